@@ -191,6 +191,21 @@ def measure_leaf_walks(side: Side) -> Measurement:
     return Measurement(len(walks), [losses, digest_weights(engine.module)])
 
 
+def measure_gather_order(side: Side) -> Measurement:
+    """Steps that the gather stream does not wait for, on a stream that counts: the CPU has none."""
+
+    class CountingStream:
+        waits = 0
+
+        def wait_stream(self, _: Any) -> None:
+            self.waits += 1
+
+    engine, stream = side.build(make_model(), zero={"stage": 3}), CountingStream()
+    engine.optimizer.parameter_offload._DeepSpeedZeRoOffload__allgather_stream = stream
+    losses = train_on(engine, 3)
+    return Measurement(3 - stream.waits, [losses, digest_weights(engine.module)])
+
+
 def measure_hidden_step(side: Side) -> Measurement:
     """Is the first step another than that of AdamW in plain torch, with fp32 copies of bf16 weights?"""
     engine = side.build(make_model(), zero={"stage": 0}, precision={"bf16": True}, train=PLAIN)

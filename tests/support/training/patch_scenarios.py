@@ -78,4 +78,5 @@ SCENARIOS = {
     "stage0-nonfinite-guard": Scenario(engines.measure_nonfinite_step),
     "timed-collectives": Scenario(loops.measure_collective_times, ranks=2),
     "zero3-leaf-params": Scenario(engines.measure_leaf_walks, ranks=2),
+    "zero3-updated-shards": Scenario(engines.measure_gather_order),
 }

@@ -27,7 +27,9 @@ The data has no text.
 The text does not fill one global batch, or the held-out part does not fill one sequence.
 
 ## MD116 data-set-not-read
-The `datasets` library could not read the file, or the Hub could not be reached.
+The `datasets` library could not read the file, or the Hub could not be reached. Or the file would take more memory than
+64 MiB and a hundred times its size, a column is of a type whose values share memory, or the `README.md` of a folder
+names data outside of it.
 
 ## MD117 data-not-named
 `data.train` is not set.

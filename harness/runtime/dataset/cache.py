@@ -1,27 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cache of prepared data: folders named by a hash of everything that they depend on, shared by a user's runs.
 
-A folder appears whole or not at all. When two runs need the same data at once, the second waits and reuses it.
+A folder appears whole or not at all. When two runs need the same data at once, the second waits and reuses it. What
+another user made in a shared cache is left alone, unless that user is trusted: this user's is next to it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import socket
 import stat
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness import input_limits
+from harness.errors import UserError
 from harness.file_io import fsync_folder, parse_json, read_regular, replace_file
+from harness.locks import Lock, LockHeld
 from harness.plan.resolved_run import ResolvedRun
+from harness.planted_files import TRUSTED_ACCOUNTS, find_foreign_owner_below
 from harness.runtime.dataset.data_plan import DataPlan, build_data_plan
 from harness.runtime.dataset.plugin_documents import add_plugin_documents
 from harness.runtime.dataset.preparation import LAYOUT_VERSION, PreparedData, prepare_data
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _CHUNK = 1 << 22
+_POLL_SECONDS = 0.2
 _NOT_IN_CACHE_KEY = {"train", "eval", "shuffle", "group_by_length", "pad_to_multiple_of", "num_proc", "cache_dir"}
 _NOT_IN_CACHE_KEY |= {"streaming", "chat_template"}
 """Settings that do not change the stored files; sources and the template are in the key by their content."""
@@ -48,16 +55,18 @@ def prepare_or_reuse(
     root = cache_root(run.spec.data)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        (root / "files").mkdir(exist_ok=True)
+        memory = own_path(root / "files")
+        memory.mkdir(exist_ok=True)
         plan = build_data_plan(
-            add_plugin_documents(run.spec, root), tokenizer, lambda path: file_sha256(path, root / "files")
+            add_plugin_documents(run.spec, own_path(root / "own")), tokenizer, lambda path: file_sha256(path, memory)
         )
-        folder = root / cache_key(run, tokenizer, plan)
-        with _lock_key(root / f"{folder.name}.lock"):
+        folder = own_path(root / cache_key(run, tokenizer, plan))
+        with _lock_key(root / f"{folder.name}-{os.geteuid()}.lock"):
             prepared = read_cache(folder)
             if prepared is not None:
                 return folder, prepared, True
-            return folder, _prepare_folder(run, tokenizer, plan, folder, show_progress=show_progress), False
+            folder, prepared = _prepare_folder(run, tokenizer, plan, folder, show_progress=show_progress)
+            return folder, prepared, False
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise user_error(
@@ -73,6 +82,23 @@ def cache_root(data: DataSpec) -> Path:
     if data.cache_dir is not None:
         return Path(data.cache_dir)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "data"
+
+
+def own_path(path: Path) -> Path:
+    """The path, or where another user made what is there, one with this user's number after it. Says so on stderr.
+    Raises UserError (MD129) where another user made that too.
+    """
+    foreign = find_foreign_owner_below(path)
+    if foreign is None:
+        return path
+    own = path.with_name(f"{path.name}-{os.geteuid()}")
+    if find_foreign_owner_below(own) is not None:
+        effect = f"the run would have trained on that user's rows; `{own.name}` next to it is another user's too"
+        fix = "set `data.cache_dir` to a folder of your own"
+        raise UserError([foreign.to_finding("MD129", effect, fix, key="data.cache_dir")])
+    note = f"data: {foreign}, so that it is not used; {own.name} is (trusted: {TRUSTED_ACCOUNTS}='{foreign.account}')"
+    print(note, file=sys.stderr, flush=True)  # noqa: T201
+    return own
 
 
 def read_cache(folder: Path) -> PreparedData | None:
@@ -96,31 +122,50 @@ def _size_of(file: Path) -> int:
 
 def _prepare_folder(
     run: ResolvedRun, tokenizer: PreTrainedTokenizerBase, plan: DataPlan, folder: Path, *, show_progress: bool
-) -> PreparedData:
+) -> tuple[Path, PreparedData]:
     """Prepare in a temporary folder, then rename: nobody sees half of it. Removes the leftovers of a killed run."""
     prefix = f".{folder.name}.{socket.gethostname()}."
     for old in folder.parent.glob(f"{prefix}*.tmp"):  # of this machine: under the lock, no process writes them
-        shutil.rmtree(old, ignore_errors=True)
-    temporary = folder.with_name(f"{prefix}{os.getpid()}.tmp")
+        if old.lstat().st_uid == os.geteuid():
+            shutil.rmtree(old, ignore_errors=True)
+    temporary = folder.with_name(f"{prefix}{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temporary.mkdir()  # with a name that nobody could have planted
     try:
         prepared = prepare_data(run, tokenizer, temporary, plan, ProgressDisplay(plan.size, visible=show_progress))
         sizes = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
         replace_file(temporary / "sizes.json", json.dumps(sizes) + "\n")
+        folder = own_path(folder)  # the lock keeps no other user out
+        ready = read_cache(folder)
+        if ready is not None:
+            return folder, ready
         if folder.exists():
-            shutil.rmtree(folder)  # `read_cache` found it incomplete
+            shutil.rmtree(folder)
         temporary.rename(folder)
         fsync_folder(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return prepared
+    return folder, prepared
 
 
 @contextmanager
 def _lock_key(path: Path) -> Iterator[None]:
-    """One preparation of a key at a time on this machine; the kernel releases the lock of a dead process."""
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """One preparation of a key at a time on this machine; the kernel releases the lock of a dead process. No other user
+    can open its file. Says on stderr for whom it waits.
+    """
+    lock, is_said = None, False
+    while lock is None:
+        try:
+            lock = Lock.acquire(path, "preparing data", private=True)
+        except LockHeld as held:
+            if not is_said:
+                holder = held.holder or "another process"
+                print(f"data: waits for {holder}, the holder of {path}", file=sys.stderr, flush=True)  # noqa: T201
+                is_said = True
+            time.sleep(_POLL_SECONDS)
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def cache_key(run: ResolvedRun, tokenizer: PreTrainedTokenizerBase, plan: DataPlan) -> str:

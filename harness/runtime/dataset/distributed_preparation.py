@@ -48,7 +48,7 @@ def prepare_on_node_leaders(
     prepared = read_cache(cache)
     if prepared is None:
         raise FileNotFoundError(f"{cache}/{META_FILE}")
-    if len({p.sha256 for p in distributed.all_gather_object(prepared)}) > 1:
+    if len(set(distributed.all_gather_object(prepared.sha256))) > 1:
         raise user_error(
             "MD119", "the hosts read different training text", key="data.train", fix="give every host the same files"
         )

@@ -5,14 +5,26 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.runtime.dataset.reader_errors import MAX_RECORD_BYTES, has_undecoded_bytes, report_os_errors
+from harness.runtime.dataset.columnar_limits import (
+    ByteBudget,
+    check_arrow_file,
+    is_arrow_file_format,
+    iter_small_batches,
+)
+from harness.runtime.dataset.parquet_pages import plan_parquet_reads
+from harness.runtime.dataset.reader_errors import has_undecoded_bytes, report_os_errors
 from harness.runtime.dataset.record import BadRecord, OnBytesRead, RawRecord
 from harness.runtime.user_errors import user_error
 
 _TEXT_CHUNK_BYTES = 1 << 20
+_MAX_LINE_BYTES = 4 << 20
+"""A longer line of a text is cut."""
+_MAX_ROW_CHARACTERS = 32 << 20
+"""Of a line or a field of CSV: the parser takes four bytes for each."""
 _BATCH_ROWS = 256
 
 
@@ -27,10 +39,11 @@ def text_reader(path: Path, key: str) -> Callable[[OnBytesRead], Iterator[RawRec
                 piece, rest = rest + chunk, b""
                 next_byte = file.peek(1) if hasattr(file, "peek") else b""
                 cut = piece.rfind(b"\n") + 1 if next_byte else len(piece)
-                if not cut and len(piece) < MAX_RECORD_BYTES:
+                if not cut and len(piece) < _MAX_LINE_BYTES:
                     rest = piece
                     continue
-                piece, rest = piece[: cut or len(piece)], piece[cut or len(piece) :]
+                cut = cut or _last_character(piece)
+                piece, rest = piece[:cut], piece[cut:]
                 yield RawRecord(1, _decode_text(piece, offset), is_last=not next_byte)
                 offset += len(piece)
             if not offset and not rest:
@@ -39,6 +52,11 @@ def text_reader(path: Path, key: str) -> Callable[[OnBytesRead], Iterator[RawRec
                 yield RawRecord(1, _decode_text(rest, offset))
 
     return report_os_errors(read, path, key)
+
+
+def _last_character(piece: bytes) -> int:
+    """Where the last character of a text of UTF-8 begins, which may go on behind its end."""
+    return next((len(piece) - i for i in range(1, 5) if piece[-i] & 0xC0 != 0x80), len(piece))
 
 
 def _decode_text(piece: bytes, offset: int) -> str | BadRecord:
@@ -53,10 +71,14 @@ def csv_reader(path: Path, key: str) -> Callable[[OnBytesRead], Iterator[RawReco
     """Rows below a header; the number is that of the row's last line."""
 
     def read(on_bytes_read: OnBytesRead) -> Iterator[RawRecord]:
-        csv.field_size_limit(MAX_RECORD_BYTES)
+        csv.field_size_limit(_MAX_ROW_CHARACTERS)
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            rows = csv.reader(file)
-            header = next(rows, None)
+            rows = csv.reader(iter(partial(file.readline, _MAX_ROW_CHARACTERS + 1), ""))
+            try:
+                header = next(rows, None)
+            except csv.Error as error:
+                yield RawRecord(rows.line_num, BadRecord("bad-row", f"the header is not CSV: {error}"))
+                return
             while True:
                 try:
                     row = next(rows, None)
@@ -88,14 +110,14 @@ def columnar_reader(path: Path, key: str) -> Callable[[OnBytesRead], Iterator[Ra
         number, file_bytes = 0, path.stat().st_size
         try:
             with _ColumnarFile(path) as (batches, num_rows):
+                budget = ByteBudget(path)
                 for batch in batches:
-                    _check_bounds(batch)
-                    for start in range(0, batch.num_rows, _BATCH_ROWS):
-                        for value in _iter_rows(batch.slice(start, _BATCH_ROWS)):
+                    for part in iter_small_batches(batch, budget, _BATCH_ROWS):
+                        for value in _iter_rows(part):
                             number += 1
                             yield RawRecord(number, value)
                     on_bytes_read(file_bytes * batch.num_rows // num_rows if num_rows else batch.nbytes)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last of a column's name
             note = (str(error).strip() or type(error).__name__).splitlines()[0]
             where = f" after row {number}" if number else ""
             raise user_error("MD116", f"`{path}` cannot be read{where}", key=key, notes=(note,)) from None
@@ -103,8 +125,18 @@ def columnar_reader(path: Path, key: str) -> Callable[[OnBytesRead], Iterator[Ra
     return report_os_errors(read, path, key)
 
 
-def _check_bounds(batch: Any) -> None:
-    """Raises ArrowInvalid where offsets lead out of a batch: Arrow maps a file as it is, and would read any memory.
+def check_columnar_file(path: Path) -> None:
+    """Raises ArrowException, OSError or UnicodeDecodeError where `columnar_reader` would refuse the file's batches."""
+    budget = ByteBudget(path)
+    with _ColumnarFile(path) as (batches, _):
+        for batch in batches:
+            for _part in iter_small_batches(batch, budget, _BATCH_ROWS):
+                pass
+
+
+def _checked(batch: Any) -> Any:
+    """The batch. Raises ArrowInvalid where offsets lead out of it: Arrow maps a file as it is, and would read any
+    memory.
 
     Texts are looked at as bytes, since one that is not UTF-8 is a bad record of its own.
     """
@@ -116,6 +148,7 @@ def _check_bounds(batch: Any) -> None:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # such as a dictionary
             plain = column
         plain.validate(full=True)
+    return batch
 
 
 def _with_bytes(kind: Any) -> Any:
@@ -156,15 +189,16 @@ class _ColumnarFile:
         import pyarrow.parquet as pq
 
         if self._path.suffix.lower() == ".parquet":
-            self._file: Any = pq.ParquetFile(self._path)
-            return self._file.iter_batches(batch_size=_BATCH_ROWS), self._file.metadata.num_rows
+            metadata = pq.read_metadata(self._path)
+            reads = plan_parquet_reads(self._path, metadata.schema)
+            self._file: Any = pq.ParquetFile(self._path, metadata=metadata, read_dictionary=reads.dictionaries)
+            return self._file.iter_batches(batch_size=reads.batch_rows), metadata.num_rows
+        check_arrow_file(self._path)
         self._file = pa.memory_map(str(self._path))
-        try:
-            stream = pa.ipc.open_stream(self._file)
-            return iter(stream), 0
-        except pa.ArrowInvalid:
-            reader = pa.ipc.open_file(self._file)
-            return (reader.get_batch(i) for i in range(reader.num_record_batches)), 0
+        if not is_arrow_file_format(self._path):
+            return map(_checked, pa.ipc.open_stream(self._file)), 0
+        reader = pa.ipc.open_file(self._file)
+        return (_checked(reader.get_batch(i)) for i in range(reader.num_record_batches)), 0
 
     def __exit__(self, *_: object) -> None:
         self._file.close()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from harness.runtime.dataset.folder_checks import check_folder
 from harness.runtime.dataset.record import BadRecord, OnBytesRead, RawRecord, SourcePart
 from harness.runtime.user_errors import user_error
 from harness.spec.sections.data_spec import DataSource
@@ -22,10 +23,19 @@ def load_hub_dataset(source: DataSource, key: str, *, streaming: bool, hash_file
         raise user_error(
             "MD111", f"`{source.path}` is a directory without files", key=key, fix=f"name files in `{key}`"
         )
+    _check_folder(folder, key)
     table = _load_table(source, key, streaming=streaming)
     name = " ".join(part for part in (source.path, source.name, source.split) if part)
     identity = _content_identity(source, table, hash_file, key)
     return SourcePart(name, "row", 0, f"{identity} {source.name} {source.split}", _make_reader(table, source.path, key))
+
+
+def _check_folder(folder: Path, key: str) -> None:
+    try:
+        if folder.is_dir():
+            check_folder(folder)
+    except (ValueError, OSError) as error:
+        raise _unreadable_error(str(folder), key, error) from None
 
 
 def _load_table(source: DataSource, key: str, *, streaming: bool) -> Any:

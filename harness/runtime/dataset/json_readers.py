@@ -48,8 +48,9 @@ def parse_json_line(line: bytes) -> dict[str, Any]:
         raise BadRecord("bad-utf-8", f"is not UTF-8: byte {error.start} of the line cannot be decoded") from None
     except json.JSONDecodeError as error:
         raise BadRecord("bad-json", f"is not JSON: {error.msg.lower()} at column {error.colno}") from None
-    except RecursionError:
-        raise BadRecord("bad-json", "is not JSON: too deep") from None
+    except (RecursionError, ValueError) as error:
+        reason = "too deep" if isinstance(error, RecursionError) else "a number of too many digits"
+        raise BadRecord("bad-json", f"is not JSON: {reason}") from None
     if not isinstance(value, dict):
         raise BadRecord("wrong-type", f"is {json_type_name(value)}, should be an object")
     return value
@@ -121,11 +122,14 @@ def _next_element(
         at = _skip_space(buffer, at + 1)
     try:
         return decoder.raw_decode(buffer, at)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # also a number of too many digits
         return None
 
 
 def _check_element(value: Any) -> dict[str, Any] | BadRecord:
     if not isinstance(value, dict):
         return BadRecord("wrong-type", f"is {json_type_name(value)}, should be an object")
-    return BadRecord("bad-utf-8", "is not UTF-8") if has_undecoded_bytes(value) else value
+    try:
+        return BadRecord("bad-utf-8", "is not UTF-8") if has_undecoded_bytes(value) else value
+    except RecursionError:
+        return BadRecord("bad-json", "is nested too deeply")

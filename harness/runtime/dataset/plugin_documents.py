@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ _MAX_KEPT_FILES = 3
 """Files of records that stay in a cache."""
 
 
-def add_plugin_documents(spec: RunSpec, cache: Path) -> DataSpec:
+def add_plugin_documents(spec: RunSpec, folder: Path) -> DataSpec:
     """The `data` section, with the plug-in's documents as training data if it has any.
 
     Each start writes the records again, to a file named by their sha256: the inputs of the function may have changed.
@@ -35,7 +36,6 @@ def add_plugin_documents(spec: RunSpec, cache: Path) -> DataSpec:
             key="data.train",
             fix="remove one of the two",
         )
-    folder = cache / "own"
     folder.mkdir(parents=True, exist_ok=True)
     try:
         path = _write_records(plugin.load_documents(spec), folder)
@@ -57,9 +57,10 @@ def add_plugin_documents(spec: RunSpec, cache: Path) -> DataSpec:
 def _write_records(records: Iterable[Mapping[str, Any]], folder: Path) -> Path:
     """Write one record a line; the file appears when it is complete."""
     digest = hashlib.sha256()
-    temporary = folder / f".{os.getpid()}.tmp"
+    handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=folder)
+    temporary = Path(name)
     try:
-        with temporary.open("wb") as file:
+        with os.fdopen(handle, "wb") as file:
             for record in records:
                 line = json.dumps(dict(record), ensure_ascii=False).encode() + b"\n"
                 digest.update(line)

@@ -169,7 +169,7 @@ def _parse_turns(value: Any, name: str) -> list[dict[str, Any]]:
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json.loads(value)  # a table without lists, such as CSV
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BadRecord("bad-json", f"`{name}` is a text that is no JSON list") from None
     if not isinstance(value, list):
         raise BadRecord("wrong-type", f"`{name}` is {json_type_name(value)}, should be a list of turns")

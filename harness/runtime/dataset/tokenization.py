@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,15 @@ from harness.spec.sections.data_spec import DataSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+_PART_CHARACTERS = 1 << 20
+"""Of a text that is tokenized at once: 200 MB while it is, where each character is a token."""
+_MAX_CHARACTERS = 4 << 20
+"""Of a chat, or of a prompt with its completion."""
+_TOKEN_CHARACTERS = 16
+"""No tokenizer has longer tokens on average."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,9 @@ class RecordTokenizer:
         bad: list[tuple[int, BadRecord]] = []
         for raw in batch:
             try:
-                rendered.append((raw.number, self._render(self._parse_record(raw, unused))))
+                for text in self._split(self._render(self._parse_record(raw, unused))):
+                    _check_characters(text.text)
+                    rendered.append((raw.number, text))
             except BadRecord as error:
                 bad.append((raw.number, error))
         result = self._build_batch(rendered, bad)
@@ -114,6 +126,23 @@ class RecordTokenizer:
         text, spans = render_chat(self._tokenizer, example, assistant_only=assistant_only)
         return RenderedText(text, spans if self.has_loss_mask else None, append_eos=False, has_special_tokens=True)
 
+    def _split(self, record: RenderedText) -> list[RenderedText]:
+        """The record in parts that a tokenizer takes in bounded memory. Raises BadRecord for a long one that is no
+        text.
+        """
+        if len(record.text) <= _PART_CHARACTERS:
+            return [record]
+        if self._columns.format != "text":
+            if len(record.text) > _MAX_CHARACTERS:
+                raise BadRecord("too-long", f"has {len(record.text):,} characters, more than {_MAX_CHARACTERS:,}")
+            return [record]
+        is_cut = self._rows and self._excess != "split"  # then the first `max_length` tokens alone count
+        size = max(_PART_CHARACTERS, _TOKEN_CHARACTERS * self._data.max_length) if is_cut else _PART_CHARACTERS
+        parts = list(_iter_parts(record.text, size))
+        if is_cut:
+            return [replace(record, text=parts[0])]
+        return [replace(record, text=p, append_eos=record.append_eos and p is parts[-1]) for p in parts]
+
     def _build_batch(
         self, rendered: list[tuple[int, RenderedText]], bad: list[tuple[int, BadRecord]]
     ) -> TokenizedBatch:
@@ -144,9 +173,19 @@ class RecordTokenizer:
         return TokenizedBatch(flat, mask, *counts, bad, cut_lengths, left_out_lengths)
 
     def _tokenize(self, rendered: list[RenderedText]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(ids, mask of trained tokens) of each, at full length."""
-        if not rendered:
-            return []
+        """(ids, mask of trained tokens) of each, at full length. A tokenizer takes some hundred bytes a token while it
+        works, so that it gets a few texts at a time.
+        """
+        tokens: list[tuple[np.ndarray, np.ndarray]] = []
+        first = size = 0
+        for index, text in enumerate(rendered):
+            size += len(text.text)
+            if size >= _PART_CHARACTERS or index + 1 == len(rendered):
+                tokens += self._tokenize_together(rendered[first : index + 1])
+                first, size = index + 1, 0
+        return tokens
+
+    def _tokenize_together(self, rendered: list[RenderedText]) -> list[tuple[np.ndarray, np.ndarray]]:
         needs_offsets = self.has_loss_mask
         if needs_offsets and not self._tokenizer.is_fast:
             raise user_error(
@@ -193,6 +232,23 @@ class RecordTokenizer:
             )
             raise BadRecord("nothing-to-train-on", reason)
         return ids, trained
+
+
+def _iter_parts(text: str, size: int) -> Iterator[str]:
+    """Parts of at most `size` characters, which end before a blank or a line's end where there is one."""
+    at = 0
+    while len(text) - at > size:
+        cut = max(text.rfind(" ", at + size // 2, at + size), text.rfind("\n", at + size // 2, at + size))
+        cut = cut if cut > at else at + size
+        yield text[at:cut]
+        at = cut
+    yield text[at:]
+
+
+def _check_characters(text: str) -> None:
+    """Raises BadRecord for half of a surrogate pair, which JSON can write and no tokenizer takes."""
+    if not text.isascii() and _SURROGATE.search(text):
+        raise BadRecord("bad-utf-8", "has half of a surrogate pair, which is no character")
 
 
 def _tokens_in_spans(offsets: np.ndarray, spans: list[tuple[int, int]]) -> np.ndarray:

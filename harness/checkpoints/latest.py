@@ -16,6 +16,7 @@ from harness.checkpoints.verify import ProgressCallback, verify_checkpoint
 from harness.errors import UserError
 from harness.file_io import read_regular
 from harness.findings import Finding, Fix
+from harness.planted_files import find_foreign_owner_below
 
 LATEST = "latest"
 _MAX_POINTER_BYTES = 4096
@@ -62,18 +63,22 @@ def list_complete_manifests(folder: Path) -> list[Manifest]:
     return [manifest for manifest in manifests if manifest is not None]
 
 
-def find_latest(folder: Path, *, verify: Verification, progress: ProgressCallback | None = None) -> Latest:
+def find_latest(
+    folder: Path, *, verify: Verification, progress: ProgressCallback | None = None, owner: int | None = None
+) -> Latest:
     """The newest complete checkpoint of a folder of checkpoints, by number, and the newer ones that are not complete.
 
     Candidates are verified newest first until one is complete. `verify` names what makes one complete: its manifest
     `exists` (an export also reads a link, or a name with fewer digits; a resume does not); its `manifest` can be read
     and has the step of the folder's name; its files have their `sizes` too; they have their `bytes` too, each one read.
+    With `owner`, the user of the run directory, it also skips those that another user made whom nobody trusts.
     """
     entries = [p for p in _list_entries(folder) if p.name.startswith(UNFINISHED_PREFIX)]
     skipped = [(path, "a save that was not finished") for path in entries]
     latest = None
     for path in _list_by_step(folder, _ANY_STEP) if verify == "exists" else list_checkpoints(folder):
-        problem = describe_problem(path, verify, progress)
+        planted = None if owner is None else find_foreign_owner_below(path, trusted=owner)
+        problem = str(planted) if planted else describe_problem(path, verify, progress)
         if problem is None:
             latest = path
             break

@@ -136,9 +136,7 @@ def _invalid_field(body: Mapping[str, Any]) -> str | None:
         if body.get(key) is not None and not _has_type(body[key], kind):
             return key
     state, spec = body["state"], body.get("spec") or {}
-    if not _has_type(state.get("step"), int) or any(
-        state.get(k) is not None and not _has_type(state[k], int) for k in _COUNTS
-    ):
+    if not _has_type(state.get("step"), int) or any(k in state and not _has_type(state[k], int) for k in _COUNTS):
         return "state"
     if not is_safe_path(body["tag"]):
         return "tag"

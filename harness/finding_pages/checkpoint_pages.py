@@ -50,7 +50,9 @@ Train such a model with `parallel.tensor_parallel_size: 1`, or name its layers i
 ## CK120 not-a-shard
 A file of the checkpoint is no shard of DeepSpeed's, or has objects other than tensors and plain values.
 
-Shards are read without running code from them, so such objects are refused.
+Shards are read without running code from them, so such objects are refused. So are shards that the engine of this run
+cannot use: parts that are missing, other shapes than those of the weights, a text in place of a number, a file larger
+than the memory of the host.
 
 ## CK121 conversion-not-written
 A run that resumes with another layout (ranks, ZeRO stage, offload, degrees) converts the checkpoint first. There is
@@ -84,6 +86,14 @@ your rights. The manifest is no consent, since the author of the checkpoint wrot
 
 Read the code. Then `harness export --allow-local-code` runs it. The export at the end of a launch needs no option: its
 run has imported the model's code already, as its spec allows.
+
+## CK129 checkpoint-of-another-user
+`--resume latest`, or the beginning of a name, leads to a run that another user made, or a named checkpoint holds files
+of a third one.
+
+In a shared folder anybody can point `latest` to a run of his, and a checkpoint can run code (its converted form is
+unpickled). Name the whole directory to resume from it on purpose. `--resume auto` skips such runs and checkpoints, and
+says so. HARNESS_TRUSTED_ACCOUNTS names accounts that you trust (EN018).
 
 ## CK108 edited-manifest
 The manifest was changed: its own checksum differs, or it is no JSON.

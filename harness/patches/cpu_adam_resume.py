@@ -16,8 +16,10 @@ from typing import Any
 from harness.patches.patch_registry import Patch, Target
 
 
-def replay_cpu_adam(engine: Any) -> int:
-    """Replay on the CPU Adam of this rank's engine, if it has one; returns the number of replayed steps."""
+def replay_cpu_adam(engine: Any, max_steps: int) -> int:
+    """Replay on the CPU Adam of this rank's engine, if it has one; returns the number of replayed steps. `max_steps`:
+    those of the checkpoint. Raises ValueError where the optimizer has counted more.
+    """
     from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
 
     adam = engine.basic_optimizer
@@ -27,6 +29,8 @@ def replay_cpu_adam(engine: Any) -> int:
     steps = max((int(s["step"]) for s in states if "step" in s), default=0)
     if isinstance(adam, FusedAdam) and (not states or states[0]["exp_avg"].device.type != "cpu"):
         return 0
+    if steps > max_steps:
+        raise ValueError(f"the optimizer has counted {steps} steps, the run {max_steps}")
     group = adam.param_groups[0]
     for step in range(1, steps + 1):
         _replay_step(adam, group, step)

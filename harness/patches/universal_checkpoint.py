@@ -3,16 +3,41 @@
 
 Upstream: The loading of stages 1 and 2 fails on a rank that has no part of some group, and assigns the settings of
 groups by index; that of stage 3 gives every group the settings of the first, knows Adam's states alone and cannot fill
-an optimizer on NVMe; stage 0 has none.
+an optimizer on NVMe; stage 0 has none. All unpickle whatever a file holds (`weights_only=False`).
 
 Patch: `runtime/checkpoint/reshard/from_universal.py` has loops of its own around DeepSpeed's functions for one
 parameter, and sets the counters of the engine (`global_steps`, `global_samples`, `skipped_steps`). Whether a resume
-needs it shows once the engine is built: a changed target refuses it then.
+needs it shows once the engine is built: a changed target refuses it then. While these functions run, `torch.load` is a
+reader of the harness, which takes a file with one tensor, or the count of steps, and refuses any other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
 from harness.patches.patch_registry import Patch, Target
+
+
+@contextmanager
+def read_universal_files(read: Callable[[Path], Any]) -> Iterator[None]:
+    """In this context DeepSpeed's functions read a file of the universal layout with `read`."""
+    import torch
+
+    original = torch.load
+
+    def load(file: Any, *arguments: Any, **options: Any) -> Any:
+        is_path = isinstance(file, str | Path)  # ranks gather objects meanwhile, from memory
+        return read(Path(file)) if is_path else original(file, *arguments, **options)
+
+    torch.load = load  # type: ignore[assignment]  # by name alone: DeepSpeed's modules look it up in torch
+    try:
+        yield
+    finally:
+        torch.load = original
+
 
 PATCH = Patch(
     name="universal-checkpoint",

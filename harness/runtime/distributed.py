@@ -7,27 +7,27 @@ DeepSpeed calls its own collectives.
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 import deepspeed
-import numpy as np
 import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 
 from harness.errors import UserError
+from harness.planted_files import find_foreign_owner
+from harness.runtime import object_gather
 from harness.runtime.comm_timer import COMM_TIMER
 
-# One rank may prepare a large dataset for hours while the others wait; training collectives keep their own limit.
-_LONG_TIMEOUT = timedelta(hours=24)
+_CONTROL_TIMEOUT = timedelta(hours=24)
+"""Longer than any wait for a rank that prepares data, writes its part of a checkpoint or reads it. A run that hangs is
+ended by `launch.hang_timeout_seconds`; gloo's own 30 minutes would end a slow save. Training collectives keep theirs.
+"""
 
-
-_SINGLE_GATHER_BYTES = 1 << 13
-"""Bytes of a value that are gathered without asking for its size first."""
 T = TypeVar("T")
 
 
@@ -37,8 +37,8 @@ class AgreedUserError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Distributed:
-    """This rank in the world. `control_group` is a gloo group for small messages: it never waits for the accelerator.
-    `long_timeout_group` is another, for the one wait that may take hours: while a rank prepares the data.
+    """This rank in the world. `control_group` is a gloo group for small messages: it never waits for the accelerator,
+    and for a day for a rank.
     """
 
     rank: int
@@ -46,7 +46,6 @@ class Distributed:
     local_rank: int
     device: torch.device
     control_group: dist.ProcessGroup
-    long_timeout_group: dist.ProcessGroup
 
     @property
     def is_main_process(self) -> bool:
@@ -64,33 +63,14 @@ class Distributed:
             dist.barrier(group=self.control_group)
 
     def long_barrier(self) -> None:
-        """Wait for all ranks, for up to a day."""
-        dist.barrier(group=self.long_timeout_group)
+        """Wait for a rank that works for hours; not counted as communication."""
+        dist.barrier(group=self.control_group)
 
     def all_gather_object(self, value: T) -> list[T]:
-        """`value` of every rank, in rank order, on every rank. One collective for small ones, where torch's own
-        `all_gather_object` takes two.
+        """`value` of every rank, in rank order, on every rank. Raises TypeError for a value of a type that ranks do not
+        send (`runtime/object_gather.py`).
         """
-        payload = pickle.dumps(value)
-        size = 8 + len(payload)
-        buffer = torch.zeros(max(_SINGLE_GATHER_BYTES, size), dtype=torch.uint8)
-        buffer[:size] = torch.frombuffer(bytearray(len(payload).to_bytes(8, "little") + payload), dtype=torch.uint8)
-        rows = self._all_gather_bytes(buffer[:_SINGLE_GATHER_BYTES])
-        sizes = [int.from_bytes(row[:8].tobytes(), "little") for row in rows]
-        longest = 8 + max(sizes)
-        if longest > _SINGLE_GATHER_BYTES:
-            buffer = torch.nn.functional.pad(buffer, (0, max(0, longest - len(buffer))))
-            rest = self._all_gather_bytes(buffer[_SINGLE_GATHER_BYTES:longest].clone())
-            rows = [np.concatenate(pair) for pair in zip(rows, rest, strict=True)]
-        # Pickled by this same program, on ranks of this same run.
-        return [pickle.loads(row[8 : 8 + n].tobytes()) for row, n in zip(rows, sizes, strict=True)]  # noqa: S301
-
-    def _all_gather_bytes(self, row: torch.Tensor) -> list[np.ndarray]:
-        """The same number of bytes of every rank, in rank order."""
-        rows = [torch.empty_like(row) for _ in range(self.world_size)]
-        with COMM_TIMER.host_wait():
-            dist.all_gather(rows, row, group=self.control_group)
-        return [rank_row.numpy() for rank_row in rows]
+        return object_gather.all_gather_object(value, self.control_group, COMM_TIMER.host_wait)
 
     def gather_to_main_async(self, values: Sequence[float]) -> Callable[[], list[list[float]]]:
         """Gather a fixed number of floats to rank 0 without waiting. The returned function waits, and returns the rows
@@ -171,20 +151,35 @@ def _double_tensor(value: float, device: torch.device) -> torch.Tensor:
 
 
 def init_process_group() -> Distributed:
-    """Join the process group that the environment describes (RANK, WORLD_SIZE, MASTER_ADDR ...)."""
+    """Join the process group that the environment describes (RANK, WORLD_SIZE, MASTER_ADDR ...).
+
+    Raises UserError (EN019) where another user made the shared memory for it.
+    """
     accelerator = get_accelerator()
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if accelerator.device_name() != "cpu":
         accelerator.set_device(local_rank)
+    _verify_shared_memory(Path("/dev/shm"))  # noqa: S108  (the place that DeepSpeed uses)
     deepspeed.init_distributed()
     return Distributed(
         rank=dist.get_rank(),
         world_size=dist.get_world_size(),
         local_rank=local_rank,
         device=torch.device(accelerator.current_device_name()),
-        control_group=dist.new_group(backend="gloo"),
-        long_timeout_group=dist.new_group(backend="gloo", timeout=_LONG_TIMEOUT),
+        control_group=dist.new_group(backend="gloo", timeout=_CONTROL_TIMEOUT),
     )
+
+
+def _verify_shared_memory(folder: Path) -> None:
+    """Raises UserError (EN019) where another user made a buffer by the name that DeepSpeed's CPU all-reduce takes for
+    this run: `csrc/cpu/comm/shm.cpp` opens what is there.
+    """
+    name = f"deepspeed_allreduce_buffer_{os.getuid()}_{os.environ.get('MASTER_ADDR')}_{os.environ.get('MASTER_PORT')}_*"
+    planted = next((found for path in sorted(folder.glob(name)) if (found := find_foreign_owner(path))), None)
+    if planted is not None:
+        effect = "the ranks would have exchanged their gradients in memory that this user can read and change"
+        fix = "start again with another `launch.master_port`"
+        raise UserError([planted.to_finding("EN019", effect, fix, key="launch.master_port")])
 
 
 def destroy_process_group() -> None:

@@ -14,6 +14,7 @@ from harness.errors import UserError
 from harness.findings import Finding
 from harness.patches.cpu_adam_resume import replay_cpu_adam
 from harness.runtime.checkpoint import metadata, reshard, rng_state
+from harness.runtime.checkpoint.loaded_state import refusing_other_content
 from harness.runtime.checkpoint.rank_shares import divide_over_ranks
 from harness.runtime.checkpoint.safe_load import find_unsafe_globals, load_file, unsafe_file_error
 from harness.runtime.distributed import Distributed
@@ -31,6 +32,7 @@ def restore_checkpoint(ctx: TrainContext, folder: Path, allowed: Collection[str]
     `allowed` are keys or sections of the spec that may have changed since the save. Raises UserError on all ranks:
     CK101 damaged, CK102 another layout, CK103 other data, CK104 nothing loaded, CK107 settings that must not change,
     CK108 edited manifest, CK111 a shard with code in it, CK112 a path that leads elsewhere.
+    CK120 content that DeepSpeed does not write is raised on each rank that meets it.
     """
     from harness.runtime.checkpoint import deepspeed_io  # a run that saves and resumes nothing does without it
 
@@ -42,13 +44,15 @@ def restore_checkpoint(ctx: TrainContext, folder: Path, allowed: Collection[str]
     findings = distributed.call_or_fail_everywhere(lambda: _check_compatibility(ctx, manifest, allowed))
     if distributed.is_main_process and findings:
         print_findings(findings)
-    if changes:
-        reshard.load_universal(ctx, manifest.folder, manifest)
-    elif distributed.any_rank(not deepspeed_io.load_engine(ctx.engine, folder, manifest.tag)):
-        raise user_error("CK104", f"DeepSpeed loaded nothing from `{folder}`", fix="name another checkpoint")
-    if ctx.patches.is_applied("cpu-adam-resume"):
-        replay_cpu_adam(ctx.engine)
-    restore_scheduled_lr(ctx.engine)
+    with refusing_other_content(ctx.engine, folder):
+        if changes:
+            reshard.load_universal(ctx, manifest.folder, manifest)
+        elif distributed.any_rank(not deepspeed_io.load_engine(ctx.engine, folder, manifest.tag)):
+            raise user_error("CK104", f"DeepSpeed loaded nothing from `{folder}`", fix="name another checkpoint")
+    with refusing_other_content(ctx.engine, folder):
+        if ctx.patches.is_applied("cpu-adam-resume") and manifest.step < ctx.total_steps:
+            replay_cpu_adam(ctx.engine, manifest.step)
+        restore_scheduled_lr(ctx.engine)
     rng_file = folder / f"rank-{distributed.rank:05d}.pt"
     if manifest.world_size == distributed.world_size:  # with another world size, ranks keep their fresh random states
         states = distributed.call_or_fail_everywhere(lambda: load_file(rng_file))
@@ -62,7 +66,7 @@ def _restore_rng_state(file: Path, states: Any) -> None:
     """Raises UserError (CK101) where the file does not hold what a save wrote."""
     try:
         rng_state.set_rng_state(states)
-    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError, AttributeError) as error:
+    except Exception as error:  # content of any type provokes almost anything
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise user_error("CK101", f"`{file}` holds no random states: {reason}", fix="name another checkpoint") from None
 

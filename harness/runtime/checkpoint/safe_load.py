@@ -8,8 +8,12 @@ DeepSpeed's and refuses any other file.
 from __future__ import annotations
 
 import pickle
+import re
 import zipfile
+from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
@@ -18,9 +22,12 @@ from torch.serialization import MAP_LOCATION
 from harness.errors import UserError
 from harness.file_io import open_regular
 from harness.patches.torch_safe_globals import allow_deepspeed_globals
+from harness.runtime.checkpoint.snapshot import available_host_bytes
 from harness.runtime.user_errors import user_error
+from harness.units import format_bytes
 
-_BYTEARRAY = b"bytearray"
+_ALLOCATING_CALLS = re.compile(rb"\n(?:bytearray|encode)\n")
+"""Names in a pickle of what torch's safe loader lets a file call and no save writes: a few bytes fill any memory."""
 _MAX_PICKLE_BYTES = 1 << 28
 """Of what a file holds besides tensors; a shard of 100,000 parameters has some ten million."""
 
@@ -46,6 +53,15 @@ def load_shard(file: Path) -> dict[str, Any]:
     return shard
 
 
+def load_param(file: Path) -> torch.Tensor:
+    """The tensor in a file of the universal layout, memory-mapped. Raises UserError (CK120) for another file."""
+    content = load_shard(file)
+    tensor = content.get("param")
+    if set(content) != {"param"} or not torch.is_tensor(tensor) or tensor.is_complex():
+        raise _damaged_file_error(file, "it holds more than one tensor, or none")
+    return tensor
+
+
 def find_unsafe_globals(file: Path) -> list[str]:
     """Names of classes and functions in a file that no shard needs. Runs nothing. Raises UserError (CK120)."""
     check_sizes(file)
@@ -63,7 +79,7 @@ def check_sizes(file: Path) -> None:
     try:
         with open_regular(file, follow=False) as stream, zipfile.ZipFile(stream) as archive:
             entries = archive.infolist()
-            calls_bytearray = any(_BYTEARRAY in _read_pickle(archive, e) for e in entries if _is_pickle(e))
+            calls = [_ALLOCATING_CALLS.search(_read_pickle(archive, e)) for e in entries if _is_pickle(e)]
     except (zipfile.BadZipFile, ValueError, NotImplementedError):
         raise _damaged_file_error(file, "it is not as `torch.save` writes it") from None
     size = file.stat().st_size
@@ -74,8 +90,10 @@ def check_sizes(file: Path) -> None:
         raise _damaged_file_error(file, f"its entries claim more than its {size:,} bytes")
     if max((e.file_size for e in entries if _is_pickle(e)), default=0) > _MAX_PICKLE_BYTES:
         raise _damaged_file_error(file, f"it holds more than {_MAX_PICKLE_BYTES >> 20} MiB besides tensors")
-    if calls_bytearray:
-        raise _damaged_file_error(file, "it has a `bytearray`, which may take any memory and which no shard needs")
+    call = next((found for found in calls if found is not None), None)
+    if call is not None:
+        name = call[0].strip().decode(errors="replace")
+        raise _damaged_file_error(file, f"it has a `{name}`, which may take any memory and which no shard needs")
 
 
 def _is_pickle(entry: zipfile.ZipInfo) -> bool:
@@ -106,5 +124,35 @@ def unsafe_file_error(file: Path, names: list[str]) -> UserError:
 
 def _load(file: Path, *, map_location: MAP_LOCATION, mmap: bool) -> Any:
     check_sizes(file)
+    if not mmap:
+        _check_room(file)
     with allow_deepspeed_globals():
-        return torch.load(file, map_location=map_location, mmap=mmap, weights_only=True)
+        content = torch.serialization.load(file, map_location=map_location, mmap=mmap, weights_only=True)
+    size = file.stat().st_size
+    for tensor in _tensors_in(content):
+        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
+            raise _damaged_file_error(file, f"it has a tensor of the layout {tensor.layout} on {tensor.device}")
+        if tensor.numel() * tensor.element_size() > size:  # with a stride of 0, a few bytes are any number of elements
+            raise _damaged_file_error(file, f"it has a tensor of {tensor.numel():,} elements in {format_bytes(size)}")
+    return content
+
+
+def _check_room(file: Path) -> None:
+    """A sparse file of any size costs its owner nothing. Raises UserError (CK120)."""
+    size, free = file.stat().st_size, available_host_bytes()
+    if free is not None and size > free:
+        raise _damaged_file_error(file, f"it has {format_bytes(size)}, and this host {format_bytes(free)} of memory")
+
+
+def _tensors_in(content: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in nested containers and objects, each once: a pickle can hold itself, or one part many times."""
+    waiting, seen = [content], set[int]()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif not isinstance(value, str | bytes | int | float | NoneType) and id(value) not in seen:
+            seen.add(id(value))
+            waiting += [*value.keys(), *value.values()] if isinstance(value, dict) else ()
+            waiting += value if isinstance(value, list | tuple | set) else ()
+            waiting += vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, Enum) else ()

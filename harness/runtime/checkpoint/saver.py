@@ -36,6 +36,7 @@ from harness.runtime.checkpoint.hashing_writer import CheckpointFile
 from harness.runtime.checkpoint.shared_fs import check_shared_folder
 from harness.runtime.checkpoint.snapshot import HostSnapshot, available_host_bytes
 from harness.runtime.distributed import Distributed
+from harness.runtime.object_gather import all_gather_object
 from harness.runtime.run_config import RunDir
 from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
@@ -265,9 +266,7 @@ class CheckpointSaver:
 
     def _all_gather_object(self, value: T) -> list[T]:
         """On the process group of the background thread."""
-        values: list[T] = [value] * self.distributed.world_size  # torch replaces every entry
-        dist.all_gather_object(values, value, group=self._group)
-        return values
+        return all_gather_object(value, self._group)
 
     def _drop_converted(self, error: Finding | None) -> None:
         """Remove a conversion to this layout: the run now has a checkpoint in it."""

@@ -21,11 +21,12 @@ import torch
 from harness import input_limits
 from harness.checkpoints.manifest import Manifest
 from harness.file_io import parse_json, read_regular
+from harness.patches.universal_checkpoint import read_universal_files
 from harness.runtime.checkpoint.consolidate import WEIGHT
 from harness.runtime.checkpoint.nvme_states import fill_sub_group
 from harness.runtime.checkpoint.reshard.layout_signature import param_groups, param_names
 from harness.runtime.checkpoint.reshard.to_universal import convert_to_universal
-from harness.runtime.checkpoint.safe_load import load_shard
+from harness.runtime.checkpoint.safe_load import load_file, load_param, load_shard
 from harness.runtime.engine_protocol import Engine, EngineOptimizer, ZeroStage3Optimizer, ZeroStage12Optimizer
 from harness.runtime.patch_selection import check_usable
 from harness.runtime.topology import Topology
@@ -54,23 +55,25 @@ def load_into_engine(
     call_or_fail_everywhere: Callable[[Callable[[], None]], None],
 ) -> None:
     """Load a universal folder that is complete."""
-    body = parse_json(read_regular(universal / "groups.json", input_limits.RUN_FILE))
+    body = parse_json(read_regular(universal / "groups.json", input_limits.RUN_FILE, follow=False))
     zero, names = universal / "zero", param_names(engine, config)
     call_or_fail_everywhere(lambda: _check_names(engine, names, zero))
+    call_or_fail_everywhere(lambda: _check_shapes(engine, names, zero, topology))
     stage = engine.zero_optimization_stage()
     optimizer = engine.optimizer
     if hasattr(optimizer, "checkpoint_event_prologue"):
         optimizer.checkpoint_event_prologue()
     _load_frozen(engine, names, zero, topology)
-    if stage == 3:
-        stage3_optimizer = cast("ZeroStage3Optimizer", optimizer)
-        _load_stage3(stage3_optimizer, names, zero, body["step"])
-        stage3_optimizer.checkpoint_event_epilogue()
-    elif hasattr(optimizer, "update_lp_params"):
-        _load_stage12(engine, names, zero, topology, body["step"])
-        optimizer.update_lp_params()
-    else:
-        _load_stage0(engine, names, zero, topology, body["step"])
+    with read_universal_files(_read_file):
+        if stage == 3:
+            stage3_optimizer = cast("ZeroStage3Optimizer", optimizer)
+            _load_stage3(stage3_optimizer, names, zero, body["step"])
+            stage3_optimizer.checkpoint_event_epilogue()
+        elif hasattr(optimizer, "update_lp_params"):
+            _load_stage12(engine, names, zero, topology, body["step"])
+            optimizer.update_lp_params()
+        else:
+            _load_stage0(engine, names, zero, topology, body["step"])
     _restore_options(engine, names, body["groups"])
     _restore_counters(engine, universal, body["dtype"])
 
@@ -85,6 +88,25 @@ def _check_names(engine: Engine, names: dict[Any, str], zero: Path) -> None:
             notes=(f"{len(missing)} of {len(expected)} are missing",),
             fix="resume with the model, and the adapters, of the checkpoint",
         )
+
+
+def _check_shapes(engine: Engine, names: dict[Any, str], zero: Path, topology: Topology) -> None:
+    """The states of a parameter have its shape: kernels in C++ read as many elements of each, whatever it has."""
+    for parameter in (p for group in param_groups(engine) for p in group):
+        folder = zero / names[parameter]
+        shapes = {key: load_param(folder / f"{key}.pt").shape for key in (WEIGHT, *_state_keys(folder))}
+        most = getattr(parameter, "ds_numel", parameter.numel()) * topology.tensor_parallel_size
+        if len(set(shapes.values())) > 1 or shapes[WEIGHT].numel() > most:
+            raise user_error(
+                "CK120",
+                f"`{folder}` has shapes that do not fit: {shapes}, of a parameter of {most:,} elements at most",
+                fix="remove the folder `universal`, which a resume writes again",
+            )
+
+
+def _read_file(file: Path) -> Any:
+    """A file of the universal layout as DeepSpeed's functions take it. Raises UserError (CK111, CK120)."""
+    return load_file(file, mmap=True) if file.stem == "step" else {"param": load_param(file)}
 
 
 def _load_stage12(engine: Engine, names: dict[Any, str], zero: Path, topology: Topology, step: int | None) -> None:
@@ -152,7 +174,7 @@ def _local_part(parameter: Any, file: Path, topology: Topology) -> torch.Tensor:
     """This rank's part of a stored tensor: all of it, or its shard of a tensor degree."""
     from deepspeed.checkpoint.universal_checkpoint import _resolve_autotp_partition
 
-    whole: torch.Tensor = load_shard(file)["param"]
+    whole = load_param(file)
     part = _resolve_autotp_partition(parameter, {}, whole, topology.tensor_parallel_rank, topology.tensor_parallel_size)
     return (whole if part is None else part).reshape(getattr(parameter, "ds_shape", parameter.shape))
 
@@ -178,7 +200,7 @@ def _load_frozen(engine: Engine, names: dict[Any, str], zero: Path, topology: To
     for name, buffer in engine.module.named_buffers():
         file = zero / name / f"{WEIGHT}.pt"
         if file.is_file():
-            buffer.copy_(load_shard(file)["param"])
+            buffer.copy_(load_param(file))
 
 
 def _restore_options(engine: Engine, names: dict[Any, str], saved_groups: list[dict[str, Any]]) -> None:

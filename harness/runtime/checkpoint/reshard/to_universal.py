@@ -149,16 +149,21 @@ def _open_source(folder: Path, manifest: Manifest) -> FullWeights:
 
 
 def _is_converted(out: Path, source: dict[str, Any]) -> bool:
+    """Is this the complete conversion of `source`, without a link in it? No conversion has one."""
     try:
-        return bool(parse_json(read_regular(out / SOURCE_FILE, input_limits.RUN_FILE)) == source)
+        body = parse_json(read_regular(out / SOURCE_FILE, input_limits.RUN_FILE, follow=False))
     except (OSError, ValueError):
         return False
+    return bool(body == source) and not any(p.is_symlink() for p in (out.parent, out, *out.rglob("*")))
 
 
 def _create_folder(temporary: Path, out: Path, size: int) -> None:
     """Create an empty folder with enough free space. Raises UserError (CK121)."""
 
     def create() -> None:
+        for old in (out.parent, temporary, out):
+            if old.is_symlink():  # of somebody else: what it names is not ours
+                old.unlink()
         for old in (temporary, out):
             shutil.rmtree(old, ignore_errors=True)
         temporary.mkdir(parents=True)

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program of `benchmarks/gpu_acceptance.py`, and what its checks say of figures that only a GPU has."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import gpu_acceptance
+from benchmarks.gpu_checks import rank_processes
+from benchmarks.gpu_checks.check import Ending, Start, Task
+from benchmarks.gpu_checks.check_list import CHECKS, find_check
+from benchmarks.gpu_checks.check_runner import Outcome, Session, render_table, run_checks
+from benchmarks.gpu_checks.checks.wire_probe import choose_wire
+
+GB = 10**9
+ON_GPU: dict[str, dict[str, Any]] = {
+    "device": {
+        "kinds": [{"weights": ["cuda"], "buffers": ["cuda"], "engine": ["cuda"]}] * 2,
+        "allocated_bytes": GB,
+        "losses": [5.7, 5.6],
+    },
+    "ops": {"failed": {}, "found": ["cpu_adam"], "wanted": ["cpu_adam"]},
+    "weights-cpu-1": {
+        "cases": {"bf16": True},
+        "steps": 6,
+        "fewest_delays": 12,
+        "delays": 12,
+        "delay_ms": 20.0,
+        "delayed_seconds": 0.3,
+    },
+    "rows": {"micro_batches": 60, "wrong": [], "pinned": True},
+    "gathers": {"waited": 5, "ahead": 95, "waited_share": 0.05},
+    "memory-leaf": {
+        "planned": {"forward": 10 * GB, "backward": 11 * GB},
+        "measured": {"forward": 9 * GB, "backward": 10 * GB},
+        "planned_allocated_most": 13 * GB,
+        "planned_reserved_most": 19 * GB,
+        "reserved": 14 * GB,
+        "gathered_elements": 10,
+        "layers_as_one": True,
+        "waited_share": 0.1,
+    },
+    "attention": {"shapes": {"a": {"mask_bytes_per_pair": 1.0, "error": 0.01, "causal": {"tflops": 400.0}}}},
+    "loss": {"widths": {"a": {"whole": {"error": 0.01, "gb": 9.0}, "chunks of 512": {"error": 0.011, "gb": 2.0}}}},
+    "syncs": {"harness": {}, "others": {"stage3.py:1": 3}, "steps": 3},
+    "telemetry": {
+        "clock": "device",
+        "lines": 200,
+        "expected_lines": 200,
+        "rank_lines": 100,
+        "parts_off": 0.01,
+        "wall_share": 0.98,
+        "mfu": [0.4],
+        "communication_share": 0.1,
+    },
+    "activations": {name: {"losses": [5.0, 4.0], "peak_bytes": peak} for name, peak in (("kept", 9), ("offloaded", 7))},
+    "saves": {
+        name: {"is_whole": True, "gb": 5.0, "on_disk_gb": 5.0, "stall_seconds": stall}
+        for name, stall in (("in_line", 5.0), ("background", 2.0))
+    },
+    "kills": {
+        "ended": {
+            "sigterm": {
+                "codes": [0, 0],
+                "states": ["stopped", "stopped"],
+                "errors": ["", ""],
+                "checkpoint": "step-00000003",
+                "seconds": 9.0,
+                "memory_left": 0,
+            },
+            "sigkill": {
+                "codes": [3, -9],
+                "states": ["failed", "running"],
+                "errors": ["closed", ""],
+                "checkpoint": "step-00000002",
+                "seconds": 9.0,
+                "memory_left": 0,
+            },
+            "oom": {
+                "codes": [3, 3],
+                "states": ["failed", "failed"],
+                "errors": ["closed", "CUDA out of memory"],
+                "checkpoint": "step-00000002",
+                "seconds": 9.0,
+                "memory_left": 0,
+            },
+        },
+        "finish_codes": [0, 0],
+        "output": "",
+        "sha256": {name: ["a", "b"] for name in ("untouched", "sigterm", "sigkill", "oom")},
+    },
+    "copies": {
+        f"{kind}_{way}_gb_per_second": rate
+        for kind, rate in (("pinned", 50.0), ("pageable", 10.0))
+        for way in ("to_device", "to_host")
+    },
+    "host-rates": {
+        "host_memory_gb_per_second": 200.0,
+        "cpu_adam_gb_per_second": 150.0,
+        "disk_read_gb_per_second": 5.0,
+        "disk_write_gb_per_second": 2.0,
+    },
+    "real-size": {
+        "ratio": 1.02,
+        "harness": {
+            "loss": 5.0,
+            "step_seconds": 4.0,
+            "gpu_allocated_bytes": 20 * GB,
+            "host_peak_bytes": 50 * GB,
+        },
+        "bare": {"loss": 5.0},
+        "planned": {
+            "step_seconds_range": [2.0, 8.0],
+            "gpu_allocated_bytes_range": [15 * GB, 30 * GB],
+            "host_peak_bytes": 60 * GB,
+        },
+    },
+}
+"""Of each subject, figures as a GPU should have them."""
+BROKEN: list[tuple[str, Sequence[str], Any, str]] = [
+    ("device", ("allocated_bytes",), 0, "the allocator of the GPU gave 0 bytes"),
+    ("device", ("kinds",), [{"weights": ["cpu"]}], "weights of rank 0 are on ['cpu']"),
+    ("device", ("losses",), [float("nan")], "losses are"),
+    ("ops", ("failed",), {"fused_adam": "no nvcc"}, "fused_adam cannot be compiled: no nvcc"),
+    ("ops", ("found",), [], "cpu_adam is not there"),
+    ("weights-cpu-1", ("cases",), {"bf16": False}, "weights differ from plain DeepSpeed's: bf16"),
+    ("weights-cpu-1", ("cases",), {}, "no case was trained"),
+    ("weights-cpu-1", ("fewest_delays",), 2, "held streams back 2 times"),
+    ("weights-cpu-1", ("delayed_seconds",), 0.01, "less than their delays"),
+    ("rows", ("wrong",), [3], "rows of micro-batches [3]"),
+    ("rows", ("pinned",), False, "not in pinned memory"),
+    ("rows", ("micro_batches",), 2, "too few"),
+    ("gathers", ("waited_share",), 0.87, "87% of the elements"),
+    ("gathers", (), {"waited": 0, "ahead": 0, "waited_share": 0.0}, "nothing was gathered"),
+    ("memory-leaf", ("measured", "backward"), 13 * GB, "backward allocates"),
+    ("memory-leaf", ("measured", "forward"), GB, "forward allocates"),
+    ("memory-leaf", ("planned_allocated_most",), 9 * GB, "the end of the plan's range"),
+    ("memory-leaf", ("reserved",), 20 * GB, "are reserved"),
+    ("memory-leaf", ("gathered_elements",), 0, "nothing was gathered"),
+    ("memory-leaf", ("waited_share",), 0.9, "90% of the elements"),
+    ("attention", ("shapes", "a", "mask_bytes_per_pair"), 10.8, "10.8 bytes a pair"),
+    ("attention", ("shapes", "a", "error"), 1.0, "off that of each document"),
+    ("attention", ("shapes", "a", "causal", "tflops"), 9000.0, "more than a GPU has"),
+    ("attention", ("shapes",), {}, "no shape was measured"),
+    ("loss", ("widths", "a", "chunks of 512", "error"), 0.1, "gradients are 0.1 off"),
+    ("loss", ("widths", "a", "chunks of 512", "gb"), 10.0, "10 GB in chunks"),
+    ("loss", ("widths",), {}, "no width was measured"),
+    ("syncs", ("harness",), {"step.py:70": 3}, "step.py:70 waits for the device 3 times"),
+    ("syncs", ("others",), {}, "nothing was watched"),
+    ("syncs", ("steps",), 0, "0 steps were watched"),
+    ("telemetry", ("clock",), "host", "the clock is `host`"),
+    ("telemetry", ("lines",), 100, "100 lines for 200 steps"),
+    ("telemetry", ("rank_lines",), 0, "no look at all ranks"),
+    ("telemetry", ("parts_off",), 0.2, "20% off the step"),
+    ("telemetry", ("wall_share",), 0.6, "60% of the time"),
+    ("telemetry", ("mfu",), [1.4], "MFU is [1.4]"),
+    ("telemetry", ("communication_share",), None, "the share of communication is None"),
+    ("activations", ("offloaded", "losses"), [5.0, 4.1], "losses are [5.0, 4.1]"),
+    ("activations", ("offloaded", "peak_bytes"), 9, "the peak is 9 bytes"),
+    ("saves", ("background", "is_whole"), False, "is not whole"),
+    ("saves", ("in_line", "on_disk_gb"), 1.0, "1 GB are on the disk"),
+    ("saves", ("background", "stall_seconds"), 6.0, "stalls 6.00 s"),
+    ("kills", ("ended", "sigterm", "codes"), [0, 3], "did not stop in order"),
+    ("kills", ("ended", "sigkill", "codes"), [0, -9], "a rank ended well without its peer"),
+    ("kills", ("ended", "sigkill", "codes"), [3, 3], "sigkill: codes [3, 3]"),
+    ("kills", ("ended", "oom", "errors"), ["", "killed"], "oom: the ranks say"),
+    ("kills", ("ended", "sigkill", "checkpoint"), None, "the newest checkpoint is None"),
+    ("kills", ("ended", "oom", "seconds"), 100.0, "ended after 100 s"),
+    ("kills", ("ended", "oom", "memory_left"), 30 * GB, "are left on the GPU"),
+    ("kills", ("sha256", "sigkill"), ["a", "c"], "sigkill resumed to other weights"),
+    ("kills", ("finish_codes",), [1, 1], "runs were not resumed"),
+    ("copies", ("pinned_to_host_gb_per_second",), 0.2, "is not the rate of a bus"),
+    ("copies", ("pageable_to_device_gb_per_second",), 90.0, "pinned memory is slower"),
+    ("host-rates", ("cpu_adam_gb_per_second",), 0.1, "cpu adam: 0.1 GB/s"),
+    ("host-rates", ("disk_read_gb_per_second",), 0.0, "disk read"),
+    ("real-size", ("ratio",), 1.3, "1.30 times as long"),
+    ("real-size", ("harness", "loss"), float("nan"), "a loss is no loss"),
+    ("real-size", ("harness", "step_seconds"), 9.0, "2.00 to 8.00 s are planned"),
+    ("real-size", ("harness", "gpu_allocated_bytes"), 31 * GB, "more than the plan's range"),
+    ("real-size", ("harness", "host_peak_bytes"), 80 * GB, "bytes on the host"),
+]
+
+
+@pytest.mark.parametrize(
+    ("codes", "figures", "wire"),
+    [([0, 0], {"sum": 3.0}, "nccl"), ([1, 1], {}, "gloo"), ([0, 0], {"sum": 1.0}, "gloo")],
+)
+def test_the_wire_is_tried_out(codes: list[int], figures: dict[str, Any], wire: str) -> None:
+    assert choose_wire(end_with(codes, figures)) == wire
+
+
+def test_each_subject_has_figures() -> None:
+    assert {find_check(name).module for name in ON_GPU} == {check.module for check in CHECKS}
+
+
+@pytest.mark.parametrize("name", ON_GPU)
+def test_figures_of_a_gpu_pass(name: str) -> None:
+    assert find_check(name).judge(ON_GPU[name], rehearse=False) == []
+
+
+@pytest.mark.parametrize(("name", "keys", "value", "why"), BROKEN)
+def test_one_wrong_figure_fails(name: str, keys: Sequence[str], value: Any, why: str) -> None:
+    figures = copy.deepcopy(ON_GPU[name])
+    if not keys:
+        figures |= value
+    else:
+        place = figures
+        for key in keys[:-1]:
+            place = place[key]
+        place[keys[-1]] = value
+    assert why in "; ".join(find_check(name).judge(figures, rehearse=False))
+
+
+def end_with(codes: Sequence[int], figures: dict[str, Any], output: str = "") -> Callable[[Task], Ending]:
+    return lambda _: Ending(codes, figures, output, 0.1)
+
+
+def run(names: Sequence[str], start: Callable[[Task], Ending], seconds: float = 600) -> list[Outcome]:
+    session = Session(start, False, time.monotonic() + seconds)
+    return list(run_checks([find_check(name) for name in names], session))
+
+
+def test_a_failed_check_stops_no_other() -> None:
+    outcomes = run(["rows", "copies"], end_with([0], ON_GPU["copies"]))
+    assert [outcome.state for outcome in outcomes] == ["FAIL", "PASS"]
+    assert "KeyError" in outcomes[0].why
+
+
+def test_a_rank_that_ends_badly_fails_with_its_output() -> None:
+    (outcome,) = run(["copies"], end_with([0, -11], ON_GPU["copies"], "a traceback"))
+    assert outcome.state == "FAIL"
+    assert "exit codes [0, -11]" in outcome.why
+    assert "a traceback" in outcome.why
+
+
+def test_no_check_starts_that_does_not_fit() -> None:
+    outcomes = run(["real-size", "copies"], end_with([0], ON_GPU["copies"]), seconds=100)
+    assert [outcome.state for outcome in outcomes] == ["SKIP", "PASS"]
+    assert "240 s" in outcomes[0].why
+
+
+def test_all_starts_of_a_check_share_its_seconds() -> None:
+    limits = []
+    start = Start(Task("kills", "", False, seconds=2.0), lambda task: limits.append(task.seconds) or time.sleep(0.1))  # type: ignore[func-returns-value, return-value]
+    start()
+    start("finish")
+    assert limits[1] < limits[0] <= 2.0
+
+
+def test_each_part_fits_into_nine_minutes() -> None:
+    for part in gpu_acceptance.PARTS:
+        assert sum(check.needs for check in CHECKS if check.part == part) < 60 * gpu_acceptance.MINUTES
+
+
+@pytest.mark.parametrize(
+    ("only", "first", "expected"),
+    [(None, "saves", ["saves", "kills"]), (["loss", "rows"], None, ["loss"]), (["loss"], "saves", [])],
+)
+def test_checks_are_chosen(only: list[str] | None, first: str | None, expected: list[str]) -> None:
+    assert [check.name for check in gpu_acceptance.choose_checks(2, only, first)] == expected
+
+
+def test_exit_code_lines_and_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_acceptance, "start_ranks", end_with([0], ON_GPU["copies"]))
+    output = tmp_path / "out"
+    assert gpu_acceptance.main(["--part", "3", "--only", "copies", "--output", str(output)]) == 0
+    assert gpu_acceptance.main(["--part", "1", "--only", "rows", "--output", str(output)]) == 1
+    lines = [json.loads(line) for line in (output / "part-3.jsonl").read_text().splitlines()]
+    assert [list(line) for line in lines] == [["check", "state", "seconds", "figures"]] * 2
+    assert {"nvidia_smi", "versions", "git_revision", "seed"} <= set(lines[0]["figures"])
+    assert capsys.readouterr().out.splitlines()[0] == (output / "part-3.jsonl").read_text().splitlines()[0]
+    assert (output / "part-1.txt").read_text().startswith("FAIL  rows")
+    assert len(list(output.iterdir())) == 4
+
+
+def test_a_table_has_the_reason() -> None:
+    table = render_table([Outcome("a", "PASS", 1.0, {"gb": 2.0}), Outcome("long", "FAIL", 2.0, {}, "x\nbecause")])
+    assert table.splitlines() == ["PASS  a        1.0 s  gb 2", "FAIL  long     2.0 s  because"]
+
+
+PROGRAM = """
+import json, os, pathlib, sys, time
+task = json.loads(sys.argv[-1])
+rank = os.environ["RANK"]
+if task["mode"] == "hang" or (task["mode"] == "fail" and rank == "0"):
+    time.sleep(60)
+if task["mode"] == "fail":
+    sys.exit("broken")
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CUBLAS_WORKSPACE_CONFIG")
+pathlib.Path(task["folder"], f"figures-{rank}.json").write_text(json.dumps({n: os.environ.get(n) for n in names}))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    monkeypatch.setattr(rank_processes, "PROGRAM", file)
+    monkeypatch.setattr(rank_processes, "GRACE_SECONDS", 0.2)
+    return tmp_path
+
+
+def test_two_ranks_share_the_first_gpu(program: Path) -> None:
+    ending = rank_processes.start_ranks(Task("rows", str(program), False, 2))
+    assert list(ending.codes) == [0, 0]
+    expected = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    assert ending.figures == expected
+    assert json.loads((program / "figures-1.json").read_text())["LOCAL_RANK"] == "0"
+
+
+@pytest.mark.parametrize(("mode", "codes", "output"), [("fail", [-9, 1], "broken"), ("hang", [-9, -9], "")])
+def test_ranks_are_ended(mode: str, codes: list[int], output: str, program: Path) -> None:
+    """Soon after one has failed, and when the time is up."""
+    began = time.monotonic()
+    ending = rank_processes.start_ranks(Task("rows", str(program), False, 2, mode, seconds=1.5))
+    assert list(ending.codes) == codes
+    assert output in ending.output
+    assert ending.figures == {}
+    assert time.monotonic() - began < 20
+
+
+def test_shared_processes_need_a_rehearsal(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        gpu_acceptance.main(["--shared"])
+    assert "CUDA does not survive a fork" in capsys.readouterr().err

@@ -159,7 +159,7 @@ def _locked(path: Path) -> Iterator[None]:
     while lock is None:
         try:
             lock_path.parent.mkdir(parents=True, exist_ok=True)
-            lock = Lock.acquire(lock_path, "harness plan --calibrate")
+            lock = Lock.acquire(lock_path, "harness plan --calibrate", private=True)
         except LockHeld as held:
             if time.monotonic() > until:
                 fix = "calibrate again when that process has ended"

@@ -7,6 +7,7 @@ deepspeed/runtime/swap_tensor.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from harness.plan.memory_items import (
@@ -79,14 +80,15 @@ def _gradient_items(settings: PlanSettings, partitions: ZeroPartitions) -> Itera
 
 def _gathered_parameter_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     """Live parameters between forward and backward. The reuse distance decides; `max_live_parameters` limits only the
-    prefetch.
+    prefetch. Weights that are gathered as one are copied out of one buffer, which a prefetch of as much covers.
     """
     prefetched = (
         min(settings.prefetch_bucket_size + partitions.largest_parameter_in_layer, settings.max_live_parameters)
         if settings.prefetch_bucket_size
         else 0
     )
-    live = min(partitions.whole, partitions.kept_gathered + partitions.largest_module + prefetched)
+    ahead = max(prefetched, partitions.leaf_layer)
+    live = min(partitions.whole, partitions.kept_gathered + partitions.largest_module + ahead)
     kept_by = "kept layers" if settings.leaf_decoder_layers else "reuse distance / 2"
     amount = ElementBytes(settings.param_bytes, live, f"min(P, {kept_by} + largest module + prefetch)")
     source = "zero/partitioned_param_coordinator.py __params_to_release"
@@ -124,10 +126,10 @@ def _bucket_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
     copy = ElementBytes(settings.comm_bytes, min(settings.reduce_bucket_size, partitions.total), "min(bucket, P)")
     source = "runtime/comm/coalesced_collectives.py reduce_scatter_coalesced"
     yield memory_item("gpu", ("temporary", "copy of the bucket in reduce-scatter"), copy, source, BACKWARD)
-    largest = ElementBytes(settings.param_bytes, partitions.largest_gradient, "largest parameter")
-    yield memory_item(
-        "gpu", ("gradient_largest", "largest gradient before it is reduced"), largest, "torch .grad", BACKWARD
-    )
+    together = max(partitions.largest_gradient, partitions.leaf_layer)  # a leaf module is reduced after its backward
+    formula = "largest layer" if together > partitions.largest_gradient else "largest parameter"
+    largest, source = ElementBytes(settings.param_bytes, together, formula), "s3 reduce_leaf_module_grads"
+    yield memory_item("gpu", ("gradient_largest", "largest gradient before it is reduced"), largest, source, BACKWARD)
 
 
 def _optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
@@ -182,6 +184,18 @@ def _host_optimizer_items(
     yield pinned_item(label, ElementBytes(master_bytes, sum(groups), "P / N"), "s3 initialize_optimizer_states", groups)
 
 
+def _first_states_item(settings: PlanSettings, partitions: ZeroPartitions, state_bytes: int) -> MemoryItem:
+    """The first step makes the states of a sub-group in memory of their own; with `pipeline_write` those of the one
+    before are still written. Simulated: `harness plan --simulate`.
+    """
+    groups = [*partitions.nvme_sub_groups, 0]
+    pipelined = settings.pipeline_read or settings.pipeline_write
+    pairs = [sum(pair) for pair in itertools.pairwise(groups)] if pipelined else groups
+    amount = ElementBytes(state_bytes, max(pairs, default=0), f"{'two sub-groups' if pipelined else 'sub-group'} / N")
+    label = ("swap", "states that the first step makes, until they are written")
+    return memory_item("host", label, amount, "ops/adam/cpu_adam.py step", STEP)
+
+
 def _nvme_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     master_bytes, state_bytes = settings.master_bytes, settings.state_bytes * settings.num_states
     buffers = ElementBytes(
@@ -200,6 +214,8 @@ def _nvme_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) ->
         yield memory_item(
             "host", label, ElementBytes(state_bytes, sum(partitions.nvme_sub_groups), "P / N"), source, TRAINING
         )
+    else:
+        yield _first_states_item(settings, partitions, state_bytes)
     if not settings.separate_offload_grads:
         return
     label = ("gradients", "gradients of the step")

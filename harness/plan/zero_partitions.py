@@ -37,7 +37,8 @@ class ZeroPartitions:
     one, of all ranks. `persistent_parameters`: those that stay gathered at stage 3. `hpz_partition`: ZeRO++'s second
     shard. `nvme_gradients`, `nvme_parameters`: elements of this rank's shards that are large enough for NVMe.
     `kept_gathered`: parameters that stay gathered from the forward to the backward pass, without the largest module.
-    `muon_partition`: this rank's share of the matrices that Muon steps.
+    `muon_partition`: this rank's share of the matrices that Muon steps. `leaf_layer`: the largest layer that ZeRO-3
+    gathers and reduces as one; 0 where it does neither.
     """
 
     total: int
@@ -52,6 +53,7 @@ class ZeroPartitions:
     largest_parameter_in_layer: int
     kept_gathered: int
     largest_gradient: int
+    leaf_layer: int = 0
     hpz_partition: int = 0
     nvme_gradients: int = 0
     nvme_parameters: int = 0
@@ -157,6 +159,7 @@ def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions
         for sub_group in _split_sub_groups(group, share, settings.sub_group_size)
     ]
     stage3 = settings.stage == 3
+    leaf_layer = model.largest_layer_parameters if settings.leaf_decoder_layers else 0
     return ZeroPartitions(
         total=sum(trainable_sizes),
         padded_total=sum(padded),
@@ -172,10 +175,8 @@ def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions
         ),
         largest_parameter=max(sizes),
         largest_gradient=max(trainable_sizes),
-        largest_module=max(
-            _largest_module_numel(model, settings, max(sizes)),
-            model.largest_layer_parameters if settings.leaf_decoder_layers else 0,
-        ),
+        largest_module=max(_largest_module_numel(model, settings, max(sizes)), leaf_layer),
+        leaf_layer=leaf_layer,
         largest_parameter_in_layer=max(parameter.numel for parameter in _largest_local_layer(model, settings)),
         kept_gathered=_kept_gathered_numel(model, settings),
         hpz_partition=_hpz_partition_numel(sizes, settings),

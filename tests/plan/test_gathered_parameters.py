@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from harness.facts.model_lookup import find_model
 from harness.plan.gathered_parameters import embedding_numel_kept_gathered, num_layers_kept_gathered
-from tests.support.plan_inputs import memory_of_run
+from harness.plan.model_states_zero3 import stage3_items
+from harness.plan.zero_partitions import partition_model
+from tests.support.plan_inputs import memory_of_run, plan_of, settings
 
 LAYER = 855_654_400
 
@@ -38,3 +42,19 @@ def test_the_plan_has_it() -> None:
     layer, words, matrix = 202_383_360, 32_000 * 4096, 11_008 * 4096
     gathered = next(row.bytes for row in rows if row.kind == "gathered")
     assert gathered == 2 * (5 * layer + words + layer + layer + matrix)
+
+
+def test_a_layer_as_one_module_holds_its_gradients_and_the_buffer_that_it_came_in() -> None:
+    """Its parameters have no hook of their own, and are copied out of what one all-gather received."""
+    model, plain = plan_of("mistralai/Mistral-7B-v0.1").model, settings("mistralai/Mistral-7B-v0.1")
+    assert model is not None
+    leaf = replace(plain, leaf_decoder_layers=True, prefetch_bucket_size=0)
+    sizes = []
+    for chosen in (plain, leaf):
+        items = stage3_items(chosen, partition_model(model, chosen))
+        sizes.append({item.kind: item.bytes for item in items if item.tier == "gpu"})
+    layer, largest = 2 * model.largest_layer_parameters, 2 * 32_000 * 4096
+    assert layer > largest
+    assert [size["gradient_largest"] for size in sizes] == [largest, layer]
+    kept = 2 * partition_model(model, leaf).kept_gathered
+    assert sizes[1]["gathered"] == kept + layer + layer

@@ -35,8 +35,8 @@ def host_states(plan: Plan) -> float:
         (offload("cpu", sub_group_size=100_000_000), {}, 992),
         (offload("cpu", "cpu"), {}, 1162),
         (offload("cpu"), {"bf16": {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}}, 564),
-        (offload("nvme"), {}, 272),
-        (offload("nvme", sub_group_size=100_000_000), {}, 158),
+        (offload("nvme"), {}, 337),
+        (offload("nvme", sub_group_size=100_000_000), {}, 166),
     ],
 )
 def test_llama_70b_on_one_host_of_8(zero: dict[str, Any], raw: dict[str, Any], gigabytes: int) -> None:
@@ -73,8 +73,15 @@ def test_states_of_the_first_step_are_in_memory_where_nobody_releases_them(
     for phase in ("step", "load"):
         without, with_them = (m.host_bytes_at(phase) for m in peaks if m is not None)
         more[phase] = with_them - without
-    # what else a JSON has in memory: gradients too small for the disk
-    assert more["step"] == pytest.approx(state_bytes * 70_553_706_496, rel=0.002, abs=1e9)
+    # What else a JSON has in memory: gradients too small for the disk. A run spec has those of two sub-groups instead.
+    two_sub_groups = sum(
+        row.bytes
+        for row in peaks[0].items
+        if row.kind == "swap" and row.phases == ("step",)  # type: ignore[union-attr]
+    )
+    assert more["step"] + (8 * two_sub_groups if state_bytes else 0) == pytest.approx(
+        state_bytes * 70_553_706_496, rel=0.002, abs=1e9
+    )
     assert more["load"] == 0
 
 

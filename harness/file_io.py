@@ -99,11 +99,12 @@ def _is_pipe_or_device(path: Path) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str, *, private: bool = False) -> None:
     """Write `text` as UTF-8 to a temporary file next to `path`, flush it to the disk, then rename. Raises OSError, and
     then the old file stays.
 
-    It follows a link and keeps the mode of the old file. It never replaces a device or a folder: that is an OSError.
+    It follows a link and keeps the mode of the old file; a `private` one has 0600. It never replaces a device or a
+    folder: that is an OSError.
     """
     import tempfile  # lazily: `validate-config` imports this module and writes nothing
 
@@ -116,7 +117,7 @@ def write_atomically(path: Path, text: str) -> None:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(name).chmod(_file_mode(path))
+        Path(name).chmod(0o600 if private else _file_mode(path))
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -25,6 +25,8 @@ RUN_LOCK = "lock"
 STALE_AFTER_SECONDS = 120.0
 """On a file system without `flock`, a holder on another machine counts as alive for so long after it last touched."""
 _MAX_BYTES = 4096
+_MAX_TRIES = 20
+"""Against a user who takes each new file at once."""
 _NO_FLOCK = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 
 
@@ -66,6 +68,10 @@ class LockHeld(Exception):
         super().__init__(f"{path} is held by {holder or 'another process'}")
 
 
+class _HeldByReader(LockHeld):
+    """Another user, who may only read the file, holds it; whoever it names has ended."""
+
+
 class Lock:
     """A lock that this process holds until `release` or until it dies. Children do not inherit it."""
 
@@ -73,33 +79,49 @@ class Lock:
         self.path, self._descriptor, self._touched_at = path, descriptor, time.monotonic()
 
     @classmethod
-    def acquire(cls, path: Path, what: str = "") -> Lock:
-        """Hold `path` from now on. Raises LockHeld, and OSError when the file cannot be created or opened."""
+    def acquire(cls, path: Path, what: str = "", *, private: bool = False) -> Lock:
+        """Hold `path` from now on. `private`: no other user can open the file, and so hold it; others then cannot see
+        that it is held either. Raises LockHeld, and OSError when the file cannot be created or opened.
+        """
         for seconds in (0.05, 0.2):  # `current_holder` of another process holds it for an instant
             with contextlib.suppress(LockHeld):
-                return cls._acquire(path, what)
+                return cls._acquire(path, what, private=private)
             time.sleep(seconds)
-        return cls._acquire(path, what)
+        return cls._acquire(path, what, private=private)
 
     @classmethod
-    def _acquire(cls, path: Path, what: str) -> Lock:
-        while (lock := cls._try_acquire(path, what)) is None:
-            pass
-        return lock
+    def _acquire(cls, path: Path, what: str, *, private: bool) -> Lock:
+        for _ in range(_MAX_TRIES):
+            lock = cls._try_acquire(path, what, private=private)
+            if lock is not None:
+                return lock
+        raise LockHeld(path, None)
 
     @classmethod
-    def _try_acquire(cls, path: Path, what: str) -> Lock | None:
-        """The lock; None when its last holder removed the file between our opening and our claim."""
+    def _try_acquire(cls, path: Path, what: str, *, private: bool) -> Lock | None:
+        """The lock; None when the file is a new one since our opening: its last holder removed it, or we did because
+        another user, who may only read it, holds it.
+        """
         # In a folder that others can write to, a link must not choose which file of ours is emptied.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        mode = 0o600 if private else 0o666
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", str(path))
+            if private and status.st_uid == os.geteuid():
+                os.fchmod(descriptor, mode)  # an earlier release made it for all to read
             _acquire_flock(path, descriptor)
             if _is_same_file(path, descriptor):
                 lock = cls(path, descriptor)
                 lock._write_holder(LockHolder.this_process(what))
                 return lock
+        except _HeldByReader as held:
+            try:
+                _remove_from_readers(path, descriptor, held)
+            finally:
+                os.close(descriptor)
+            return None
         except BaseException:
             os.close(descriptor)
             raise
@@ -140,6 +162,8 @@ def current_holder(path: Path) -> LockHolder | None:
         return None
     try:
         _acquire_flock(path, descriptor, fcntl.LOCK_SH)  # many may look at once
+    except _HeldByReader:
+        return None
     except LockHeld as held:
         return held.holder or LockHolder("another machine", 0, 0)
     except OSError:
@@ -156,7 +180,10 @@ def _acquire_flock(path: Path, descriptor: int, kind: int = fcntl.LOCK_EX) -> No
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         shared = machine.is_on_network_filesystem(path)
     except BlockingIOError:
-        raise LockHeld(path, read_holder(path)) from None
+        holder = read_holder(path)
+        is_unclaimed = holder is None or holder.is_alive is False
+        kind_of_error = _HeldByReader if is_unclaimed and _is_held_by_readers(os.fstat(descriptor)) else LockHeld
+        raise kind_of_error(path, holder) from None
     except OSError as error:
         if error.errno not in _NO_FLOCK:
             raise
@@ -165,6 +192,40 @@ def _acquire_flock(path: Path, descriptor: int, kind: int = fcntl.LOCK_EX) -> No
         return
     if holder.is_alive or (holder.is_alive is None and time.time() - path.stat().st_mtime < STALE_AFTER_SECONDS):
         raise LockHeld(path, holder)
+
+
+def _is_held_by_readers(status: os.stat_result) -> bool:
+    """Do only processes of users hold a lock file of ours who may read it, never write it? The kernel lets them."""
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return False
+    try:
+        lines = Path("/proc/locks").read_text(encoding="utf-8").splitlines()
+        # 1: FLOCK  ADVISORY  WRITE 4711 08:01:131074 0 EOF
+        rows = [line.split() for line in lines if " FLOCK " in line and "->" not in line]
+        pids = [int(row[4]) for row in rows if row[5].rpartition(":")[2] == str(status.st_ino)]
+        return bool(pids) and all(_effective_user(pid) not in (0, status.st_uid) for pid in pids)
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _remove_from_readers(path: Path, descriptor: int, held: LockHeld) -> None:
+    """Remove the file; its readers keep their lock on what nobody asks any more. Raises LockHeld where they also keep
+    us from that.
+    """
+    try:
+        fcntl.lockf(
+            descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB
+        )  # one of our processes at a time: the next finds a new file
+    except OSError:
+        raise LockHeld(path, held.holder) from None
+    if _is_same_file(path, descriptor):
+        path.unlink(missing_ok=True)
+
+
+def _effective_user(pid: int) -> int:
+    """Raises OSError for a process that has ended or is hidden, and ValueError."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    return int(next(line for line in lines if line.startswith("Uid:")).split()[2])
 
 
 def _is_same_file(path: Path, descriptor: int) -> bool:

@@ -11,13 +11,16 @@ import contextlib
 import copy
 import hashlib
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.folder_walk import walk_files
 from harness.locks import Lock, LockHeld
+from harness.planted_files import PlantedFile, find_planted
 
 PREFIX = "harness-swap-"
 LOCK = ".harness-lock"
@@ -58,6 +61,19 @@ def is_swap_dir(folder: Path) -> bool:
     return folder.name.startswith(PREFIX)
 
 
+def make_swap_dir(folder: Path) -> PlantedFile | None:
+    """Make a folder to swap to, which nobody else can read, and its parents. Returns what another user may have made on
+    the way to it, through which he could read the swapped values, change them, or choose which file they overwrite.
+    Raises OSError.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    planted = find_planted(folder)
+    if planted is None and is_swap_dir(folder):
+        folder.chmod(0o700)
+    return planted
+
+
 def clear_swap_dir(folder: Path) -> None:
     """Remove the swap files of a run's folder. The caller holds its lock."""
     if is_swap_dir(folder):
@@ -65,16 +81,18 @@ def clear_swap_dir(folder: Path) -> None:
 
 
 def remove_stale_swap_dirs(parent: Path) -> list[RemovedSwapDir]:
-    """Remove the folders below `parent` that no live run holds. A folder that cannot be removed stays, silently."""
+    """Remove the folders below `parent` that no live run holds. What cannot be removed stays, silently, and so
+    does what another user may have made.
+    """
     removed = []
     for folder in sorted(parent.glob(f"{PREFIX}*")) if parent.is_dir() else []:
         with contextlib.suppress(OSError, LockHeld):
-            if folder.is_symlink() or not folder.is_dir():
+            if not stat.S_ISDIR(folder.lstat().st_mode) or find_planted(folder) is not None:
                 continue
             if not (folder / LOCK).exists() and time.time() - folder.stat().st_mtime < _MIN_AGE_SECONDS:
                 continue
-            lock = Lock.acquire(folder / LOCK, "removing the files of a killed run")
-            size = sum(f.stat().st_size for f in (folder / "zero_stage_3").rglob("*") if f.is_file())
+            lock = Lock.acquire(folder / LOCK, "removing the files of a killed run", private=True)
+            size = sum(f.lstat().st_size for f in walk_files(folder / "zero_stage_3"))
             clear_swap_dir(folder)
             lock.release()
             folder.rmdir()  # fails, and leaves it, when it holds other files

@@ -78,6 +78,7 @@ CODE_VARIABLES = (
     CodeVariable("(OPAL|OMPI|PRTE|PMIX)_(INSTALL_)?PREFIX", "mpirun starts and loads what is there"),
     # compiled code that is kept, and files that are unpickled
     CodeVariable("TORCH_EXTENSIONS_DIR|XDG_CACHE_HOME", "compiled ops are loaded from there"),
+    CodeVariable("HARNESS_TRUSTED_ACCOUNTS", "files of these accounts are loaded, compiled ops too"),
     CodeVariable(
         "TRITON_(HOME|CACHE_DIR|CACHE_MANAGER|OVERRIDE_DIR|\\w*PATH|\\w*PLUGIN\\w*)",
         "Triton runs and loads what is there",

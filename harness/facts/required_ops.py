@@ -20,6 +20,17 @@ COMPILE_SECONDS = {
     "async_io": 230,
 }
 """Seconds of each op on two cores with gcc at -O3; only an estimate of the wait for people."""
+CUDA_OPS = frozenset({"fused_adam", "fused_lion", "fused_lamb", "async_io"})
+"""Ops that need nvcc where torch sees an NVIDIA GPU (`CUDAOpBuilder` in DeepSpeed's `op_builder`): `async_io` too,
+though it has no CUDA code. The optimizers of the CPU and `pin_memory` need the C++ compiler alone.
+"""
+WITHOUT_NVCC = {
+    "fused_adam": "set `deepspeed.optimizer.params.torch_adam: true`, or offload the optimizer to the CPU",
+    "fused_lion": "offload the optimizer to the CPU",
+    "fused_lamb": "take another optimizer",
+    "async_io": "offload to the CPU instead of nvme",
+}
+"""The way to train without each of them."""
 
 
 def required_ops(config: Mapping[str, Any], *, accelerated: bool) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ is not installed.
 
 ## EN010 op-does-not-compile
 One of DeepSpeed's C++ ops does not compile on this machine. `harness doctor` lists missing compilers and
-libraries.
+libraries. On a GPU Adam, Lion, Lamb and `async_io` (offload to nvme) also need nvcc; the CPU's optimizers do not.
 
 ## EN011 run-directory
 The run directory cannot be created in `launch.output_dir`, or the folder of a rehearsal in `--folder`.
@@ -82,10 +82,47 @@ A machine without a GPU has fewer cores than ranks.
 The ranks take turns on the cores and wait for each other at each collective, so that each step takes longer. Each rank
 also needs half a gigabyte of host memory for Python, torch and DeepSpeed.
 
+## EN018 ops-of-another-user
+Another user may have written the compiled ops that the ranks would load: he owns a file there, or may write one, or may
+replace a folder above.
+
+A compiled op is code, and runs with all your rights on every host of the run. Let TORCH_EXTENSIONS_DIR name a folder
+of your own; where the folder is yours, `chmod -R go-w` takes the right to write from everybody else. A team that
+shares compiled ops names itself in the shell: `export HARNESS_TRUSTED_ACCOUNTS=@team,alice` (groups after `@`, users;
+`*` is everybody, for a container that is yours alone). [What is trusted](docs/security.md) has the rule.
+
+## EN019 shared-memory-of-another-user
+Another user made a file in /dev/shm by the name that DeepSpeed's all-reduce on CPUs takes for this run.
+
+DeepSpeed opens what is there, so that user could read and change the gradients. Another `launch.master_port` makes
+other names; the administrator of the host can remove the file.
+
 ## EN020 version-not-verified
 The DeepSpeed to check against is older or newer than the releases that the gates were verified for.
 
 Changes outside that range are not known; the known rules are applied.
+
+## EN021 slice-of-a-gpu
+The GPU is in MIG mode, and the rank gets one slice of it.
+
+CUDA gives a process one slice, whatever their number. nvidia-smi lists the whole GPU with its memory, by which a plan
+counts. Several ranks need whole GPUs (`nvidia-smi -mig 0`, as root).
+
+## EN022 accelerator-not-supported
+DeepSpeed would take an accelerator on which the harness starts no ranks, or one that this machine lacks.
+
+Ranks start on NVIDIA GPUs and on the CPU. DeepSpeed takes another accelerator where DS_ACCELERATOR names it, torch is a
+build for AMD's or Intel's GPUs and can use some, or a package such as `torch_npu` or `habana_frameworks` is installed.
+Its ops, devices and variables are then others than those that a launch prepares. `harness plan`, `validate-config` and
+`render` work for them. DS_ACCELERATOR=cpu, in the shell or in `launch.env`, trains on the CPU.
+
+## EN023 no-nvcc
+The ranks use GPUs, the run needs ops that DeepSpeed compiles with CUDA's compiler, and there is no nvcc.
+
+These are Adam, Lion and Lamb on the GPU, and `async_io`, which offload to nvme needs: it has no CUDA code, but
+DeepSpeed compiles it by the same builder. A driver does not have nvcc; the CUDA toolkit does, in the release of
+`torch.version.cuda`. With the optimizer in host memory (`zero.offload_optimizer: {device: cpu}`) or torch's own Adam
+(`deepspeed.optimizer.params.torch_adam: true`) nothing needs it.
 
 ## EN101 run-directory-unreadable
 A rank cannot read `spec.resolved.json` or `ds_config.json`, or they were edited after the launch.
@@ -110,6 +147,14 @@ DeepSpeed empties its folders below it at the start, those of other runs too.
 `--resume auto` would resume from a run that still runs.
 
 Both would train the same steps, and the older one removes checkpoints that the other is reading.
+
+## EN123 swap-folder-of-another-user
+Another user made the folder that the run would swap to, may write there, or may replace a folder above.
+
+He could read and change the swapped weights and optimizer states, and by links in the folder choose which files of
+yours are overwritten. Let `nvme_path` name a folder of your own on that disk. On a disk that everybody may write,
+the sticky bit (`chmod +t`) keeps others from replacing it. HARNESS_TRUSTED_ACCOUNTS names accounts that you trust
+(EN018).
 
 ## EN130 patch-not-made-for-this-release
 A patch that the run needs changes a function of DeepSpeed, and the installed one is not the function that it was tested

@@ -66,4 +66,13 @@ packing, each length of rows is a shape, so that host memory grows with the step
 ## MM016 calibration-left-out
 The file of `harness plan --calibrate` cannot be used: it is torn, was edited, or another release wrote it. The plan is
 made with the planner's own rates.
+
+## MM017 no-simulated-gpu
+`harness plan --simulate` runs DeepSpeed's engine on a simulated GPU. It needs torch, DeepSpeed and transformers, a
+minor version of torch that it was tested with, since it compiles a small library against torch's private classes, and
+a C++ compiler for this, once. `harness plan` without `--simulate` needs none of them.
+
+## MM018 simulated-engine-failed
+DeepSpeed's engine raised an error on the simulated GPU. Either a real GPU would raise it too, such as for a tensor on
+the wrong device, or the engine needs values, which simulated tensors do not have. The message names the line.
 """

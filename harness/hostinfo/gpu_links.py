@@ -69,6 +69,24 @@ def parse_topology(text: str) -> dict[tuple[int, int], str]:
     return pairs
 
 
+def find_numa_nodes_of_gpus() -> dict[int, int]:
+    """The NUMA node of each GPU, from `nvidia-smi topo -m`; of none where it does not say."""
+    return parse_numa_affinity(run_for_output(["nvidia-smi", "topo", "-m"], _SECONDS))
+
+
+def parse_numa_affinity(text: str) -> dict[int, int]:
+    """The NUMA node of each GPU, where its column of the matrix has one number."""
+    column, nodes = None, {}
+    for line in _ESCAPES.sub("", text).splitlines():
+        cells = [cell.strip() for cell in line.split("\t")]
+        row = _GPU.fullmatch(cells[0])
+        if column is None and "NUMA Affinity" in cells:
+            column = cells.index("NUMA Affinity")
+        elif row is not None and column is not None and column < len(cells) and cells[column].isdigit():
+            nodes[int(row[1])] = int(cells[column])
+    return nodes
+
+
 def parse_nvlink_status(text: str) -> dict[int, float]:
     """Bytes a second of one direction of each GPU's active links, from `nvidia-smi nvlink -s`."""
     rates: dict[int, float] = {}

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface, IPv4Network
@@ -13,6 +14,7 @@ from typing import Any, Literal
 
 from harness.hostinfo.torch_devices import TorchDevices, parse_torch_devices
 
+_INTERFACE = re.compile(r"[A-Za-z0-9_.:@-]{1,31}")
 HostState = Literal["ok", "unreachable", "key refused", "host key", "no answer in time", "no probe"]
 
 
@@ -68,6 +70,8 @@ class HostFacts:
     """Does it see a new file at the place of the run directory?"""
     compiler: str | None = None
     libaio: bool | None = None
+    nvcc: bool | None = None
+    """Is there CUDA's compiler? None on a host without devices."""
     numactl: bool | None = None
     """Can ranks be bound to cores there? None where the survey did not ask."""
     numa_nodes: int = 1
@@ -192,6 +196,7 @@ def parse_host_facts(
         sees_run=all(marks.values()),
         compiler=raw["compiler"] and str(raw["compiler"]),
         libaio=raw.get("libaio"),
+        nvcc=raw.get("nvcc"),
         numactl=raw.get("numactl"),
         numa_nodes=int(raw.get("numa_nodes") or 1),
         interfaces=tuple(_parse_interface(interface) for interface in raw["interfaces"]),
@@ -215,4 +220,8 @@ def _parse_folder(raw: Mapping[str, Any]) -> FolderFacts:
 
 
 def _parse_interface(raw: Mapping[str, Any]) -> NetworkInterface:
-    return NetworkInterface(str(raw["name"]), IPv4Interface(f"{raw['address']}/{raw['prefix']}"), bool(raw["loopback"]))
+    """Raises ValueError for a name that Linux has for none: it gets into the environment of all hosts."""
+    name = str(raw["name"])
+    if not _INTERFACE.fullmatch(name):
+        raise ValueError(f"`{name[:20]!a}` is no name of an interface")
+    return NetworkInterface(name, IPv4Interface(f"{raw['address']}/{raw['prefix']}"), bool(raw["loopback"]))

@@ -40,6 +40,7 @@ _LOOKUP_THREADS = 64
 NAME_LOOKUP_SECONDS = 12.0
 """Limit for all names of a hostfile together. Longer than a resolver waits for one server before it asks the next."""
 _DRIVER_VERSION = re.compile(r"\b\d{3,}\.\d+(\.\d+)?\b")
+_NVCC_RELEASE = re.compile(r"\brelease (\d+\.\d+)")
 _LIBAIO_PROBE = "#include <libaio.h>\nint main(void) { return io_submit(0, 0, 0); }\n"
 
 
@@ -160,13 +161,24 @@ def cxx_compiler() -> str | None:
     return shutil.which(os.environ.get("CXX") or "c++")
 
 
-def find_nvcc() -> str | None:
+def find_nvcc(environ: Mapping[str, str]) -> str | None:
     """The nvcc that DeepSpeed's builders run: below `CUDA_HOME` or `CUDA_PATH`, else the one on PATH, else below
     /usr/local/cuda (`torch/utils/cpp_extension.py`, `_find_cuda_home`).
     """
-    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    nvcc = shutil.which("nvcc", path=f"{home}/bin") if home else shutil.which("nvcc")
+    home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH")
+    nvcc = shutil.which("nvcc", path=f"{home}/bin" if home else environ.get("PATH", os.defpath))
     return nvcc or (None if home else shutil.which("nvcc", path="/usr/local/cuda/bin"))
+
+
+def lacks_nvcc(environ: Mapping[str, str]) -> bool:
+    """Would DeepSpeed compile an op for NVIDIA devices, and find no compiler?"""
+    return bool(accelerators_for(environ)) and find_nvcc(environ) is None
+
+
+def nvcc_release(nvcc: str) -> str | None:
+    """The CUDA release of a compiler, such as `12.8`; None where it does not say."""
+    match = _NVCC_RELEASE.search(run_for_output([nvcc, "--version"]))
+    return match[1] if match else None
 
 
 def can_link_libaio() -> bool:

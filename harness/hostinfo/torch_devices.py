@@ -41,6 +41,7 @@ class TorchDevices:
     cuda: str | None = None
     """The CUDA release of the build; None for a build without."""
     hip: str | None = None
+    """The ROCm release of a build for AMD's GPUs."""
     count: int = 0
     """Devices that torch can use."""
     capabilities: tuple[tuple[int, int], ...] = ()
@@ -53,12 +54,24 @@ class TorchDevices:
     """CUDA_VISIBLE_DEVICES; None where it is not set."""
     answered: bool = True
     words: str = ""
+    xpu: str | None = None
+    """The release of a build for Intel's GPUs."""
+    xpu_count: int = 0
+    """Intel GPUs that torch can use."""
+    names: tuple[str, ...] = ()
+    """CUDA's names of the devices; that of a MIG slice has `MIG`."""
 
     @property
     def build(self) -> str:
         """`torch 2.13.0 for CUDA 13.0`."""
-        kind = f" for CUDA {self.cuda}" if self.cuda else f" for ROCm {self.hip}" if self.hip else ", a CPU build"
-        return f"torch {self.version}{kind}"
+        releases = {"CUDA": self.cuda, "ROCm": self.hip, "XPU": self.xpu}
+        kinds = (f" for {name} {release}" for name, release in releases.items() if release)
+        return f"torch {self.version}{next(kinds, ', a CPU build')}"
+
+    @property
+    def slices(self) -> tuple[str, ...]:
+        """The names of the devices that are parts of a GPU (MIG)."""
+        return tuple(name for name in self.names if " MIG " in f"{name} ")
 
 
 def parse_torch_devices(
@@ -81,6 +94,9 @@ def parse_torch_devices(
         driver=driver,
         visible=visible,
         words=str(raw.get("words", ""))[:400],
+        xpu=_optional_text(raw.get("xpu")),
+        xpu_count=int(raw.get("xpu_count", 0)),
+        names=tuple(map(str, raw.get("names", ()))),
     )
 
 
@@ -109,7 +125,8 @@ def find_torch_problem(torch: TorchDevices, num_ranks: int = 1) -> TorchProblem 
         )
     if torch.cuda is None:
         return TorchProblem(
-            f"torch {torch.version} is a {'ROCm' if torch.hip else 'CPU'} build", _other_build_fix(torch.driver)
+            f"torch {torch.version} is a {'ROCm' if torch.hip else 'XPU' if torch.xpu else 'CPU'} build",
+            _other_build_fix(torch.driver),
         )
     if torch.count == 0:
         return _explain_no_devices(torch)
@@ -127,6 +144,13 @@ def _check_device_count(torch: TorchDevices, num_ranks: int) -> TorchProblem | N
             "the ranks there would fail at the first operation on the device",
         )
     if torch.count < num_ranks:
+        if torch.slices:
+            return TorchProblem(
+                f"{num_ranks} ranks are requested, and CUDA gives a process one slice of the GPUs that are in MIG mode "
+                f"({torch.slices[0]})",
+                "start one rank, or turn MIG off (`nvidia-smi -mig 0`, as root)",
+                "the ranks beyond it would fail at their first use of CUDA, and the others would wait for them",
+            )
         hidden = f" (CUDA_VISIBLE_DEVICES is {torch.visible})" if torch.visible else ""
         return TorchProblem(
             f"{num_ranks} ranks are requested, and {torch.build} can use {torch.count} of the devices{hidden}",
@@ -145,6 +169,11 @@ def _explain_no_devices(torch: TorchDevices) -> TorchProblem:
         return TorchProblem(
             f"driver {torch.driver} is older than CUDA {torch.cuda} of torch {torch.version} needs ({required_driver})",
             f"install driver {required_driver} or newer{other}",
+        )
+    if torch.visible is not None and torch.visible.strip() == "NoDevFiles":
+        return TorchProblem(
+            "CUDA_VISIBLE_DEVICES is `NoDevFiles`: Slurm gave this job no GPU",
+            "request GPUs, such as by `--gpus-per-node`",
         )
     if torch.visible is not None and torch.visible.strip() in ("", "-1"):
         value = f"`{torch.visible.strip()}`" if torch.visible.strip() else "empty"

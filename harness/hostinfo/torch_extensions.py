@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder in which torch compiles DeepSpeed's ops: one for each environment and kind of machine.
+"""The folder in which torch compiles DeepSpeed's ops: one for each environment and kind of machine, of this user alone.
 
 torch gives all environments of a user one folder by version of Python and CUDA (`torch/utils/cpp_extension.py`,
 `_get_build_directory`). Each environment compiles over the ops of the others, under the runs that use them. A rank that
@@ -9,17 +9,24 @@ waits for another environment's compiler then loads the result: DeepSpeed 0.19.8
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import hashlib
 import importlib.util
 import os
 import platform
 import re
-from collections.abc import Mapping, MutableMapping
+import tempfile
+from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 
 from harness.hostinfo import machine
+from harness.planted_files import PlantedFile, find_planted, find_planted_below
 
 VARIABLE = "TORCH_EXTENSIONS_DIR"
+COMPILE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+STAMP = "deepspeed-harness.json"
+"""The file in it that names the ops which have been loaded once, by environment."""
 
 
 def torch_extensions_dir(environ: Mapping[str, str] | None = None) -> Path:
@@ -30,13 +37,40 @@ def torch_extensions_dir(environ: Mapping[str, str] | None = None) -> Path:
     env = os.environ if environ is None else environ
     if env.get(VARIABLE):
         return Path(env[VARIABLE])
-    cache = Path(env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111 - Path.home() raises without a home
-    return cache / "torch_extensions" / _environment_name(env)
+    return _cache_folder(env) / "torch_extensions" / _environment_name(env)
+
+
+def _cache_folder(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111 - Path.home() raises without a home
 
 
 def set_torch_extensions_dir(environ: MutableMapping[str, str]) -> None:
     """Make torch compile and load ops there; for a process before its import of DeepSpeed."""
     environ[VARIABLE] = str(torch_extensions_dir(environ))
+
+
+def set_compile_cache_dir(environ: MutableMapping[str, str]) -> None:
+    """Keep the code that `torch.compile` makes and loads in a folder that nobody else can write. torch takes
+    `torchinductor_USER` in the temporary folder, whoever made it there (`torch/_inductor/runtime/cache_dir_utils.py`).
+    """
+    if environ.get(COMPILE_VARIABLE):
+        return
+    try:
+        user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+    except (KeyError, OSError):  # a container's user without a name
+        user = f"uid_{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / f"torchinductor_{user}"
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    if find_planted(folder) is not None:
+        environ[COMPILE_VARIABLE] = str(_cache_folder(environ) / "harness" / "torchinductor")
+
+
+def find_planted_ops(root: Path, ops: Iterable[str]) -> PlantedFile | None:
+    """The first of the folder, its stamp and the compiled files of these ops that another user may have written."""
+    found = find_planted(root) or find_planted(root / STAMP)
+    places = (place for op in ops for place in (root / op, *root.glob(f"*/{op}")))
+    return found or next((planted for place in places if (planted := find_planted_below(place))), None)
 
 
 def _environment_name(environ: Mapping[str, str]) -> str:

@@ -22,7 +22,9 @@ TIMEOUT_SECONDS = 60.0
 
 
 def build_request(scripts: Path, python_path: str, variables: Mapping[str, str], seconds: float) -> dict[str, Any]:
-    """The request for `host_probe.py` to ask torch on its host, with these variables of the spec (`launch.env`)."""
+    """The request for `host_probe.py` to ask torch on its host, with these variables of the spec (`launch.env`). No
+    secrets: everybody on the hosts can list the command line that it is on.
+    """
     source = (scripts / SCRIPT).read_text(encoding="utf-8")
     environ = {name: value for name, value in variables.items() if name not in ("PATH", "PYTHONPATH")}
     return {"source": source, "mark": MARK, "path": python_path, "environ": environ, "seconds": seconds}

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from harness.hostinfo.torch_extensions import set_torch_extensions_dir
+from harness.hostinfo.torch_extensions import find_planted_ops, set_torch_extensions_dir, torch_extensions_dir
 
 _REPEATS = 2
 _MIN_SPEEDUP = 1.03
@@ -107,6 +107,9 @@ def main() -> None:
     trials, output = [], sys.stdout
     set_torch_extensions_dir(os.environ)
     try:
+        planted = find_planted_ops(torch_extensions_dir(), ["async_io"])
+        if planted is not None:
+            raise RuntimeError(f"async_io is not loaded: {planted}")
         with contextlib.redirect_stdout(sys.stderr):
             for trial in run_trials(folder, seconds, size):
                 trials.append(trial)

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from harness.hostinfo.torch_extensions import set_torch_extensions_dir, torch_extensions_dir
+from harness.hostinfo.torch_extensions import find_planted_ops, set_torch_extensions_dir, torch_extensions_dir
 
 ELEMENTS = 32_000_000
 DISK_BYTES = 256 << 20
@@ -77,11 +77,15 @@ def bench_host_memory() -> float:
 
 
 def require_built(op: str) -> None:
-    """Raises RuntimeError where DeepSpeed would compile this op: a measurement compiles nothing."""
+    """Raises RuntimeError where DeepSpeed would compile this op, for a measurement compiles nothing, and where another
+    user may have written it."""
     from deepspeed.git_version_info import installed_ops
 
     if not installed_ops.get(op) and not (torch_extensions_dir() / op / f"{op}.so").is_file():
         raise RuntimeError(f"{op} is not built; a `harness launch` of a spec that needs it builds it")
+    planted = find_planted_ops(torch_extensions_dir(), [op])
+    if planted is not None:
+        raise RuntimeError(f"{op} is not loaded: {planted}")
 
 
 def bench_cpu_adam() -> float:

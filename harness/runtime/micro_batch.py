@@ -41,7 +41,7 @@ class MicroBatch:
             "position_ids": self.position_ids,
             "attention_mask": self.attention_mask,
         }
-        return {name: t.to(device, non_blocking=True) for name, t in inputs.items() if t is not None}
+        return {name: copy_to_device(t, device) for name, t in inputs.items() if t is not None}
 
     def pin_memory(self) -> MicroBatch:
         """The same in pinned memory, from which a device copies asynchronously."""
@@ -49,6 +49,15 @@ class MicroBatch:
         labels = ids if self.labels is self.input_ids else self.labels.pin_memory()
         others = (None if t is None else t.pin_memory() for t in (self.position_ids, self.attention_mask))
         return MicroBatch(ids, labels, *others)
+
+
+def copy_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy that the host does not wait for. It starts from pinned memory, which parts of rows and rows of an
+    evaluation are not in: from other memory the copy would wait for all pending work of the device.
+    """
+    if device.type == "cpu":
+        return tensor
+    return tensor.contiguous().pin_memory().to(device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any
 from harness import nvme_dirs
 from harness.errors import UserError
 from harness.locks import RUN_LOCK, Lock, LockHeld, LockHolder, current_holder, read_holder
+from harness.planted_files import PlantedFile
 from harness.runtime.distributed import Distributed
 from harness.runtime.run_config import RunConfig, RunDir
 from harness.runtime.user_errors import user_error
@@ -32,8 +33,8 @@ def check_unlocked(run_dir: RunDir) -> None:
 
 
 def acquire_locks(run_dir: RunDir, distributed: Distributed, run_config: RunConfig) -> list[Lock]:
-    """Take the locks of this rank, until `release_locks` or its death. Raises UserError (EN120, EN121) on all ranks
-    when another process has one of them.
+    """Take the locks of this rank, until `release_locks` or its death. Raises UserError on all ranks when another
+    process has one of them (EN120, EN121), or another user may have made the swap folder (EN123).
     """
     return distributed.call_or_fail_everywhere(
         lambda: [*_lock_run_dir(run_dir, distributed), *_lock_swap_folders(distributed, run_config)]
@@ -78,9 +79,11 @@ def _lock_swap_folders(distributed: Distributed, run_config: RunConfig) -> list[
     locks = []
     for folder in sorted(folders) if distributed.is_local_main_process else ():
         try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
+            planted = nvme_dirs.make_swap_dir(Path(folder))
+            if planted is not None:
+                raise _planted_folder_error(planted)
             nvme_dirs.remove_stale_swap_dirs(Path(folder).parent)  # what killed runs left on this node
-            locks.append(Lock.acquire(Path(folder) / SWAP_LOCK_FILE, f"run {run_config.run.name}"))
+            locks.append(Lock.acquire(Path(folder) / SWAP_LOCK_FILE, f"run {run_config.run.name}", private=True))
         except LockHeld as held:
             raise user_error(
                 "EN121",
@@ -94,6 +97,12 @@ def _lock_swap_folders(distributed: Distributed, run_config: RunConfig) -> list[
         except OSError:
             continue
     return locks
+
+
+def _planted_folder_error(planted: PlantedFile) -> UserError:
+    effect = "that user could have read and changed the swapped weights and states, or let them overwrite your files"
+    fix = f"chmod go-w {planted.path}" if planted.is_own else "let `nvme_path` name a folder of your own on that disk"
+    return UserError([planted.to_finding("EN123", effect, fix, key="zero.offload_optimizer.nvme_path")])
 
 
 def _in_use_error(run_dir: RunDir, holder: LockHolder | None) -> UserError:

@@ -16,7 +16,7 @@ import torch
 from harness.patches.chunked_loss import ChunkedHead
 from harness.runtime.distributed import Distributed
 from harness.runtime.engine_protocol import Engine, PipelineEngine
-from harness.runtime.micro_batch import BatchGeometry, MicroBatch
+from harness.runtime.micro_batch import BatchGeometry, MicroBatch, copy_to_device
 from harness.runtime.parallel.sequence_parallel import UlyssesAttention
 from harness.runtime.parallel.sequence_stepper import SequenceParallelStepper
 from harness.runtime.pipeline.pipeline_stepper import PipelineStepper
@@ -76,7 +76,7 @@ class DataParallelStepper:
 
     def _compute_loss(self, batch: MicroBatch, share: float) -> torch.Tensor:
         """Sum of the token losses over `share`, the mean number of predicted tokens of a micro-batch."""
-        inputs, labels = batch.to_model_inputs(self._device), batch.labels.to(self._device, non_blocking=True)
+        inputs, labels = batch.to_model_inputs(self._device), copy_to_device(batch.labels, self._device)
         loss: torch.Tensor
         if self._head is not None:
             self._head.set_labels(labels, share)
@@ -90,7 +90,7 @@ class DataParallelStepper:
     def eval_step(self, batch: MicroBatch) -> tuple[torch.Tensor, int]:
         """A forward; a batch without targets is computed too, since other ranks gather in it (ZeRO-3)."""
         predicted = batch.num_targets
-        inputs, labels = batch.to_model_inputs(self._device), batch.labels.to(self._device)
+        inputs, labels = batch.to_model_inputs(self._device), copy_to_device(batch.labels, self._device)
         if self._eval_head is not None:
             self._eval_head.set_labels(labels, None)
         loss = self._engine(**inputs, labels=labels, use_cache=False).loss.detach().double()

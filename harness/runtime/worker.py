@@ -19,6 +19,7 @@ from deepspeed.utils import logger
 from transformers.utils import logging as transformers_logging
 
 from harness.errors import ExitCode, UserError
+from harness.hostinfo.torch_extensions import set_compile_cache_dir
 from harness.runtime.distributed import AgreedUserError, Distributed, destroy_process_group, init_process_group
 from harness.runtime.early_stopping import early_stop_reason
 from harness.runtime.rank_status import RankState, RankStatusWriter
@@ -46,6 +47,7 @@ class WorkerArgs:
 def run_rank(args: WorkerArgs, rank: int) -> int:
     """Train as the run directory says; returns the exit code. Never raises: errors are in the status file."""
     exit_with_parent()
+    set_compile_cache_dir(os.environ)
     run_dir = RunDir(args.run_dir.resolve())
     try:
         check_unlocked(run_dir)

@@ -106,7 +106,7 @@ def _unquoted_text_finding(item: NonStandardSyntax) -> Finding:
     key = join_key(item.path)
     word = re.split(r"\s*(?:,|#|//|/\*)", item.text)[0].strip()
     literal = _LITERALS.get(word.lower())
-    if literal is None and re.fullmatch(r"\+?\.?\d+\.?\d*(?:[eE][-+]?\d+)?", word):
+    if literal is None and re.fullmatch(r"\+?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", word):
         literal = f"{float(word):g}"
     return Finding(
         "SP019",

@@ -191,7 +191,7 @@ def _excerpt_lines(finding: Finding, place: Place, lines_of: LinesOf | None, sty
 
 
 _VALUE = r"""(?P<value>"(?:[^"\\]|\\.)*"|'[^']*'|%s)"""
-_OPTION = re.compile(r"(?<!\w)(?P<name>[A-Za-z_]\w*)=(?P<value>.+)")
+_OPTION = re.compile(r"(?<!\w)(?P<name>[A-Za-z_]\w*)[ \t]*=[ \t]*(?P<value>.+)")
 _LINE = re.compile(r"""(?<!\w)(?P<name>[A-Za-z_]\w*)["']?[ \t]*:[ \t]*""" + _VALUE % ".+")
 _IN_BRACES = re.compile(r"""(?<!\w)(?P<name>[A-Za-z_]\w*)["']?[ \t]*:[ \t]*""" + _VALUE % r"[^\s,{}][^,}]*")
 
@@ -200,7 +200,10 @@ def _mask_secrets(line: str) -> str:
     """The line with a `*` for each character of a secret of `launch.env`; columns stay. A name in small letters is a
     key such as `pad_token`: of these the form of the value counts alone.
     """
-    pattern = _OPTION if re.match(r"[\w.]+=", line) else _IN_BRACES if "{" in line or '":' in line else _LINE
+    if re.match(r"\s*[\w.]+\s*=", line):
+        line = _OPTION.sub(_mask_value, line)
+        return _IN_BRACES.sub(_mask_value, line) if "{" in line else line
+    pattern = _IN_BRACES if "{" in line or '":' in line else _LINE
     return pattern.sub(_mask_value, line)
 
 

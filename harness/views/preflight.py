@@ -103,6 +103,7 @@ def _fact_rows(survey: Survey) -> list[tuple[str, Callable[[HostFacts], str], bo
         (str(shm.FOLDER), lambda h: "none" if h.shm is None else f"{format_bytes(h.shm)} free", False),
         ("open files", lambda h: "no limit" if h.nofile is None else str(h.nofile), True),
         ("compiler", lambda h: "yes" if h.compiler else "none", True),
+        ("nvcc", lambda h: _EMPTY if h.nvcc is None else "yes" if h.nvcc else "none", True),
         ("libaio", lambda h: _EMPTY if h.libaio is None else "yes" if h.libaio else "none", True),
     ]
     for key in dict.fromkeys(key for host in survey.reachable_hosts for key in host.folders):

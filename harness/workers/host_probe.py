@@ -70,6 +70,8 @@ def read_facts(request: Request) -> Answer:
         facts["numactl"] = shutil.which("numactl") is not None
     if request.get("libaio"):
         facts["libaio"] = can_link_libaio()
+    if request.get("nvcc") is not None and facts["accelerators"]:
+        facts["nvcc"] = has_nvcc({**os.environ, **request["nvcc"]})
     if request.get("torch") and facts["accelerators"]:
         facts["torch"] = probe_torch(request["torch"], time.time() - start)
     facts["took"] = time.time() - start
@@ -118,6 +120,13 @@ def list_accelerators() -> list[dict[str, str | int | None]]:
         return []
     rows = [line.rpartition(",") for line in done.stdout.decode("utf-8", "replace").splitlines() if "," in line]
     return [{"name": n.strip(), "memory": int(m) * 2**20 if m.strip().isdigit() else None} for n, _, m in rows]
+
+
+def has_nvcc(env: dict[str, str]) -> bool:
+    """Whether CUDA's compiler is where DeepSpeed looks (`torch/utils/cpp_extension.py`, `_find_cuda_home`)."""
+    home = env.get("CUDA_HOME") or env.get("CUDA_PATH")
+    folders = [f"{home}/bin"] if home else [env.get("PATH", os.defpath), "/usr/local/cuda/bin"]
+    return any(shutil.which("nvcc", path=folder) for folder in folders)
 
 
 def probe_torch(torch_request: Request, spent: float) -> Answer:

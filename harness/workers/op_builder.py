@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import json
 import os
 import sys
@@ -44,10 +45,17 @@ def main() -> int:
     from harness.interpreter import remove_repeated_root
 
     remove_repeated_root()
-    from harness.hostinfo.torch_extensions import set_torch_extensions_dir, torch_extensions_dir
+    from harness.hostinfo.torch_extensions import find_planted_ops, set_torch_extensions_dir, torch_extensions_dir
     from harness.launching.ops import build_cache
 
     root = torch_extensions_dir()
+    os.umask(os.umask(0o022) | 0o022)  # nobody else may write what ranks load
+    with contextlib.suppress(OSError):  # torch reports it
+        root.mkdir(parents=True, exist_ok=True)
+    planted = find_planted_ops(root, arguments.ops)
+    if planted is not None:
+        write_event(sys.stdout, "planted", file=str(planted.path), reason=planted.reason, account=planted.account)
+        return 1
     if build_cache.ops_are_built(arguments.ops, root, os.environ):
         return 0
     # Libraries print to stdout too; their output must not mix with the events.
@@ -104,20 +112,31 @@ def load_op(op: str, root: Path, events: TextIO) -> Any:
     """The op's module. A library that cannot be loaded is removed and compiled again: ninja takes any new file for a
     compiled one, whatever is in it.
     """
-    from deepspeed.accelerator import get_accelerator
     from torch.utils import cpp_extension
 
     from harness.launching.ops import build_cache
 
     try:
-        return get_accelerator().create_op_builder(BUILDERS[op]).load()
+        return get_builder(op).load()
     except ImportError as error:
         if any((folder / "lock").exists() for folder in build_cache.find_op_folders(root, [op])):
             raise  # another process compiles it
         write_event(events, "unloadable", op=op, error=str(error)[:200])
     build_cache.remove_op(root, op)
     cpp_extension.JIT_EXTENSION_VERSIONER.entries.pop(op, None)  # else torch would not even look
-    return get_accelerator().create_op_builder(BUILDERS[op]).load()
+    return get_builder(op).load()
+
+
+def get_builder(op: str) -> Any:
+    """DeepSpeed's builder of an op for its accelerator. Raises RuntimeError where the accelerator has no such op."""
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    builder = accelerator.create_op_builder(BUILDERS[op])
+    if builder is None:
+        reason = f"DeepSpeed takes the accelerator `{accelerator.device_name()}` here, which has no op `{op}`"
+        raise RuntimeError(f"{reason}: the ranks were meant for NVIDIA GPUs or the CPU")
+    return builder
 
 
 def write_event(events: TextIO, event: str, **details: Any) -> None:

@@ -21,8 +21,11 @@ def probe_torch_devices() -> dict[str, object]:
         "version": None,
         "cuda": None,
         "hip": None,
+        "xpu": None,
+        "xpu_count": 0,
         "count": 0,
         "capabilities": [],
+        "names": [],
         "built_for": [],
         "words": "",
     }
@@ -31,11 +34,15 @@ def probe_torch_devices() -> dict[str, object]:
     except Exception as error:  # a broken installation says in many ways that it is one
         return answer | {"words": f"{type(error).__name__}: {error}"}
     answer |= {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
+    answer["xpu"] = getattr(torch.version, "xpu", None)
     try:
+        if answer["xpu"] is not None and torch.xpu.is_available():
+            answer["xpu_count"] = torch.xpu.device_count()
         if torch.cuda.is_available():
             count = answer["count"] = torch.cuda.device_count()
             answer["capabilities"] = [list(torch.cuda.get_device_capability(i)) for i in range(count)]
             answer["built_for"] = torch.cuda.get_arch_list()
+            answer["names"] = [torch.cuda.get_device_name(i) for i in range(count)]
         elif torch.version.cuda is not None:
             torch.cuda.init()  # raises, with the driver's reason
     except Exception as error:

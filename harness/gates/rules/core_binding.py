@@ -170,11 +170,13 @@ def missing_numactl(ctx: Context) -> Iterator[Finding]:
 def ranks_on_any_core(ctx: Context) -> Iterator[Finding]:
     """An optimizer on the CPUs of hosts with several NUMA nodes, and ranks that may run on any core.
 
-    Where the optimizer runs on the CPU and a host has more than one NUMA node, the ranks are bound to cores.
+    Where the optimizer runs on the CPU and a host has more than one NUMA node, the ranks are bound to cores. A launch
+    says the same of this machine for its own ranks.
 
     Why: Nothing fails. CPU Adam waits for memory: a thread that the kernel moves to another socket than its rank's
     weights reads them through the link between the sockets. Bound, each rank keeps to the cores and, where they lie in
     one node, to the memory of its share (`deepspeed --bind_cores_to_rank`; read in `utils/numa.py`, not measured here).
+    Cores go by the number of the rank, not by the socket of its GPU: `harness doctor` says where these differ.
 
     Example:
         zero.stage: 3

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from harness.facts.required_ops import CUDA_OPS, WITHOUT_NVCC
 from harness.findings import Finding, Fix
 from harness.gates.host_names import format_hosts, list_reachable_hosts
 from harness.gates.registry import Cite, Context, gate
@@ -136,10 +137,11 @@ def missing_libaio(ctx: Context) -> Iterator[Finding]:
 def missing_compiler(ctx: Context) -> Iterator[Finding]:
     """A host without a compiler for the ops of the run.
 
-    Every host has a C++ compiler when DeepSpeed has ops to compile for this run.
+    Every host has a C++ compiler when DeepSpeed has ops to compile for this run, and with NVIDIA devices also nvcc for
+    those of the GPU: Adam, Lion and Lamb there, and `async_io`.
 
     Why: DeepSpeed compiles its optimizers on each host at first use. Where they were compiled before and are kept,
-    nothing is needed; else the ranks there fail at start-up.
+    nothing is needed; else the ranks there fail at start-up. A driver does not have nvcc, the CUDA toolkit does.
 
     Example:
         zero.stage: 2
@@ -155,6 +157,18 @@ def missing_compiler(ctx: Context) -> Iterator[Finding]:
             _HOSTFILE,
             notes=["where they were compiled before, that is enough"],
             fix=Fix("install one there: apt install g++"),
+        )
+    cuda_ops = sorted(CUDA_OPS & {*ops})
+    hosts = [host for host in list_reachable_hosts(ctx) if host.nvcc is False]
+    if cuda_ops and hosts:
+        yield ctx.finding(
+            f"{format_hosts(hosts)} has no nvcc, and the ranks load {format_hosts(cuda_ops)}",
+            _HOSTFILE,
+            notes=["where they were compiled before and CUDA_HOME is there, that is enough"],
+            fix=Fix(
+                "install the CUDA toolkit of torch's CUDA release there and set CUDA_HOME; or "
+                + "; ".join(dict.fromkeys(WITHOUT_NVCC[op] for op in cuda_ops))
+            ),
         )
 
 

@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import harness
@@ -104,8 +105,11 @@ def find_free_port() -> int:
 
 
 def visible_devices(environ: Mapping[str, str]) -> list[str]:
-    """The devices that CUDA_VISIBLE_DEVICES names; empty where it names none."""
-    return [device.strip() for device in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
+    """The devices that CUDA_VISIBLE_DEVICES names; empty where it names none. CUDA reads it up to the first that is
+    none, such as -1, which hides the others; Slurm hides all by `NoDevFiles`.
+    """
+    names = [device.strip() for device in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
+    return list(takewhile(lambda name: name not in ("-1", "NoDevFiles"), names))
 
 
 def unresolved_names_note(local_host: LocalHost) -> str | None:

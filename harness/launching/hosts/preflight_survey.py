@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
+from harness.facts.secret_names import is_secret
 from harness.hostinfo import machine, torch_probe
 from harness.hostinfo.host_survey import HostFacts, Link, Survey, parse_host_facts
 from harness.launching.hosts import ssh
@@ -67,9 +68,8 @@ def survey_hosts(
         request = _facts_request(launch, zero, local_host, port, marker)
         if not _uses_cpu(launch, local_host):
             limit = _TORCH_TIME_SHARE * options.timeout_seconds
-            request["torch"] = torch_probe.build_request(
-                local_host.scripts, _python_path(launch, local_host), launch.env, limit
-            )
+            python_path = _python_path(launch, local_host)
+            request["torch"] = build_torch_request(local_host.scripts, python_path, launch.env, limit)
         answers = ssh.run_on_hosts(
             names,
             script,
@@ -87,6 +87,16 @@ def survey_hosts(
 def _uses_cpu(launch: LaunchSpec, local_host: LocalHost) -> bool:
     """Whether ranks use the CPU: the variable reaches every host."""
     return machine.is_cpu_forced({**local_host.environ, **launch.env})
+
+
+def build_torch_request(
+    scripts: Path, python_path: str, variables: Mapping[str, str], seconds: float
+) -> dict[str, Any]:
+    """The question about torch, without the secrets of `variables`: everybody on the hosts can list the command line
+    that it is on.
+    """
+    public = {name: value for name, value in variables.items() if not is_secret(name, value)}
+    return torch_probe.build_request(scripts, python_path, public, seconds)
 
 
 def _python_path(launch: LaunchSpec, local_host: LocalHost) -> str:
@@ -109,6 +119,7 @@ def _facts_request(
         "marks": [str(marker)] if marker else [],
         "ports": [port],
         "numactl": launch.bind_cores_to_rank,
+        "nvcc": {name: launch.env[name] for name in ("CUDA_HOME", "CUDA_PATH") if name in launch.env},
         "libaio": any(key in folders for key in (OPTIMIZER_KEY, PARAMETERS_KEY)),
     }
 

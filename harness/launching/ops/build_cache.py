@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.hostinfo import machine
+from harness.hostinfo.torch_extensions import STAMP
 from harness.launching.process.processes import pids_with_open_file
 
 _ELF_HEADER = struct.Struct("=40xQ10xHH2x")
@@ -82,11 +83,14 @@ def remove_op(root: Path, op: str) -> None:
 
 def build_stamp_file(root: Path) -> Path:
     """The stamp file: compiled files that have been loaded once, by environment."""
-    return root / "deepspeed-harness.json"
+    return root / STAMP
 
 
 def build_stamp_key(environ: Mapping[str, str]) -> str:
-    """A hash of what ops depend on and torch's cache ignores: Python, torch, DeepSpeed, processor, compiler."""
+    """A hash of what ops depend on and torch's cache ignores: Python, torch, DeepSpeed, processor, devices, compiler.
+
+    The folder of ops has the devices in its name, but one that TORCH_EXTENSIONS_DIR names may be in a shared home.
+    """
     parts = [
         sys.executable,
         sys.version,
@@ -95,6 +99,7 @@ def build_stamp_key(environ: Mapping[str, str]) -> str:
         str(shutil.which("ninja", path=environ.get("PATH"))),
         machine.cpu_model(),
         " ".join(sorted(machine.cpu_flags())),
+        "" if machine.is_cpu_forced(environ) else ",".join(machine.accelerator_models()),
         *(
             environ.get(name, "")
             for name in ("DS_ACCELERATOR", "CXX", "CXXFLAGS", "CFLAGS", "LDFLAGS", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST")

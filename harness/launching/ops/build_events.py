@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.facts.required_ops import COMPILE_SECONDS
 from harness.launching.setup.launch_context import LaunchObserver
+from harness.planted_files import PlantedFile
 
 _EVENT_START = b'{"event"'
 _DEFAULT_COMPILE_SECONDS = 60
@@ -24,8 +25,12 @@ class BuildProgress:
     host: str = ""
     op: str = ""
     failed_op: str | None = None
+    error: str = ""
+    """The first line of the failed op's exception."""
     is_compiled: bool = False
     """A library of the op was there before."""
+    planted: PlantedFile | None = None
+    """A file that another user may have written; the builder then loads nothing."""
     _start: float = 0.0
     _rest: bytes = b""
 
@@ -57,6 +62,10 @@ class BuildProgress:
                 self.op = ""
             case "failed":
                 self.failed_op, self.op = str(event["op"]), ""
+                self.error = next(iter(str(event.get("error", "")).strip().splitlines()), "")
+            case "planted":
+                reason, account = str(event["reason"]), str(event["account"])
+                self.planted = PlantedFile(Path(str(event["file"])), reason, account)
             case "lock":
                 on_lock = observer.on_lock_removed if event.get("removed") else observer.on_lock_kept
                 on_lock(Path(str(event["file"])), self.host)

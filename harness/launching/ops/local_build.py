@@ -16,22 +16,29 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import ExitCode, UserError
+from harness.facts.required_ops import CUDA_OPS, WITHOUT_NVCC
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
-from harness.hostinfo.torch_extensions import torch_extensions_dir
+from harness.hostinfo.torch_extensions import find_planted_ops, torch_extensions_dir
 from harness.interpreter import python_command
 from harness.launching.ops.build_cache import ops_are_built
 from harness.launching.ops.build_events import BuildProgress
 from harness.launching.process.processes import find_run_processes, kill_all, send_signal
 from harness.launching.setup.launch_context import LaunchContext
+from harness.planted_files import PlantedFile
 
 
 def ensure_ops(ops: Sequence[str], environ: Mapping[str, str], log: Path, context: LaunchContext) -> None:
     """Make every op ready for this Python, compiling those that are not.
 
-    Raises UserError (exit code 4) when one cannot be compiled, SignalInterrupt when a signal arrives.
+    Raises UserError (exit code 4) when one cannot be compiled (EN010) or another user may have written it (EN018),
+    SignalInterrupt when a signal arrives.
     """
-    if not ops or ops_are_built(ops, torch_extensions_dir(environ), environ):
+    root = torch_extensions_dir(environ)
+    planted = find_planted_ops(root, ops) if ops else None
+    if planted is not None:
+        raise UserError([planted_ops_finding(planted)], ExitCode.PREFLIGHT)
+    if not ops or ops_are_built(ops, root, environ):
         return
     context.signals.raise_if_received()
     context.observer.on_ops_check(ops)
@@ -49,9 +56,12 @@ def ensure_ops(ops: Sequence[str], environ: Mapping[str, str], log: Path, contex
             code = builder.wait()
         finally:
             _terminate_builder(builder)
+    if progress.planted is not None:
+        raise UserError([planted_ops_finding(progress.planted)], ExitCode.PREFLIGHT)
     if progress.failed_op is not None or code:
         accelerated = bool(machine.accelerators_for(environ))
-        finding = _build_failure_finding(progress.failed_op or ops[0], code, log, accelerated=accelerated)
+        op = progress.failed_op or ops[0]
+        finding = _build_failure_finding(op, code, log, progress.error, accelerated=accelerated)
         raise UserError([finding], ExitCode.PREFLIGHT)
 
 
@@ -92,21 +102,30 @@ def _terminate_builder(builder: subprocess.Popen[bytes]) -> None:
         builder.stdout.close()
 
 
-def _build_failure_finding(op: str, code: int, log: Path, *, accelerated: bool) -> Finding:
+def planted_ops_finding(planted: PlantedFile, host: str = "") -> Finding:
+    """The error EN018, on this machine or on another host."""
+    fix = f"chmod -R go-w {planted.path}" if planted.is_own else "let TORCH_EXTENSIONS_DIR name a folder of your own"
+    where = f"; it is on {host}" if host else ""
+    return planted.to_finding("EN018", f"every rank would load the compiled ops there, as your own code{where}", fix)
+
+
+def _build_failure_finding(op: str, code: int, log: Path, error: str, *, accelerated: bool) -> Finding:
     ending = f", the compiler process ended with code {code}" if code else ""
-    hints = {
-        "async_io": "install the libaio headers (apt install libaio-dev), or do not offload to nvme",
-        "pin_memory": "install a C++ compiler (apt install g++), or do not offload to nvme",
-    }
-    if op in {"fused_adam", "cpu_adam"} and accelerated:
-        hints[op] = (
-            "install the CUDA toolkit of the version that torch was built for (`torch.version.cuda`), with `nvcc`, "
-            "and let CUDA_HOME name its folder"
+    hint = "see `harness doctor` for what is missing; most often a C++ compiler (apt install g++)"
+    if op == "async_io":
+        hint = "install the libaio headers (apt install libaio-dev)"
+    if op in CUDA_OPS and accelerated:
+        also = f"{hint} and " if op == "async_io" else ""
+        hint = (
+            f"{also}install the CUDA toolkit of the version that torch was built for (`torch.version.cuda`), with "
+            f"`nvcc`, and let CUDA_HOME name its folder; without it: {WITHOUT_NVCC[op]}"
         )
+    elif op in {"async_io", "pin_memory"}:
+        hint += "; or do not offload to nvme"
     return Finding(
         "EN010",
         "error",
         f"DeepSpeed's op `{op}` cannot be compiled on this machine{ending}",
-        notes=(f"the compiler's output is in {log}",),
-        fix=Fix(hints.get(op, "see `harness doctor` for what is missing; most often a C++ compiler (apt install g++)")),
+        notes=(*([error[:300].rstrip(".")] if error else []), f"the compiler's output is in {log}"),
+        fix=Fix(hint),
     )

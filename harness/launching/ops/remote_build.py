@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import IO
 
 from harness.errors import ExitCode, UserError
+from harness.facts.secret_names import is_secret
 from harness.findings import Finding, Fix
 from harness.launching.hosts.ssh import encode_request, remote_python_path, ssh_command
 from harness.launching.ops.build_events import BuildProgress
+from harness.launching.ops.local_build import planted_ops_finding
+from harness.launching.setup.environment import Variable
 from harness.launching.setup.launch_context import LaunchContext
 from harness.launching.setup.launch_plan import LaunchPlan
 
@@ -42,7 +45,7 @@ class _RemoteBuilder:
 def build_on_hosts(plan: LaunchPlan, context: LaunchContext) -> Iterator[None]:
     """While entered the hosts other than this machine make their ops ready; leaving it waits for all of them.
 
-    Raises UserError (EN010, exit code 4) when one cannot, SignalInterrupt when a signal arrives.
+    Raises UserError (EN010, EN018, exit code 4) when one cannot, SignalInterrupt when a signal arrives.
     """
     builders = (
         _start_builders(plan, context.scripts, plan.run_dir / "logs") if plan.ops and plan.starts_remote_ranks else []
@@ -66,7 +69,7 @@ def build_on_hosts(plan: LaunchPlan, context: LaunchContext) -> Iterator[None]:
 def _start_builders(plan: LaunchPlan, scripts: Path, logs: Path) -> list[_RemoteBuilder]:
     request = {
         "path": remote_python_path(os.environ),
-        "environ": {v.name: v.value for v in plan.variables if v.name != "HARNESS_SUPERVISOR"},
+        "environ": {v.name: v.value for v in plan.variables if _is_for_builder(v)},
         "ops": list(plan.ops),
     }
     command = [sys.executable, str(scripts / "op_builder.py"), "--request", encode_request(request)]
@@ -84,6 +87,11 @@ def _start_builders(plan: LaunchPlan, scripts: Path, logs: Path) -> list[_Remote
         )
         builders.append(_RemoteBuilder(child, stderr, BuildProgress(host.name)))
     return builders
+
+
+def _is_for_builder(variable: Variable) -> bool:
+    """A compiler needs no secret, and everybody on the hosts can list the command line with the request."""
+    return variable.name != "HARNESS_SUPERVISOR" and not is_secret(variable.name, variable.value)
 
 
 def _relay_build_events(builders: Sequence[_RemoteBuilder], context: LaunchContext) -> None:
@@ -121,6 +129,9 @@ def _builder_findings(builder: _RemoteBuilder, plan: LaunchPlan) -> Iterator[Fin
     log = plan.run_dir / "logs" / f"ops-{host}.log"
     if code == 0:
         log.unlink(missing_ok=True)
+        return
+    if progress.planted is not None:
+        yield planted_ops_finding(progress.planted, host)
         return
     builder.stderr_file.seek(0)
     error_lines = builder.stderr_file.read().decode("utf-8", "replace").strip()[-_MAX_ERROR_CHARS:].splitlines()

@@ -6,6 +6,7 @@ Named `deepspeed_allreduce_buffer_UID_ADDRESS_PORT_RANK` (`csrc/cpu/comm/shm.cpp
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -33,17 +34,18 @@ class Buffer:
 
 
 def find_buffers(folder: Path = FOLDER) -> list[Buffer]:
-    """This user's buffers."""
+    """This user's buffers: another user can give a file the same name."""
     try:
         names = [(p, _BUFFER_NAME.fullmatch(p.name)) for p in folder.iterdir()]
     except OSError:
         return []
-    matches = [(p, m) for p, m in names if m and int(m["uid"]) == os.getuid()]
+    matches = [(p, m) for p, m in names if m and m["uid"] == str(os.getuid())]
     if not matches:
         return []
     mapped = find_mapped_files(str(folder / "deepspeed_allreduce_buffer_"))
     stats = ((p, int(m["port"]), _stat(p)) for p, m in sorted(matches, key=lambda pair: pair[0]))
-    return [Buffer(p, port, s.st_size, s.st_mtime, str(p) in mapped) for p, port, s in stats if s is not None]
+    own = ((p, port, s) for p, port, s in stats if s is not None and s.st_uid == os.getuid())
+    return [Buffer(p, port, s.st_size, s.st_mtime, str(p) in mapped) for p, port, s in own]
 
 
 def remove_unused_buffers(ports: Container[int], folder: Path = FOLDER, *, older_than: float = 0.0) -> int:
@@ -55,13 +57,14 @@ def remove_unused_buffers(ports: Container[int], folder: Path = FOLDER, *, older
     freed = 0
     for buffer in find_buffers(folder):
         if buffer.port in ports and not buffer.in_use and buffer.time <= newest_removable:
-            buffer.path.unlink(missing_ok=True)
-            freed += buffer.size
+            with contextlib.suppress(OSError):
+                buffer.path.unlink()
+                freed += buffer.size
     return freed
 
 
 def _stat(path: Path) -> os.stat_result | None:
     try:
-        return path.stat()
+        return path.lstat()
     except OSError:
         return None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from harness.hostinfo import machine
 from harness.hostinfo.training_packages import install_command
 from harness.interpreter import python_command
 from harness.launching.process.child_process import own_programs_path, read_child_lines
+from harness.launching.programs.benchmark_runner import AIO_LACKS_NVCC
 
 SEARCH_SECONDS = 120.0
 FILE_BYTES = 256 << 20
@@ -47,6 +49,9 @@ def tune_aio(folder: Path, on_trial: Callable[[dict[str, Any]], None], seconds: 
     missing = [name for name in ("torch", "deepspeed") if machine.package_version(name) is None]
     if missing:
         raise _disk_error(f"{' and '.join(missing)} not installed", install_command("train"))
+    if machine.lacks_nvcc(os.environ):
+        without = "`DS_ACCELERATOR=cpu CUDA_VISIBLE_DEVICES= harness doctor --tune-nvme FOLDER`"
+        raise _disk_error(AIO_LACKS_NVCC, f"install the CUDA toolkit of torch's CUDA release; or measure by {without}")
     free = machine.free_bytes(folder) or 0
     size = min(FILE_BYTES, free // 4 >> 20 << 20)
     if size < 16 << 20:

@@ -25,6 +25,9 @@ _AREA = "measured"
 _ADAM_BYTES_PER_PARAMETER = 28
 
 
+AIO_LACKS_NVCC = "DeepSpeed compiles its aio with nvcc where there are NVIDIA GPUs, and there is none"
+
+
 def benchmark_host(folder: Path | None) -> dict[str, Any]:
     """Figures in bytes, FLOP and parameters a second; `cores` and `host_memory_bytes` of this host; `links` where it
     has GPUs; `seconds` of each measurement; `failed` and `slow` with a reason each. `folder`: on the disk to measure.
@@ -44,7 +47,10 @@ def benchmark_host(folder: Path | None) -> dict[str, Any]:
     command = python_command("-m", _PROGRAM, *([str(folder.resolve())] if folder else []))
     changes = {"PATH": own_programs_path()}
     lines = read_child_lines(command, lambda _: None, changes, timeout=_START_SECONDS + _MEASURE_SECONDS)
-    return {**host, **join_lines(lines, with_disk=folder is not None)}
+    figures = join_lines(lines, with_disk=folder is not None)
+    if "disk" in figures["failed"] and machine.lacks_nvcc(os.environ):
+        figures["failed"]["disk"] = AIO_LACKS_NVCC
+    return {**host, **figures}
 
 
 def join_lines(lines: Sequence[Mapping[str, Any]], *, with_disk: bool) -> dict[str, Any]:

@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.hostinfo import machine
+from harness.hostinfo.deepspeed_accelerator import (
+    find_accelerator_problem,
+    find_other_devices,
+    torch_may_take_others,
+)
+from harness.hostinfo.gpu_links import find_numa_nodes_of_gpus
 from harness.hostinfo.torch_devices import TorchDevices, find_torch_problem
 from harness.hostinfo.torch_probe import probe_torch
 from harness.interpreter import python_command
@@ -22,25 +29,36 @@ _SHM_PER_RANK = 66 * 2**20
 _FP16_PROBE = "import torch; print(torch.ops.mkldnn._is_mkldnn_fp16_supported())"
 
 
-def check_devices(devices: tuple[machine.Accelerator, ...], *, used: bool) -> Iterator[DoctorCheck]:
-    """The accelerators, and whether torch can use them; `used`: ranks would use them."""
+def ask_torch(*, used: bool) -> TorchDevices | None:
+    """torch's answer about the devices, where ranks would use NVIDIA's (`used`) or torch may take others."""
+    if machine.package_version("torch") is None or not (used or torch_may_take_others(os.environ)):
+        return None
+    return probe_torch(workers_folder())
+
+
+def check_devices(
+    devices: tuple[machine.Accelerator, ...], torch: TorchDevices | None, *, used: bool
+) -> Iterator[DoctorCheck]:
+    """The accelerators, and whether torch can use them; `used`: ranks would use NVIDIA's."""
+    problem = find_accelerator_problem(os.environ, torch, has_nvidia=bool(devices))
     for device in devices:
         size = format_bytes(device.memory) if device.memory else "memory unknown"
         yield DoctorCheck("accelerators", f"device {device.index}", f"{device.name}, {size}")
+    others = " and ".join(find_other_devices())
     if not devices:
-        yield DoctorCheck(
-            "accelerators",
-            "devices",
-            "none",
-            "note",
-            "training runs on the CPU: good for small models and tests",
-        )
+        means = "training runs on the CPU: good for small models and tests"
+        yield DoctorCheck("accelerators", "devices", f"no NVIDIA GPU, {others}" if others else "none", "note", means)
+    if problem is not None:
+        means = "`harness launch` refuses to start"
+        yield DoctorCheck("accelerators", "DeepSpeed's choice", problem.reason, "missing", means, problem.fix)
+    elif not devices:
+        return
     elif not used:
         yield DoctorCheck(
             "accelerators", "DS_ACCELERATOR", "cpu", "note", "the devices above are not used", "unset DS_ACCELERATOR"
         )
-    elif machine.package_version("torch") is not None:
-        yield _check_torch(probe_torch(workers_folder()))
+    elif torch is not None:
+        yield _check_torch(torch)
 
 
 def _check_torch(torch: TorchDevices) -> DoctorCheck:
@@ -51,6 +69,10 @@ def _check_torch(torch: TorchDevices) -> DoctorCheck:
     capabilities = ", ".join(sorted({f"{major}.{minor}" for major, minor in torch.capabilities}))
     driver = f", driver {torch.driver}" if torch.driver else ""
     value = f"{torch.count}, compute capability {capabilities}; {torch.build}{driver}"
+    if torch.slices:
+        means = f"the GPUs are in MIG mode: one rank can start, on {torch.slices[0]}"
+        fix = "nvidia-smi -mig 0, as root, for whole GPUs"
+        return DoctorCheck("accelerators", "torch's devices", value, "note", means, fix)
     return DoctorCheck("accelerators", "torch's devices", value)
 
 
@@ -70,7 +92,7 @@ def check_processor(*, cpu_only: bool) -> Iterator[DoctorCheck]:
         "ok" if vector else "note",
         "" if vector else "the optimizer on the CPU will be slow",
     )
-    yield _check_numa()
+    yield _check_numa({} if cpu_only else find_numa_nodes_of_gpus())
     if cpu_only and machine.package_version("torch"):
         fp16 = _probe_cpu_fp16()
         value = "yes" if fp16 else "no" if fp16 is not None else "torch gave no answer"
@@ -79,11 +101,20 @@ def check_processor(*, cpu_only: bool) -> Iterator[DoctorCheck]:
         yield DoctorCheck("processor", "fp16 on the CPU", value, "ok" if fp16 else "note", means, fix)
 
 
-def _check_numa() -> DoctorCheck:
-    """NUMA nodes; binding ranks to cores helps only where there are several."""
+def _check_numa(gpu_nodes: Mapping[int, int]) -> DoctorCheck:
+    """NUMA nodes; binding ranks to cores helps only where there are several. DeepSpeed deals out cores by the number of
+    the rank (`utils/numa.py`), so that it helps where GPUs are numbered as their nodes are.
+    """
     nodes, numactl = machine.count_numa_nodes(), shutil.which("numactl")
     if nodes == 1:
         return DoctorCheck("processor", "NUMA nodes", "1")
+    crossed = [gpu for gpu, node in gpu_nodes.items() if node != gpu * nodes // len(gpu_nodes)]
+    if crossed:
+        means = (
+            f"`launch.bind_cores_to_rank` would give rank {crossed[0]} cores of another node than that of its GPU, "
+            f"{gpu_nodes[crossed[0]]}: compare with and without"
+        )
+        return DoctorCheck("processor", "NUMA nodes", f"{nodes}, numactl {numactl or 'missing'}", "note", means)
     means = "with the optimizer on the CPU, try `launch.bind_cores_to_rank: true`"
     fix = "" if numactl else "apt install numactl"
     return DoctorCheck("processor", "NUMA nodes", f"{nodes}, numactl {numactl or 'missing'}", "note", means, fix)

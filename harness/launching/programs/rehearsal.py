@@ -13,6 +13,7 @@ from harness.check.check_file import CheckedFile
 from harness.errors import ExitCode, UserError
 from harness.facts.devices import find_device
 from harness.facts.model_lookup import find_configuration
+from harness.facts.secret_names import is_secret
 from harness.findings import Finding, Fix, sort_findings
 from harness.hostinfo import machine
 from harness.hostinfo.training_packages import missing_packages_finding
@@ -74,6 +75,9 @@ def prepare_rehearsal(plan: RehearsalPlan) -> None:
     (folder / "nvme").mkdir(exist_ok=True)
     head = f"# {plan.run.name}, shrunk by `harness rehearse`: rehearsal.json lists the changed keys.\n"
     raw = {"name": plan.run.name, **json.loads(json.dumps(plan.small.raw_spec))}
+    variables = raw.get("launch", {}).get("env", {})
+    for name in [name for name, value in variables.items() if is_secret(name, value)]:
+        del variables[name]  # random weights and synthetic records need none, and others can read the file
     (folder / "spec.yaml").write_text(spec_as_yaml(raw, head), encoding="utf-8")
 
 

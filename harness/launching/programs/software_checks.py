@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.facts.deepspeed_version import VERIFIED_RANGE
+from harness.facts.required_ops import COMPILE_SECONDS
 from harness.hostinfo import machine
-from harness.hostinfo.torch_extensions import torch_extensions_dir
+from harness.hostinfo.torch_extensions import find_planted_ops, torch_extensions_dir
 from harness.hostinfo.training_packages import install_command
+from harness.launching.ops.local_build import planted_ops_finding
 from harness.launching.programs.doctor_rows import DoctorCheck
 
 
@@ -55,8 +57,8 @@ def _check_version(name: str, version: str) -> DoctorCheck:
     return DoctorCheck("software", name, version)
 
 
-def check_compilers(*, accelerated: bool) -> Iterator[DoctorCheck]:
-    """The programs and libraries that compile DeepSpeed's ops."""
+def check_compilers(*, accelerated: bool, cuda: str | None) -> Iterator[DoctorCheck]:
+    """The programs and libraries that compile DeepSpeed's ops; `cuda`: the CUDA release of torch."""
     compiler = machine.cxx_compiler()
     yield DoctorCheck(
         "compiling",
@@ -76,15 +78,19 @@ def check_compilers(*, accelerated: bool) -> Iterator[DoctorCheck]:
         "" if ninja else "torch builds extensions with it",
         "" if ninja else "pip install ninja",
     )
+    nvcc = machine.find_nvcc(os.environ)
     if accelerated:
-        yield _check_nvcc(machine.find_nvcc())
+        yield _check_nvcc(nvcc, cuda)
     has_aio = machine.can_link_libaio()
+    aio_means = "offload to nvme" if has_aio else "no offload to nvme"
+    if has_aio and accelerated and nvcc is None:
+        aio_means = "offload to nvme, once there is nvcc, too"
     yield DoctorCheck(
         "compiling",
         "libaio",
         "headers and library" if has_aio else "none",
         "ok" if has_aio else "note",
-        "offload to nvme" if has_aio else "no offload to nvme",
+        aio_means,
         "" if has_aio else "apt install libaio-dev",
     )
     make = shutil.which("make")
@@ -95,15 +101,31 @@ def check_compilers(*, accelerated: bool) -> Iterator[DoctorCheck]:
         "ok" if make else "note",
         "" if make else "`make demo` and `make test` need it",
     )
-    yield DoctorCheck("compiling", "compiled ops", str(torch_extensions_dir()))
+    yield _check_compiled_ops(torch_extensions_dir())
 
 
-def _check_nvcc(nvcc: str | None) -> DoctorCheck:
-    return DoctorCheck(
-        "compiling",
-        "nvcc",
-        nvcc or "none",
-        "ok" if nvcc else "note",
-        "" if nvcc else "DeepSpeed cannot compile its Adam for these devices",
-        "" if nvcc else "install the CUDA toolkit of the version that torch was built for and set CUDA_HOME",
-    )
+def _check_compiled_ops(root: Path) -> DoctorCheck:
+    planted = find_planted_ops(root, COMPILE_SECONDS)
+    if planted is None:
+        return DoctorCheck("compiling", "compiled ops", str(root))
+    finding = planted_ops_finding(planted)
+    means = f"{planted}, and a launch that needs ops there does not start: {finding.notes[0]}"
+    fix = f"{finding.fix.title}; {finding.notes[1]}" if finding.fix else ""
+    return DoctorCheck("compiling", "compiled ops", str(root), "note", means, fix)
+
+
+def _check_nvcc(nvcc: str | None, cuda: str | None) -> DoctorCheck:
+    if nvcc is None:
+        means = (
+            "only training with the optimizer in host memory, as `make demo` does, or with torch's own (`torch_adam`): "
+            "Adam on the GPU and offload to nvme are compiled with it"
+        )
+        fix = f"install the CUDA toolkit{f' {cuda}, as torch has,' if cuda else ' of torch'} and set CUDA_HOME"
+        return DoctorCheck("compiling", "nvcc", "none", "note", means, fix)
+    release = machine.nvcc_release(nvcc)
+    value = f"{nvcc}, CUDA {release}" if release else nvcc
+    if release and cuda and release.partition(".")[0] != cuda.partition(".")[0]:
+        means = f"torch was built for CUDA {cuda}: ops for the GPU may not compile"
+        fix = f"install the CUDA toolkit {cuda} and let CUDA_HOME name its folder"
+        return DoctorCheck("compiling", "nvcc", value, "note", means, fix)
+    return DoctorCheck("compiling", "nvcc", value)

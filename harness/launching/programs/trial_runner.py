@@ -92,8 +92,9 @@ def launch_command(plan: TrialSettings, run: ResolvedRun, sets: SpecChanges, out
         if getattr(run.spec.scheduler, key) is not None:
             overrides[f"scheduler.{key}"] = 1
     changes += [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
-    command = python_command("-m", "harness", "launch", plan.spec, "--progress", "plain", "--format", "json")
-    return [*command, *plan.launch_options, *(word for change in changes for word in ("--set", change))]
+    command = python_command("-m", "harness", "launch", "--progress", "plain", "--format", "json")
+    options = (word for change in changes for word in ("--set", change))
+    return [*command, *plan.launch_options, *options, "--", plan.spec]
 
 
 def _monitor_trial(

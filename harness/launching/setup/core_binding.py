@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from harness.findings import Finding, Fix
+from harness.hostinfo import machine
 from harness.launching.hosts.local_host import LocalHost, find_program
 from harness.spec.sections.launch_spec import LaunchSpec
+from harness.spec.sections.zero_spec import ZeroSpec
 
 
 def core_binding_args(launch: LaunchSpec) -> list[str]:
@@ -48,6 +50,20 @@ def check_core_binding(launch: LaunchSpec, local_host: LocalHost, local_ranks: i
             "KMP_AFFINITY is set, and DeepSpeed then binds no rank to cores",
             key=key,
             fix=Fix("unset KMP_AFFINITY in the shell that launches"),
+        )
+
+
+def suggest_core_binding(zero: ZeroSpec, launch: LaunchSpec, local_ranks: int | None) -> Iterator[Finding]:
+    """The hint of the gate EN053 about several hosts, for the ranks of this machine alone."""
+    offload, nodes = zero.offload_optimizer, machine.count_numa_nodes()
+    is_offloaded = offload is not None and offload.device != "none"
+    if is_offloaded and not launch.bind_cores_to_rank and local_ranks and nodes > 1:
+        yield Finding(
+            "EN053",
+            "info",
+            f"this machine has {nodes} NUMA nodes, and the optimizer's threads may run on any",
+            key="launch.bind_cores_to_rank",
+            fix=Fix("set `launch.bind_cores_to_rank` to true, and compare", {"launch.bind_cores_to_rank": True}),
         )
 
 

@@ -17,6 +17,7 @@ from harness.launching.hosts.local_host import LocalHost
 from harness.launching.setup.backends import BACKENDS
 from harness.launching.setup.debug_env import distributed_debug_env
 from harness.patches.patch_registry import PatchFacts, find_patch, select_patch
+from harness.planted_files import TRUSTED_ACCOUNTS
 from harness.spec.sections.launch_spec import LaunchSpec
 from harness.spec.sections.telemetry_spec import TelemetrySpec
 
@@ -40,8 +41,22 @@ _FORWARDED_BY_HARNESS = (
     "HF_HUB_CACHE",
     "HF_HUB_OFFLINE",
     "HF_ENDPOINT",
+    TRUSTED_ACCOUNTS,
 )
 """Settings of the shell that ranks on this machine see, so that ranks on other hosts need them too. No secrets."""
+_OF_THE_DEVICE = (
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_NCCL_",
+    "GLOO_",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE",
+)
+"""Such settings, by prefix, of what computes and communicates; srun takes all of the shell anyway. Numbers of devices
+and paths of toolkits are a host's own.
+"""
 _BY_DEEPSPEED = "forwarded by DeepSpeed"
 
 
@@ -89,18 +104,22 @@ def build_variables(
         variables.append(Variable("PYTHONPATH", os.pathsep.join(filter(None, folders)), origin))
     if local_slots is None:
         own_names = {SAFE_PATH, "PYTHONPATH"} if has_stub else {SAFE_PATH}
-        variables += [v for v in forwarded_variables(env, local_host) if v.name not in own_names]
+        variables += [v for v in forwarded_variables(launch, local_host) if v.name not in own_names]
     return tuple(variables)
 
 
-def forwarded_variables(env: Mapping[str, str], local_host: LocalHost) -> list[Variable]:
-    """Variables of this shell that reach ranks on other hosts, except those that `env` (`launch.env`) sets: DeepSpeed
-    forwards some by their prefix, the plan some by their name.
+def forwarded_variables(launch: LaunchSpec, local_host: LocalHost) -> list[Variable]:
+    """Variables of this shell that reach ranks on other hosts, except those that `launch.env` sets: DeepSpeed forwards
+    some by their prefix, the plan some by their name.
     """
-    environ = local_host.environ
+    env, environ = launch.env, local_host.environ
     prefixes = (*_FORWARDED_BY_DEEPSPEED, "NCCL") if local_host.accelerated else _FORWARDED_BY_DEEPSPEED
     by_prefix = [Variable(n, v, _BY_DEEPSPEED) for n, v in sorted(environ.items()) if n.startswith(prefixes)]
-    by_name = [Variable(n, environ[n], "this shell") for n in _FORWARDED_BY_HARNESS if environ.get(n)]
+    names = [*_FORWARDED_BY_HARNESS]
+    if launch.launcher != "slurm":  # which would end a value at a comma
+        own = (*_OF_THE_DEVICE, *([] if local_host.accelerated else ["NCCL_"]))  # DeepSpeed's are those of a login node
+        names += sorted(name for name in environ if name.startswith(own))
+    by_name = [Variable(n, environ[n], "this shell") for n in names if environ.get(n)]
     return [variable for variable in (*by_prefix, *by_name) if variable.name not in env]
 
 

@@ -14,18 +14,15 @@ from pathlib import Path
 
 from harness.check.missing_software import find_missing_software
 from harness.findings import Finding, Fix
-from harness.hostinfo import machine
-from harness.hostinfo.torch_devices import find_torch_problem, format_device_names
-from harness.hostinfo.torch_probe import probe_torch
 from harness.hostinfo.training_packages import missing_packages_finding
-from harness.launching.hosts.local_host import LocalHost, find_program, visible_devices
-from harness.launching.setup import core_binding
+from harness.launching.hosts.local_host import LocalHost, find_program
+from harness.launching.setup import core_binding, device_checks
 from harness.launching.setup.backends import BACKENDS, PDSH, LauncherBackend
 from harness.launching.setup.environment import forwarded_variables
 from harness.launching.setup.launch_plan import is_local
 from harness.plan.resolved_run import ResolvedRun
 
-_INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "MD154"}
+_INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "MD154"}
 """Findings about programs and devices that this machine lacks."""
 _NAMED_BY_SPEC = {"EN016", "MD154"}
 """Those about what a key of the spec needs."""
@@ -51,11 +48,13 @@ def check_launch(
     missing = find_missing_software(run.spec.model, run.spec.telemetry, run.spec.launch.env)
     findings += [f for f in missing if local_ranks is not None or f.gate == "MD154"]
     findings += [
-        *_check_device_ids(local_host, local_ranks),
+        *device_checks.check_device_ids(local_host, local_ranks),
         *core_binding.check_core_binding(run.spec.launch, local_host, local_ranks),
     ]
+    if "EN053" not in run.spec.ignore:
+        findings += core_binding.suggest_core_binding(run.spec.zero, run.spec.launch, local_ranks)
     if not {f.gate for f in findings} & {"EN003", "EN004", "EN005"}:
-        findings += _check_torch_devices(run, local_host, local_ranks)
+        findings += device_checks.check_torch_devices(run.spec.launch.env, local_host, local_ranks)
     if node_rank is not None:
         findings += _check_no_ssh(run)
     elif not is_local(run, local_host):
@@ -120,47 +119,6 @@ def _check_installed(local_host: LocalHost) -> Iterator[Finding]:
         )
 
 
-def _check_torch_devices(run: ResolvedRun, local_host: LocalHost, num_ranks: int | None) -> list[Finding]:
-    """Check that torch can use the devices; DeepSpeed trains on the CPU otherwise. The check takes seconds, and runs
-    only where devices are counted.
-    """
-    if not local_host.accelerated or num_ranks is None or machine.package_version("torch") is None:
-        return []
-    problem = find_torch_problem(probe_torch(local_host.scripts, variables=run.spec.launch.env), num_ranks)
-    if problem is None:
-        return []
-    message = f"{problem.reason}, and this machine has {format_device_names(local_host.device_names)}"
-    on_purpose = "to train on the CPU on purpose: DS_ACCELERATOR=cpu, in the shell or in `launch.env`"
-    return [Finding("EN015", "error", message, notes=(problem.consequence, on_purpose), fix=Fix(problem.fix))]
-
-
-def _check_device_ids(local_host: LocalHost, num_ranks: int | None) -> Iterator[Finding]:
-    if not local_host.accelerated or num_ranks is None:
-        return
-    visible = visible_devices(local_host.environ)
-    if any(not device.isdigit() for device in visible):
-        yield Finding(
-            "EN004",
-            "error",
-            f"`CUDA_VISIBLE_DEVICES={','.join(visible)}` names devices by something other than a number",
-            notes=("the `deepspeed` launcher replaces it by numbers, which would pick other devices",),
-            fix=Fix("give device numbers, as `nvidia-smi -L` counts them"),
-        )
-    elif num_ranks > local_host.num_accelerators:
-        yield Finding(
-            "EN005",
-            "error",
-            f"{num_ranks} ranks are requested and this machine has {local_host.num_accelerators} accelerators",
-            key="launch.num_gpus",
-            notes=("DeepSpeed starts all the ranks; those without a device fail at their first use of CUDA",),
-            fix=Fix(
-                f"set `launch.num_gpus: {local_host.num_accelerators}`",
-                {"launch.num_gpus": local_host.num_accelerators},
-                effect="the batch is divided differently",
-            ),
-        )
-
-
 def _check_variable_names(run: ResolvedRun) -> Iterator[Finding]:
     for name, value in run.spec.launch.env.items():
         if not _VARIABLE_NAME.fullmatch(name) or "\0" in value:
@@ -212,7 +170,7 @@ def _find_unquotable(value: str, backend: LauncherBackend) -> re.Match[str] | No
 
 def _check_forwarded_variables(run: ResolvedRun, local_host: LocalHost, backend: LauncherBackend) -> Iterator[Finding]:
     """Check the shell's own variables, which DeepSpeed puts into the same kind of remote command."""
-    for variable in sorted(forwarded_variables(run.spec.launch.env, local_host), key=lambda v: v.name):
+    for variable in sorted(forwarded_variables(run.spec.launch, local_host), key=lambda v: v.name):
         if _find_unquotable(variable.value, backend) or not _VARIABLE_NAME.fullmatch(variable.name):
             yield Finding(
                 "EN007",

@@ -204,6 +204,8 @@ def build_launch_plan(
     local = node_rank is None and is_local(run, local_host)
     port = run.spec.launch.master_port or (local_host.port if local else DEFAULT_PORT)
     host_plans = _build_host_plans(run, local_host, target, network, node_rank)
+    is_of_this_machine = node_rank is not None or is_local(run, local_host)
+    accelerated = local_host.accelerated if is_of_this_machine else network.accelerated
     launcher_args = []
     if local:
         launcher_args = command.local_args(hosts[0][1], local_host)
@@ -231,12 +233,12 @@ def build_launch_plan(
         hosts=tuple(host_plans),
         local=local,
         port=port,
-        ops=required_ops(config, accelerated=local_host.accelerated),
+        ops=required_ops(config, accelerated=local_host.accelerated if accelerated is None else accelerated),
         documents=target.documents,
         resume=target.resume,
         has_local_ranks=any(host.is_local for host in host_plans),
         node_rank=node_rank,
-        accelerated=local_host.accelerated if local or node_rank is not None else network.accelerated,
+        accelerated=accelerated,
         allowed_code=target.allowed_code.sentences,
     )
 

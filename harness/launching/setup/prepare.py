@@ -23,6 +23,7 @@ from harness.facts.devices import find_device
 from harness.facts.required_ops import required_ops
 from harness.file_io import relative_to_cwd
 from harness.findings import Finding, LinesOf, Report
+from harness.hostinfo.deepspeed_accelerator import find_other_devices
 from harness.hostinfo.host_survey import Survey
 from harness.hostinfo.machine import host_memory
 from harness.hostinfo.torch_devices import format_device_names
@@ -30,6 +31,7 @@ from harness.launching.hosts.local_host import LocalHost, inspect_local_host, un
 from harness.launching.hosts.preflight_survey import SurveyOptions, survey_hosts
 from harness.launching.setup.code_trust import AllowedCode, verify_code_allowed
 from harness.launching.setup.debug_env import with_flops_profiler_output
+from harness.launching.setup.device_checks import check_cuda_compiler
 from harness.launching.setup.environment import ignored_env_files
 from harness.launching.setup.launch_checks import check_launch, refuse_deepspeed_json, soften_for_dry_run
 from harness.launching.setup.launch_plan import LaunchPlan, Network, RunTarget, build_launch_plan, is_local
@@ -38,6 +40,7 @@ from harness.launching.setup.launch_request import (
     LaunchRejected,
     LaunchRequest,
     LaunchSetup,
+    SlurmSubmission,
 )
 from harness.launching.setup.no_ssh import resolve_node_rank, shared_run_dir
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
@@ -112,10 +115,7 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         return LaunchRejected(checked.report.findings, checked.lines_of, checked.code, closing, checked.report)
     _log_findings(log, checked.report, checked.lines_of)
     if submission is not None:
-        output_dir = local_host.cwd / run.spec.launch.output_dir
-        command, stamp = job_command(submission.arguments), time.strftime("%Y%m%d-%H%M%S")
-        options = submission.sbatch_options
-        return build_job(run.name, local_host.cwd, output_dir, command, request.resume, options, stamp)
+        return _build_job(submission, run, local_host, request.resume, checked.lines_of)
     for note in (untested_release_note(resolve_target()), unresolved_names_note(local_host)):
         if note:
             log.on_note(note)
@@ -124,10 +124,11 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         _check_startable(request, run, local_host, location, log)
         allowed_code = _verify_code_allowed(request, run, local_host, log)
         checkpoint = _find_resume_checkpoint(request, run, local_host, location, log)
+        _log_environment_notes(run, local_host, log, reaches_hosts=location.reaches_hosts)
+        files = _build_run_files(run, source, checked.report, local_host, location.run_dir, loaded.overrides)
+        _check_compiler(request, files, local_host, location, log)
     except UserError as error:
         return LaunchRejected(error.findings, checked.lines_of, error.code, NOTHING_WRITTEN)
-    _log_environment_notes(run, local_host, log, reaches_hosts=location.reaches_hosts)
-    files = _build_run_files(run, source, checked.report, local_host, location.run_dir, loaded.overrides)
     target = RunTarget(location.run_dir, files.documents, checkpoint, request.allow_change, allowed_code)
     survey = prewarmed_launcher = None
     if request.survey and location.reaches_hosts:
@@ -221,6 +222,18 @@ def _build_run_files(
     return RunFiles(run, config, documents)
 
 
+def _build_job(
+    submission: SlurmSubmission, run: ResolvedRun, local_host: LocalHost, resume: str, lines_of: LinesOf | None
+) -> SlurmJob | LaunchRejected:
+    try:
+        command = job_command(submission.arguments, run.spec.launch.env)
+    except UserError as error:
+        return LaunchRejected(error.findings, lines_of, error.code, NOT_SUBMITTED)
+    options, stamp = submission.sbatch_options, time.strftime("%Y%m%d-%H%M%S")
+    output_dir = local_host.cwd / run.spec.launch.output_dir
+    return build_job(run.name, local_host.cwd, output_dir, command, resume, options, stamp)
+
+
 def _locate(request: LaunchRequest, run: ResolvedRun, local_host: LocalHost) -> _RunLocation:
     """The index of this host with `--no-ssh`. Raises UserError where it is none of the hosts."""
     output_dir = local_host.cwd / run.spec.launch.output_dir
@@ -263,6 +276,21 @@ def _check_startable(
         raise UserError(errors, ExitCode.FINDINGS if errors[0].gate.startswith("SP") else ExitCode.PREFLIGHT)
 
 
+def _check_compiler(
+    request: LaunchRequest, files: RunFiles, local_host: LocalHost, location: _RunLocation, log: LaunchLog
+) -> None:
+    """Check that the ops of this machine's own ranks can be compiled. Raises UserError; a warning in a dry run."""
+    if location.reaches_hosts:
+        return
+    ops = required_ops(files.config.config, accelerated=local_host.accelerated)
+    environ = {**local_host.environ, **files.run.spec.launch.env}
+    findings = list(check_cuda_compiler(ops, environ, local_host))
+    if findings and not request.dry_run:
+        raise UserError(findings, ExitCode.PREFLIGHT)
+    if findings:
+        log.on_findings(soften_for_dry_run(findings, has_local_ranks=True), None)
+
+
 def _find_resume_checkpoint(
     request: LaunchRequest, run: ResolvedRun, local_host: LocalHost, location: _RunLocation, log: LaunchLog
 ) -> Path | None:
@@ -289,6 +317,8 @@ def _log_environment_notes(run: ResolvedRun, local_host: LocalHost, log: LaunchL
         devices = format_device_names(local_host.device_names)
         log.on_note(f"note: DS_ACCELERATOR=cpu: the ranks run on the CPU, not on {devices}")
     elif not local_host.device_names:
+        if others := " and ".join(find_other_devices()):
+            log.on_note(f"note: the ranks run on the CPU, not on {others}: the harness starts ranks on no such device")
         gpu = find_device(run.spec.cluster.gpu or "cpu")
         if gpu is not None and not gpu.is_cpu:
             message = f"the spec is for {gpu.name} (`cluster.gpu`), and no GPU was found on this machine"

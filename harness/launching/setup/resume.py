@@ -25,6 +25,7 @@ from harness.findings import Finding, Fix
 from harness.hostinfo.path_probe import answer_in_time, find_similar_path
 from harness.launching.setup.run_dir import list_runs
 from harness.locks import RUN_LOCK, current_holder
+from harness.planted_files import TRUSTED_ACCOUNTS, find_foreign_owner, find_foreign_owner_below
 from harness.run_records.run_list import known_runs_notes, resolve_run_path
 
 Log = Callable[[str], None]
@@ -41,11 +42,12 @@ class ResumeSource:
 def resolve_resume(
     requested: str, output_dir: Path, name: str, spec: Mapping[str, Any], allowed: tuple[str, ...], log: Log
 ) -> ResumeSource:
-    """`never`: nothing. `auto`: the newest complete checkpoint among this spec's earlier runs, if any has one. Else a
+    """`never`: nothing. `auto`: the newest complete checkpoint among this user's earlier runs of this spec. Else a
     run directory, the name of one in `output_dir`, such as `latest`, or a checkpoint.
 
     Every byte of that checkpoint is verified, and `log` gets a line for each one that is skipped. Raises UserError when
-    a named one is not complete (CK001, CK101 ...), when a change of the spec breaks continuity (CK107 ...) or when the
+    a named one is not complete (CK001, CK101 ...), when another user made what `latest` or
+    the beginning of a name leads to (CK129), when a change of the spec breaks continuity (CK107 ...) or when the
     run to resume still runs (EN122).
     """
     if requested == "never":
@@ -63,15 +65,25 @@ def find_resumable_checkpoint(run_dir: Path, log: Log) -> Path | None:
 
 
 def _find_latest_and_log_skipped(folder: Path, log: Log) -> Path | None:
-    latest = find_latest(folder, verify="bytes")
+    owner = folder.parent.stat().st_uid if folder.is_dir() else None
+    planted = find_foreign_owner(folder, trusted=owner)
+    if planted is not None:
+        log(f"skipped {folder}: {planted.reason}")
+        return None
+    latest = find_latest(folder, verify="bytes", owner=owner)
     for path, reason in latest.skipped:
         log(f"skipped {path}: {reason}")
     return latest.checkpoint
 
 
 def _resume_newest_run(output_dir: Path, name: str, log: Log) -> ResumeSource:
-    """The newest run that has a complete checkpoint. Raises UserError where a newer one still runs."""
+    """The newest run of this user that has a complete checkpoint. Raises UserError where a newer one still runs."""
     for run_dir in list_runs(output_dir, name):
+        planted = find_foreign_owner(run_dir)
+        if planted is not None:
+            trust = f"name it (`--resume {run_dir}`), or export {TRUSTED_ACCOUNTS}='{planted.account}'"
+            log(f"skipped {run_dir}: it {planted.reason}, and a checkpoint can run code; to resume from it, {trust}")
+            continue
         holder = current_holder(run_dir / RUN_LOCK)
         if holder is not None:
             raise UserError([_still_running_finding(run_dir, str(holder))], ExitCode.PREFLIGHT)
@@ -97,6 +109,7 @@ def find_resume_folder(requested: str, output_dir: Path) -> Path:
 
 def _resume_named(requested: str, output_dir: Path, log: Log) -> ResumeSource:
     folder = find_resume_folder(requested, output_dir)
+    _verify_owner(requested, folder)
     inside = checkpoints_folder(folder)
     if inside != folder.parent:
         checkpoint = _find_latest_and_log_skipped(inside, log)
@@ -118,6 +131,21 @@ def _resume_named(requested: str, output_dir: Path, log: Log) -> ResumeSource:
         )
         raise UserError([*errors, hint])
     return ResumeSource(folder.resolve(), folder)
+
+
+def _verify_owner(requested: str, folder: Path) -> None:
+    """A link such as `latest`, or the beginning of a name, may lead to any run; who names one directory chose that one.
+    Raises UserError (CK129) where another user made it, or a part of a named checkpoint.
+    """
+    is_named = folder.name == Path(requested).name and not folder.is_symlink()
+    made = folder.resolve()
+    is_checkpoint = checkpoints_folder(folder) == folder.parent
+    planted = find_foreign_owner(made) if not is_named else None
+    if planted is None and is_checkpoint:
+        planted = find_foreign_owner_below(made, trusted=made.stat().st_uid)
+    if planted is not None:
+        effect = "the run would have resumed from it, and a checkpoint can run code"
+        raise UserError([planted.to_finding("CK129", effect, f"name a run of your own, or this one: --resume {made}")])
 
 
 def _check_continuity(checkpoint: Path, spec: Mapping[str, Any], allowed: tuple[str, ...], log: Log) -> None:

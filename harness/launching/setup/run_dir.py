@@ -40,13 +40,13 @@ def write_run_dir(plan: LaunchPlan) -> None:
     try:
         parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
-        scratch.chmod(0o777 & ~read_umask())
         for folder in SUBFOLDERS:
             (scratch / folder).mkdir()
         for name, text in plan.files().items():
             (scratch / name).touch(mode=0o600 if name == SECRETS_FILE else 0o666)
             (scratch / name).write_text(text, encoding="utf-8")
         (scratch / "launch.sh").chmod(0o777 & ~read_umask())
+        scratch.chmod(0o777 & ~read_umask())  # until now nobody else could put a link in the place of a file
         scratch.rename(plan.run_dir)
     except OSError as error:
         if scratch is not None:
@@ -58,7 +58,7 @@ def write_run_dir(plan: LaunchPlan) -> None:
 def replace_files(plan: LaunchPlan) -> None:
     """Replace the files of a plan in its existing run directory. Raises OSError."""
     for name, text in plan.files().items():
-        write_atomically(plan.run_dir / name, text)
+        write_atomically(plan.run_dir / name, text, private=name == SECRETS_FILE)
 
 
 def update_latest_link(run_dir: Path) -> None:

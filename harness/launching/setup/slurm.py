@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ExitCode, UserError
+from harness.facts.secret_names import is_secret
+from harness.file_io import replace_file
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.interpreter import python_command
 from harness.launching.hosts.local_host import DISTRIBUTION
+from harness.planted_files import find_foreign_owner
 
 NOTICE_SECONDS = 120
 """Seconds between the signal to the job and the end of its time, or a pre-emption. A save has to fit."""
@@ -66,8 +69,17 @@ def is_outside_job(environ: Mapping[str, str]) -> bool:
     return not any(environ.get(name) for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
 
 
-def job_command(arguments: Sequence[str]) -> list[str]:
-    """The command line of the launch inside the job, without the options of the submission."""
+def job_command(arguments: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """The command line of the launch inside the job, without the options of the submission. `env`: `launch.env`.
+
+    Raises UserError (SE003, exit code 4) where a `--set` has a secret, which others could read in the script and in the
+    job's list of processes.
+    """
+    for name, value in env.items():
+        if is_secret(name, value) and any(name in word and value in word for word in arguments):
+            message = f"`--set` of `launch.env.{name[:60]}` would write a secret into the job's script"
+            fix = Fix(f"`export {name[:60]}=...` in this shell instead: sbatch gives the job your environment")
+            raise UserError([Finding("SE003", "error", message, fix=fix)], ExitCode.PREFLIGHT)
     return [*_harness_argv(), *_drop_options(arguments, {"--sbatch", "--resume"})]
 
 
@@ -116,7 +128,10 @@ def submit_job(job: SlurmJob) -> str:
     """Write the script and submit it; returns the number of the job. Raises UserError (exit code 4)."""
     try:
         job.file.parent.mkdir(parents=True, exist_ok=True)
-        job.file.write_text(job.script, encoding="utf-8")
+        planted = find_foreign_owner(job.file.parent)
+        if planted is not None:
+            raise _submit_error("EN011", f"{planted}, who could change the job's script before sbatch reads it")
+        replace_file(job.file, job.script)  # never through a link
         job.file.chmod(0o755)
     except OSError as error:
         raise _submit_error(

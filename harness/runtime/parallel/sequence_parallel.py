@@ -50,11 +50,14 @@ class UlyssesAttention:
         self._exchanges: dict[tuple[int, ...], Any] = {}
         self._masks: dict[int | None, torch.Tensor | None] = {}
         self._positions: torch.Tensor | None = None
+        self._packed = False
         self.num_calls = 0
 
-    def start_forward(self, positions: torch.Tensor) -> None:
-        """Prepare for a forward of a shard with these positions, (rows, length of the shard)."""
-        self._positions, self.num_calls = positions, 0
+    def start_forward(self, positions: torch.Tensor, *, packed: bool) -> None:
+        """Prepare for a forward of a shard with these positions, (rows, length of the shard). `packed`: a row of the
+        batch has several documents, which the host knows and the device would have to be waited for.
+        """
+        self._positions, self._packed, self.num_calls = positions, packed, 0
         self._masks.clear()
 
     def __call__(
@@ -116,19 +119,18 @@ class UlyssesAttention:
         """The model's own attention on whole sequences, with the mask of their positions and its window."""
         window = kwargs.get("sliding_window")
         if window not in self._masks:
-            self._masks[window] = causal_mask(kwargs["position_ids"], window)
+            needed = bool(window) or self._packed  # else each position sees all before it, without a mask
+            self._masks[window] = causal_mask(kwargs["position_ids"], window) if needed else None
         return self.core(module, query, key, value, self._masks[window], *args, **kwargs)
 
 
-def causal_mask(positions: torch.Tensor, window: int | None) -> torch.Tensor | None:
-    """(rows, 1, length, length), True where a position may look; None when that is each position before it.
+def causal_mask(positions: torch.Tensor, window: int | None) -> torch.Tensor:
+    """(rows, 1, length, length), True where a position may look. Waits for no device.
 
     A document begins where a position is not the previous one plus 1, as in `transformers`. The mask is the only tensor
     of this size, a byte a pair of positions: 4.3 GB a row of 65,536 tokens.
     """
     documents = (torch.diff(positions, dim=1, prepend=positions[:, :1] - 1) != 1).cumsum(1)
-    if not window and not documents.any():
-        return None
     mask = (documents[:, :, None] == documents[:, None, :]).tril_()
     if window:
         mask.triu_(1 - window)
@@ -162,6 +164,11 @@ def install_ulysses_attention(model: torch.nn.Module, group: torch.distributed.P
     attention = UlyssesAttention(core.core if isinstance(core, UlyssesAttention) else core, name, group, model)
     ALL_ATTENTION_FUNCTIONS[name] = attention
     return attention
+
+
+def is_packed(batch: MicroBatch) -> bool:
+    """Does a row hold several documents, so that positions restart in it?"""
+    return batch.position_ids is not None and bool((batch.position_ids.diff(dim=1) != 1).any())
 
 
 def split_sequence(batch: MicroBatch, size: int, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from harness.patches.chunked_loss import ChunkedHead
 from harness.runtime.distributed import Distributed
 from harness.runtime.engine_protocol import Engine
-from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
-from harness.runtime.parallel.sequence_parallel import UlyssesAttention, split_sequence
+from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch, copy_to_device
+from harness.runtime.parallel.sequence_parallel import UlyssesAttention, is_packed, split_sequence
 from harness.runtime.step_timer import StepTimer
 from harness.runtime.topology import Topology
 from harness.runtime.user_errors import user_error
@@ -64,8 +64,8 @@ class SequenceParallelStepper:
     def _compute_loss(self, batch: MicroBatch, num_items: float, head: ChunkedHead | None) -> tuple[torch.Tensor, int]:
         """Sum of this part's token losses over `num_items`, in fp32, and their number (0 is possible)."""
         parts = split_sequence(batch, self._topology.sequence_parallel_size, self._topology.sequence_parallel_rank)
-        ids, positions, labels = (t.to(self._device, non_blocking=True) for t in parts)
-        self._attention.start_forward(positions)
+        ids, positions, labels = (copy_to_device(part, self._device) for part in parts)
+        self._attention.start_forward(positions, packed=is_packed(batch))
         if head is not None:
             head.set_shifted_labels(labels, num_items)
         logits = self._engine(input_ids=ids, position_ids=positions, use_cache=False).logits

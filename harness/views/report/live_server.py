@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`harness report --watch`: the report over HTTP on this machine alone, rendered again when a run has new files.
 
-Nothing is written. Other users of the machine can open the port too, so the address has a secret.
+Nothing is written. Other users of the machine can open the port too, so the address has a secret. They can also take
+the port when this server has ended, so the page asks no server twice that does not know what this one wrote into it.
 """
 
 from __future__ import annotations
@@ -51,13 +52,17 @@ class LivePage:
         self._places = [os.path.realpath(folder) for folder in folders]
         self._lock = threading.Lock()
         self._version, self._page, self._rendered_at = "", "", 0.0
+        self._proof = secrets.token_urlsafe(16)
+        """Only this server and its page know it: no request holds it, other than the secret in the address."""
 
     def is_in_place(self) -> bool:
         """Do the paths of the runs still lead where they led at the start?"""
         return self._places == [os.path.realpath(folder) for folder in self._folders]
 
     def version(self) -> str:
-        """A text that changes when a file of a run does; locks and heartbeats are left out."""
+        """A text that changes when a file of a run does, and then what proves that this server wrote it; locks and
+        heartbeats are left out.
+        """
         parts = []
         for folder in self._folders:
             parts.append(str((folder / RUN_LOCK).exists()))
@@ -67,7 +72,7 @@ class LivePage:
                     parts.append(f"{stat.st_mtime_ns}:{stat.st_size}")
                 except OSError:
                     parts.append("-")
-        return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
+        return f"{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]} {self._proof}"
 
     def render_page(self) -> str:
         """The report, rendered again where files are new, but not at every step of a run with short ones."""

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of this machine's accelerators for its own ranks: which DeepSpeed takes, what torch can use, what compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from harness.facts.required_ops import CUDA_OPS, WITHOUT_NVCC
+from harness.findings import Finding, Fix
+from harness.hostinfo import machine
+from harness.hostinfo.deepspeed_accelerator import find_accelerator_problem, torch_may_take_others
+from harness.hostinfo.installed_deepspeed import installed_source_folder
+from harness.hostinfo.torch_devices import TorchDevices, find_torch_problem, format_device_names
+from harness.hostinfo.torch_extensions import torch_extensions_dir
+from harness.hostinfo.torch_probe import probe_torch
+from harness.launching.hosts.local_host import LocalHost, visible_devices
+
+_MIG_PREFIX = "MIG-"
+
+
+def check_device_ids(local_host: LocalHost, num_ranks: int | None) -> Iterator[Finding]:
+    """The devices that CUDA_VISIBLE_DEVICES names, and their number."""
+    if not local_host.accelerated or num_ranks is None:
+        return
+    visible = visible_devices(local_host.environ)
+    if any(not device.isdigit() for device in visible):
+        is_slice = any(device.startswith(_MIG_PREFIX) for device in visible)
+        of_slices = ("slices of a GPU (MIG) have no number of their own: unset, one rank takes the first slice",)
+        yield Finding(
+            "EN004",
+            "error",
+            f"`CUDA_VISIBLE_DEVICES={','.join(visible)}` names devices by something other than a number",
+            notes=(
+                "the `deepspeed` launcher replaces it by numbers, which would pick other devices",
+                *(of_slices if is_slice else ()),
+            ),
+            fix=Fix(
+                "unset it and start one rank, or turn MIG off (`nvidia-smi -mig 0`, as root)"
+                if is_slice
+                else "give device numbers, as `nvidia-smi -L` counts them"
+            ),
+        )
+    elif num_ranks > local_host.num_accelerators:
+        yield Finding(
+            "EN005",
+            "error",
+            f"{num_ranks} ranks are requested and this machine has {local_host.num_accelerators} accelerators",
+            key="launch.num_gpus",
+            notes=("DeepSpeed starts all the ranks; those without a device fail at their first use of CUDA",),
+            fix=Fix(
+                f"set `launch.num_gpus: {local_host.num_accelerators}`",
+                {"launch.num_gpus": local_host.num_accelerators},
+                effect="the batch is divided differently",
+            ),
+        )
+
+
+def check_torch_devices(env: Mapping[str, str], local_host: LocalHost, num_ranks: int | None) -> list[Finding]:
+    """The accelerator that DeepSpeed takes, and whether torch can use the devices: DeepSpeed trains on the CPU
+    otherwise. `env` is `launch.env`. torch is asked, which takes seconds, only where there may be devices.
+    """
+    if num_ranks is None or machine.package_version("torch") is None:
+        return []
+    environ = {**local_host.environ, **env}
+    torch: TorchDevices | None = None
+    if local_host.accelerated or torch_may_take_others(environ):
+        torch = probe_torch(local_host.scripts, variables=env)
+    problem = find_accelerator_problem(environ, torch, has_nvidia=bool(local_host.device_names))
+    if problem is not None:
+        return [Finding("EN022", "error", problem.reason, fix=Fix(problem.fix))]
+    return _check_torch_answer(torch, local_host, num_ranks) if local_host.accelerated and torch else []
+
+
+def _check_torch_answer(torch: TorchDevices, local_host: LocalHost, num_ranks: int) -> list[Finding]:
+    problem = find_torch_problem(torch, num_ranks)
+    if problem is not None:
+        message = f"{problem.reason}, and this machine has {format_device_names(local_host.device_names)}"
+        on_purpose = "to train on the CPU on purpose: DS_ACCELERATOR=cpu, in the shell or in `launch.env`"
+        return [Finding("EN015", "error", message, notes=(problem.consequence, on_purpose), fix=Fix(problem.fix))]
+    if torch.slices:
+        message = f"the rank gets {torch.slices[0]}, a slice of a GPU"
+        note = "the plan and `cluster.gpu` count the memory and the speed of a whole one"
+        fix = Fix("plan with `cluster.gpu_memory` of the slice, or turn MIG off (`nvidia-smi -mig 0`, as root)")
+        return [Finding("EN021", "warning", message, notes=(note,), fix=fix)]
+    return []
+
+
+def check_cuda_compiler(ops: Sequence[str], environ: Mapping[str, str], local_host: LocalHost) -> Iterator[Finding]:
+    """The compiler of the ops for a GPU that were not compiled before. `environ`: the ranks' variables."""
+    needed = [op for op in ops if op in CUDA_OPS and not _loads_without_nvcc(op, environ)]
+    if not local_host.accelerated or not needed or machine.find_nvcc(environ) is not None:
+        return
+    names = " and ".join(f"`{op}`" for op in needed)
+    home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH")
+    place = f"below CUDA_HOME ({home})" if home else "on PATH or in /usr/local/cuda"
+    ways = "; ".join(dict.fromkeys(WITHOUT_NVCC[op] for op in needed))
+    yield Finding(
+        "EN023",
+        "error",
+        f"DeepSpeed compiles {names} with `nvcc`, which is not {place}",
+        notes=("the driver does not have it; without it the compilation fails before any rank starts",),
+        fix=Fix(f"install the CUDA toolkit of torch's CUDA release and set CUDA_HOME; or {ways}"),
+    )
+
+
+def _loads_without_nvcc(op: str, environ: Mapping[str, str]) -> bool:
+    """Was the op compiled when DeepSpeed was installed (DS_BUILD_OPS), or before and the toolkit's folder is there?
+    DeepSpeed runs nvcc for `async_io` even then (`op_builder/builder.py`, `installed_cuda_version`).
+    """
+    folder: Path | None = installed_source_folder()
+    if folder is not None and any(folder.glob(f"ops/*/{op}_op*.so")):
+        return True
+    home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH") or "/usr/local/cuda"
+    library = torch_extensions_dir(environ) / op / f"{op}.so"
+    return op != "async_io" and Path(home).is_dir() and library.is_file()

@@ -27,6 +27,7 @@ ALLOWED_SKIPS = (
     "needs a GPU",
     "needs root",
     "needs chromium",
+    "needs node",
     "needs slurm",
     "no control group with a memory limit",
 )

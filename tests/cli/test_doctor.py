@@ -11,7 +11,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from harness.launching.programs import benchmark_runner, doctor_checks, hardware_checks
+from harness.errors import UserError
+from harness.hostinfo import machine
+from harness.launching.programs import aio_tuning, benchmark_runner, doctor_checks, hardware_checks
 from harness.launching.programs.doctor_rows import DoctorCheck
 from harness.views import doctor as view
 from harness.views.style import Style
@@ -70,7 +72,7 @@ def test_a_gpu_without_a_cuda_compiler_is_said(tmp_path, has_nvcc):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
         (tmp_path / "bin" / name).chmod(0o755)
     path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    done = doctor("--format", "json", PATH=path, CUDA_HOME=str(tmp_path), DS_ACCELERATOR="")
+    done = doctor("--format", "json", PATH=path, CUDA_HOME=str(tmp_path), DS_ACCELERATOR="cuda")
     row = next(row for row in json.loads(done.stdout)["rows"] if row["name"] == "nvcc")
     assert row["state"] == ("ok" if has_nvcc else "note")
     assert row["value"] == (str(tmp_path / "bin" / "nvcc") if has_nvcc else "none")
@@ -80,8 +82,8 @@ def test_a_gpu_without_a_cuda_compiler_is_said(tmp_path, has_nvcc):
 @pytest.mark.parametrize(
     ("torch", "accelerator", "state", "value"),
     [
-        (CPU_BUILD, "", "missing", "torch 2.13.0 is a CPU build"),
-        (ONE_H200, "", "ok", "1, compute capability 9.0; torch 2.13.0 for CUDA 13.0, driver 580.65.06"),
+        (CPU_BUILD, "cuda", "missing", "torch 2.13.0 is a CPU build"),
+        (ONE_H200, "cuda", "ok", "1, compute capability 9.0; torch 2.13.0 for CUDA 13.0, driver 580.65.06"),
         (CPU_BUILD, "cpu", None, ""),
     ],
 )
@@ -219,3 +221,25 @@ def test_several_numa_nodes_are_worth_a_word(monkeypatch):
     assert row.state == "note"
     assert row.value.startswith("2, numactl")
     assert "bind_cores_to_rank" in row.means
+
+
+@pytest.mark.parametrize(("first", "is_crossed"), [(0, False), (1, True)])
+def test_cores_of_another_socket_than_the_gpus_are_worth_a_word(monkeypatch, first, is_crossed):
+    """DeepSpeed gives rank 0 the first cores, wherever GPU 0 is."""
+    monkeypatch.setattr(hardware_checks.machine, "count_numa_nodes", lambda: 2)
+    rows = hardware_checks._check_numa({gpu: (gpu // 4) ^ first for gpu in range(8)})
+    assert ("would give rank 0 cores of another node than that of its GPU, 1" in rows.means) is is_crossed
+
+
+def test_a_disk_is_not_measured_by_an_op_that_cannot_be_compiled(tmp_path, monkeypatch):
+    """DeepSpeed's own error is about a path that is None."""
+    for name, value in (made_up_gpu(tmp_path, ONE_H200) | {"CUDA_HOME": "/no/such"}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(machine, "package_version", lambda _: "1")
+    with pytest.raises(UserError, match="compiles its aio with nvcc"):
+        aio_tuning.tune_aio(tmp_path, print, 1.0)
+    line = {"name": "disk", "failed": "TypeError: expected str, bytes or os.PathLike object, not NoneType"}
+    monkeypatch.setattr(benchmark_runner, "read_child_lines", lambda *_, **__: [line])
+    assert "with nvcc" in benchmark_runner.benchmark_host(tmp_path)["failed"]["disk"]
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    assert benchmark_runner.benchmark_host(tmp_path)["failed"]["disk"] == line["failed"]

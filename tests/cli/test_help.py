@@ -44,7 +44,7 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     ("command", "headings"),
     [
         ("launch", ["Hosts", "Hosts without ssh", "Resume and restart", "Output"]),
-        ("plan", ["Without a spec", "Search", "Any degrees, as arithmetic"]),
+        ("plan", ["Without a spec", "Search", "Simulation", "Any degrees, as arithmetic"]),
         ("validate-config", []),
     ],
 )

@@ -215,8 +215,10 @@ def test_a_gpu_that_torch_can_use_is_counted(folder, tmp_path):
     assert (tmp_path / "gpu" / "imported").exists()
 
 
-def test_torch_is_not_asked_where_there_is_no_gpu(folder, tmp_path):
+def test_torch_is_not_asked_where_there_is_no_gpu(folder, tmp_path, monkeypatch):
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     gpu = made_up_gpu(tmp_path / "gpu", CPU_BUILD)
+    del gpu["DS_ACCELERATOR"]
     (tmp_path / "gpu" / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
     done = harness(*ONE_RANK, cwd=folder, **gpu)
     assert done.returncode == 0, done.stderr

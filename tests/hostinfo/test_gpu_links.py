@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.hostinfo.gpu_links import GpuLinks, find_gpu_links, parse_nvlink_status, parse_topology
+from harness.hostinfo.gpu_links import (
+    GpuLinks,
+    find_gpu_links,
+    parse_numa_affinity,
+    parse_nvlink_status,
+    parse_topology,
+)
 from tests.support.fake_gpu import NVLINK, ONE_H200, TOPOLOGY, made_up_gpu
 
 
@@ -23,6 +29,12 @@ def test_network_cards_are_no_gpus_and_escapes_no_text() -> None:
     assert parse_topology(TOPOLOGY) == {(0, 1): "NV18"}
     assert parse_topology(TOPOLOGY.replace("NV18", "SYS")) == {(0, 1): "SYS"}
     assert parse_topology("nothing of the kind") == {}
+
+
+def test_the_node_of_a_gpu_is_that_of_its_column() -> None:
+    assert parse_numa_affinity(TOPOLOGY) == {0: 0, 1: 1}
+    assert parse_numa_affinity(TOPOLOGY.replace("48-95\t1", "48-95\tN/A")) == {0: 0}
+    assert parse_numa_affinity("GPU0\t X \n") == {}
 
 
 def test_a_link_that_is_off_has_no_rate() -> None:

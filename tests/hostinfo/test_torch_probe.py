@@ -24,7 +24,9 @@ HANGS = "import time\nversion.cuda = '13.0'\ncuda.is_available = lambda: time.sl
 CRASHES = "import os\nos.abort()\n"
 TOLD = {
     CPU_BUILD: TorchDevices("2.13.0+x", driver="580.65.06", visible="0"),
-    ONE_H200: TorchDevices("2.13.0+x", "13.0", None, 1, ((9, 0),), ("sm_80", "sm_90"), driver="580.65.06", visible="0"),
+    ONE_H200: TorchDevices(
+        "2.13.0+x", "13.0", None, 1, ((9, 0),), ("sm_80", "sm_90"), "580.65.06", "0", names=("NVIDIA H200",)
+    ),
     NO_DRIVER: TorchDevices(
         "2.13.0+x", "13.0", driver="580.65.06", visible="0", words="Found no NVIDIA driver on your system."
     ),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.hostinfo import machine
 from harness.launching.setup import launch_checks as module
 from harness.launching.setup.launch_checks import check_launch
 from harness.launching.setup.launch_plan import LaunchPlan, Network, RunTarget, build_launch_plan
@@ -45,7 +46,7 @@ def told(plan: LaunchPlan) -> dict[str, str]:
 
 
 def gates(run: ResolvedRun, monkeypatch: pytest.MonkeyPatch, node: int | None = None, **environ: str) -> dict[str, str]:
-    monkeypatch.setattr(module.machine, "package_version", lambda _: "1")
+    monkeypatch.setattr(machine, "package_version", lambda _: "1")
     monkeypatch.setattr(module, "find_program", lambda program: f"/bin/{program}")
     here = replace(HERE, environ={**HERE.environ, **environ}, cwd=Path("/w"), scripts=ROOT / "harness" / "workers")
     return {f.gate: f.message for f in check_launch(run, here, Path("/runs/demo-1"), node)}
@@ -110,7 +111,7 @@ def test_what_mpirun_and_srun_cannot_place_is_refused(monkeypatch):
 
 
 def test_the_program_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr(module.machine, "package_version", lambda _: "1")
+    monkeypatch.setattr(machine, "package_version", lambda _: "1")
     monkeypatch.setattr(module, "find_program", lambda _: None)
     found = {f.gate: f for f in check_launch(run_of("openmpi"), HERE, Path("/r"))}
     assert "`mpirun`" in found["EN009"].message

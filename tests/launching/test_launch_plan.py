@@ -11,6 +11,7 @@ import pytest
 
 from harness.facts.required_ops import required_ops
 from harness.launching.hosts.local_host import LocalHost, inspect_local_host
+from harness.launching.setup.environment import forwarded_variables
 from harness.launching.setup.launch_checks import check_launch
 from harness.launching.setup.launch_plan import Network, RunTarget, build_launch_plan
 from harness.plan.resolved_run import resolve_run
@@ -128,6 +129,25 @@ def test_deepspeed_env_has_nothing_but_assignments():
     assert all("=" in line for line in lines)
 
 
+def test_what_computes_and_communicates_is_set_alike_on_all_hosts():
+    """Ranks on this machine have the variables of the shell; of the devices' numbers and toolkits each host has its own."""
+    shell = {
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True,roundup_power2_divisions:4",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "GLOO_SOCKET_IFNAME": "eth1",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    }
+    own = {"CUDA_VISIBLE_DEVICES": "3", "CUDA_HOME": "/opt/cuda", "PYTORCH_KERNEL_CACHE_PATH": "/x"}
+    here = replace(HERE, environ={**HERE.environ, **shell, **own})
+    plan, run = planned(("a", 1), ("b", 1), here=here)
+    lines = set(plan.files()["deepspeed.env"].splitlines())
+    assert {f"{name}={value}" for name, value in shell.items()} <= lines
+    assert not {f"{name}={value}" for name, value in own.items()} & lines
+    assert variables(planned(("a", 1), here=here, env={"GLOO_SOCKET_IFNAME": "ib0"})[0])["GLOO_SOCKET_IFNAME"] == "ib0"
+    by_srun = run.spec.model_copy(update={"launch": run.spec.launch.model_copy(update={"launcher": "slurm"})})
+    assert not {v.name for v in forwarded_variables(by_srun.launch, here)} & set(shell)  # its `--export=ALL` has them
+
+
 def test_launch_sh_is_the_same_command(tmp_path):
     plan, _ = planned(env={"GREETING": "it's $HOME"})
     script = plan.files()["launch.sh"]
@@ -230,6 +250,19 @@ def test_whether_ranks_have_accelerators_is_noted_where_it_is_known():
     assert plan.accelerated is None
     target = RunTarget(Path("/runs/demo-1"), {"hostfile": "h"})
     assert build_launch_plan(run, CONFIG, HERE, target, Network(accelerated=True)).accelerated is True
+
+
+def test_a_login_node_without_a_gpu_starts_ranks_on_hosts_that_have_some():
+    """Their ops are not the CPU's, which DeepSpeed has no builder for there; and NCCL's variables reach them."""
+    here = replace(HERE, environ={**HERE.environ, "NCCL_DEBUG": "INFO"})
+    _, run = planned(("a", 1), ("b", 1), here=here)
+    target = RunTarget(Path("/runs/demo-1"), {"hostfile": "h"})
+    on_gpus, on_cpus = (
+        build_launch_plan(run, CONFIG, here, target, Network(accelerated=accelerated)) for accelerated in (True, False)
+    )
+    assert "deepspeed_shm_comm" not in on_gpus.ops
+    assert on_cpus.ops[0] == "deepspeed_shm_comm"
+    assert variables(on_gpus)["NCCL_DEBUG"] == "INFO"
 
 
 def test_the_suite_takes_the_cpu_of_a_machine_with_a_gpu(tmp_path, monkeypatch):

@@ -177,3 +177,24 @@ def test_a_similar_name_is_suggested_for_a_resume(spec, tmp_path):
     rejected = prepare(LaunchRequest(spec, resume="run/tiny-1", dry_run=True), RecordedLog())
     assert isinstance(rejected, LaunchRejected)
     assert rejected.findings[0].fix.title == "did you mean `runs/tiny-1`?"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "more", "is_said"),
+    [
+        (2, (), True),
+        (1, (), False),
+        (2, ("launch.bind_cores_to_rank=true",), False),
+        (2, ("zero.offload_optimizer=null",), False),
+        (2, ("ignore={EN053: measured}",), False),
+    ],
+    ids=str,
+)
+def test_one_host_of_several_nodes_is_told_of_binding(nodes, more, is_said, spec, monkeypatch):
+    """As preflight tells it of several hosts."""
+    monkeypatch.setattr("harness.hostinfo.machine.count_numa_nodes", lambda: nodes)
+    log = RecordedLog()
+    offload = ("zero.stage=3", "optimizer.type=adamw", "zero.offload_optimizer={device: cpu}")
+    prepare(LaunchRequest(spec, (*offload, *more), dry_run=True), log)
+    said = [finding for finding in log.warnings if finding.gate == "EN053"]
+    assert [finding.severity for finding in said] == ["info"] * is_said

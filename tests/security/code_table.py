@@ -57,6 +57,18 @@ CODE_PATHS = (
             "K41",
         ),
     ),
+    CodePath(
+        "compiled ops, and code that `torch.compile` keeps, of another user of the host",
+        "launch, rehearse, tune, doctor, plan",
+        "`HARNESS_TRUSTED_ACCOUNTS` of the shell",
+        ("EN018", "S40", "S48", "S51"),
+    ),
+    CodePath(
+        "checkpoints of another user, for `--resume auto`, `latest` or the beginning of a name",
+        "launch",
+        "`HARNESS_TRUSTED_ACCOUNTS` of the shell, or the whole name of the run",
+        ("CK129", "S53", "S55", "S57"),
+    ),
     CodePath("chat templates", "launch, data", "nothing: Jinja's sandbox renders them", ("C23", "C24", "C25", "C26")),
     CodePath(
         "`.deepspeed_env` of the current folder and of the home folder",

@@ -116,6 +116,18 @@ def test_many_files(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "lists 105 files, more than any save writes" in call("checkpoint", "verify", run)
 
 
+@Attempt(
+    "K63",
+    "The `tokens` of a manifest's state are null",
+    "`ls` ended in a traceback: TypeError",
+    "CK101, no usable `state`",
+)
+def test_count_that_is_null(run: Path) -> None:
+    edit_manifest(run / STEP, lambda body: body["state"].update(tokens=None))
+    assert "step-00000002" in call("checkpoint", "ls", run)
+    assert "no usable `state`" in call("checkpoint", "verify", run)
+
+
 ODD: list[Any] = [None, [], [[]], {}, {"a": {}}, "\x1b[2J", "\ud800", -1, 2**63, True, float("nan"), float("inf"), 1.5]
 
 

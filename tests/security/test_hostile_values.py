@@ -37,6 +37,13 @@ def test_regular_file_that_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ("content", "words"),
     [
         attempt_param(
+            Attempt(
+                "I134", "a number of 100,000 digits in hjson that ends as a text", "16 s and more", "SP019 at once"
+            ),
+            '{"steps_per_print": ' + "9" * 100_000 + "x\n}",
+            "SP019",
+        ),
+        attempt_param(
             Attempt("I100", "90,000 unknown keys in a DeepSpeed JSON", "13 s and 90,000 findings", "1,000 are named"),
             '{"train_batch_size": 1,' + ",".join(f'"k{n}": 1' for n in range(20_000)) + "}",
             "more than 1,000 keys are wrong",

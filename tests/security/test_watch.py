@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import shutil
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -218,3 +221,76 @@ def test_swapped_run_directory(server: LiveServer, folder: Path, tmp_path: Path)
 def test_second_request(server: LiveServer) -> None:
     answer = ask(server, GET + "Connection: keep-alive\nContent-Length: 9\n\n" + GET + "\n")
     assert answer.count("HTTP/1.0 ") == 1
+
+
+TAB = """
+const asked = [], intervals = [];
+let reloads = 0, cleared = 0;
+const answers = JSON.parse(process.argv[2]);
+globalThis.document = {
+  getElementById: () => ({ textContent: "[]" }), querySelectorAll: () => [], hidden: false,
+  body: { dataset: { live: answers.shift() }, classList: { add: () => {}, remove: () => {} } },
+};
+globalThis.matchMedia = () => ({ addEventListener: () => {} });
+globalThis.addEventListener = () => {};
+globalThis.ResizeObserver = class { observe() {} };
+globalThis.sessionStorage = { getItem: () => null, setItem: () => {} };
+globalThis.location = { reload: () => { reloads += 1; } };
+globalThis.setInterval = (tick) => { intervals.push(tick); return 7; };
+globalThis.clearInterval = () => { cleared += 1; intervals.length = 0; };
+globalThis.fetch = async (url) => {
+  asked.push(url);
+  const text = answers.shift();
+  if (text === null) throw new TypeError("refused");
+  return { ok: true, text: async () => text };
+};
+require(process.argv[1]);
+(async () => {
+  while (answers.length && intervals.length) await intervals[0]();
+  console.log(JSON.stringify([asked.length, reloads, cleared]));
+})();
+"""
+SCRIPT = Path(__file__).parents[2] / "harness/views/assets/report.js"
+
+
+@Attempt(
+    "W40",
+    "another user takes the port after Ctrl-C, and the open tab asks him for news",
+    "the tab asks him every 2 s, with the secret, and loads his page in place of the report",
+    "an answer holds what the first server wrote into the page, and no request does: without it the tab asks no more",
+)
+def test_next_server_of_the_port(server: LiveServer, folder: Path) -> None:
+    def version(of: LiveServer) -> str:
+        return ask(of, GET.replace("TOKEN/", "TOKEN/version") + "\n").partition("\r\n\r\n")[2]
+
+    proof = version(server).split(" ")[1]
+    assert len(proof) >= 20
+    assert f'data-live="{version(server)}"' in ask(server, GET + "\n")
+    assert proof not in server.url
+    other = LiveServer([folder], 0)
+    assert other.live.version().split(" ")[0] == version(server).split(" ")[0]
+    assert other.live.version() != version(server)
+    other.server_close()
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        (["a proof", "a proof", "b proof"], [2, 1, 0]),
+        attempt_param(
+            Attempt("W41", "his answer is another version", "the tab loads his page", "it asks no more"),
+            ["a proof", "b", "b", "b"],
+            [1, 0, 1],
+        ),
+        attempt_param(
+            Attempt("W42", "he waits until the tab has got no answer once", "it asks again", "it asks no more"),
+            ["a proof", None, "a proof", "b proof"],
+            [1, 0, 1],
+        ),
+    ],
+)
+def test_tab(answers: list[str | None], expected: list[int]) -> None:
+    command = ["node", "-e", TAB, str(SCRIPT), json.dumps(answers)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == expected

@@ -4,6 +4,7 @@
 `ForkedRanks.run(script, *args, ranks=2)` starts in a second where the launcher needs ten. The environment is the
 launcher's (RANK, WORLD_SIZE, MASTER_ADDR ...). What is tested of launching itself goes through the real launcher.
 `ForkedRanks(imports="transformers")` leaves DeepSpeed for the ranks to import, for what is tested of that import.
+`ForkedRanks(imports="simulation")` loads the simulated device first: each rank may simulate a run, once.
 """
 
 from __future__ import annotations
@@ -96,7 +97,11 @@ def _serve() -> None:
 
 def _import() -> None:
     """What every rank would import; no thread and no process group."""
-    if sys.argv[-1] == "deepspeed":
+    if sys.argv[-1] == "simulation":
+        from harness.runtime.simulation.native_library import load_native_library
+
+        load_native_library()
+    if sys.argv[-1] != "transformers":
         _import_deepspeed()
     import torch
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import tests.support.training.parallel_cases as table
-from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
-from harness.runtime.parallel.sequence_parallel import causal_mask, split_sequence
+from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch, copy_to_device
+from harness.runtime.parallel.sequence_parallel import UlyssesAttention, causal_mask, is_packed, split_sequence
 from tests.support.training import parallel_runs
 from tests.support.training.allocations import peak_of
 from tests.support.training.forked_ranks import ForkedRanks
@@ -73,14 +74,52 @@ def test_rows_padded_on_the_left_are_not_taken() -> None:
 
 
 def test_a_mask_is_made_only_where_order_does_not_say_it_all() -> None:
-    one = torch.arange(4)[None]
-    assert causal_mask(one, None) is None
-    windowed = causal_mask(one, 2)
-    packed = causal_mask(torch.tensor([[0, 1, 0, 1]]), None)
-    assert windowed is not None
-    assert packed is not None
+    """And nothing is read back from the device: `meta` has no values, as a device that is not waited for."""
+    masks: list[torch.Tensor | None] = []
+
+    def attend(*args: Any, **_: Any) -> tuple[torch.Tensor, None]:
+        masks.append(args[4])
+        return args[1], None
+
+    attention = UlyssesAttention(attend, "sdpa", None, torch.nn.Linear(1, 1))
+    positions, heads = torch.arange(4)[None].to("meta"), torch.empty(1, 1, 4, 1, device="meta")
+    for packed, window in ((False, None), (True, None), (False, 2)):
+        attention.start_forward(positions, packed=packed)
+        options = {"position_ids": positions, "sliding_window": window}
+        attention._attend_with_mask(torch.nn.Identity(), heads, heads, heads, None, **options)
+    assert [None if mask is None else mask.shape for mask in masks] == [None, (1, 1, 4, 4), (1, 1, 4, 4)]
+
+
+def test_a_mask_lets_a_position_see_its_window_and_document() -> None:
+    windowed, packed = causal_mask(torch.arange(4)[None], 2), causal_mask(torch.tensor([[0, 1, 0, 1]]), None)
     assert windowed[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
     assert packed[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
+
+
+def test_the_host_knows_which_rows_are_packed() -> None:
+    ids = torch.zeros(2, 4, dtype=torch.long)
+    whole = torch.arange(4).expand(2, 4)
+    assert not is_packed(MicroBatch(ids, ids))
+    assert not is_packed(MicroBatch(ids, ids, whole))
+    assert is_packed(MicroBatch(ids, ids, torch.stack([whole[0], torch.tensor([0, 1, 0, 1])])))
+
+
+def test_parts_of_rows_reach_a_device_from_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU can pin nothing, so that the call is counted; `meta` stands for the device."""
+    pinned: list[tuple[int, ...]] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append((*tensor.shape, tensor.is_contiguous()))
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    ids = torch.arange(16).reshape(2, 8)
+    parts = split_sequence(MicroBatch(ids, ids), 2, 1)
+    assert [copy_to_device(part, torch.device("meta")).device.type for part in parts] == ["meta"] * 3
+    assert pinned == [(2, 4, True)] * 3
+    MicroBatch(ids, ids, ids).to_model_inputs(torch.device("meta"))
+    assert pinned[3:] == [(2, 8, True)] * 2
+    assert copy_to_device(ids, torch.device("cpu")) is ids
 
 
 PACKED = torch.cat([torch.arange(200), torch.arange(1), torch.arange(311)])[None]
@@ -102,7 +141,6 @@ def test_a_mask_lets_each_position_see_its_document_and_window(positions: torch.
     expected = (distance >= 0) & (documents[:, :, None] == documents[:, None, :])
     expected &= distance < (window or length)
     found = causal_mask(positions, window)
-    assert found is not None
     assert (found.dtype, found.shape) == (torch.bool, (len(positions), 1, length, length))
     assert torch.equal(found[:, 0], expected)
 

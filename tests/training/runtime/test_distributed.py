@@ -8,17 +8,20 @@ from pathlib import Path
 from tests.support.training.forked_ranks import ForkedRanks
 
 JOB = """
-from harness.runtime.distributed import _SINGLE_GATHER_BYTES, destroy_process_group, init_process_group
+from harness.runtime.distributed import destroy_process_group, init_process_group
+from harness.runtime.object_gather import _SINGLE_GATHER_BYTES, _encode
 
 ranks = init_process_group()
-fits = _SINGLE_GATHER_BYTES - 8 - len(__import__("pickle").dumps(b"")) - 64
-for size in (0, 1, fits, fits + 64, fits + 65, fits + 72, _SINGLE_GATHER_BYTES, 3 * _SINGLE_GATHER_BYTES, 1 << 20):
-    for who in (0, ranks.world_size - 1, None):  # the large one is one rank's, or everyone's
-        mine = bytes([ranks.rank]) * (size if who in (ranks.rank, None) else 3)
-        found = ranks.all_gather_object({"rank": ranks.rank, "value": mine})
-        assert [one["rank"] for one in found] == list(range(ranks.world_size)), found
-        for rank, one in enumerate(found):
-            assert one["value"] == bytes([rank]) * (size if who in (rank, None) else 3)
+for one in (str(ranks.rank), bytes([ranks.rank])):  # as JSON, and as an archive of torch
+    fits = _SINGLE_GATHER_BYTES - 7 - len(_encode({"rank": 0, "value": one}))
+    edges = range(fits - 1, fits + 2) if isinstance(one, str) else range(fits - 128, fits + 64, 32)
+    for size in (1, *edges, _SINGLE_GATHER_BYTES, 3 * _SINGLE_GATHER_BYTES, 1 << 20):
+        for who in (0, ranks.world_size - 1, None):  # the large one is one rank's, or everyone's
+            found = ranks.all_gather_object({"rank": ranks.rank, "value": one * (size if who in (ranks.rank, None) else 3)})
+            assert [row["rank"] for row in found] == list(range(ranks.world_size)), found
+            for rank, row in enumerate(found):
+                whose = str(rank) if isinstance(one, str) else bytes([rank])
+                assert row["value"] == whose * (size if who in (rank, None) else 3)
 assert ranks.all_gather_object(None) == [None] * ranks.world_size
 destroy_process_group()
 """
@@ -28,3 +31,27 @@ def test_values_of_any_size_are_gathered(forked: ForkedRanks, tmp_path: Path) ->
     script = tmp_path / "job.py"
     script.write_text(JOB)
     forked.run(script, ranks=3)
+
+
+SLOW = """
+import time
+from datetime import timedelta
+
+from torch.distributed import distributed_c10d
+
+distributed_c10d.default_pg_timeout = timedelta(seconds=1)  # gloo's, 30 minutes elsewhere
+from harness.runtime.distributed import destroy_process_group, init_process_group
+
+ranks = init_process_group()
+time.sleep(2.5 * ranks.rank)
+assert ranks.all_gather_object(ranks.rank) == [0, 1]
+ranks.barrier()
+destroy_process_group()
+"""
+
+
+def test_a_rank_that_writes_longer_than_the_others_is_awaited(forked: ForkedRanks, tmp_path: Path) -> None:
+    """A save in line ends in a gather of all ranks, whose disks differ."""
+    script = tmp_path / "job.py"
+    script.write_text(SLOW)
+    forked.run(script, ranks=2)

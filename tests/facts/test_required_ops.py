@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops that need nvcc, as the installed DeepSpeed builds them. Milliseconds."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from harness.facts.required_ops import COMPILE_SECONDS, CUDA_OPS, WITHOUT_NVCC
+from harness.hostinfo.installed_deepspeed import installed_source_folder
+
+_BUILDER = re.compile(r"^class \w+\((\w+)\):.*?^    NAME = ['\"](\w+)", re.MULTILINE | re.DOTALL)
+
+
+def test_ops_for_a_gpu_are_those_of_deepspeeds_cuda_builder() -> None:
+    folder = installed_source_folder()
+    if folder is None:
+        pytest.skip("needs DeepSpeed's files")
+    files = [(folder / "ops" / "op_builder").glob("*.py"), (folder / "ops" / "op_builder" / "cpu").glob("c*.py")]
+    bases = {name: base for group in files for file in group for base, name in _BUILDER.findall(file.read_text())}
+    assert {op for op in COMPILE_SECONDS if bases[op] == "CUDAOpBuilder"} == CUDA_OPS == set(WITHOUT_NVCC)

@@ -49,7 +49,7 @@ ITEM_GROUPS: Mapping[str, tuple[str, ...]] = {
         "small_gradients",
     ),
     "masters": ("master",),
-    "optimizer states": ("states", "unused_states", "momentum"),
+    "optimizer states": ("states", "first_states", "unused_states", "momentum"),
     "activations": ("activations", "logits", "recompute"),
     "buffers and temporaries": ("bucket", "temporary", "swap", "save", "resume", "rounding"),
     "assumed": ("context", "nccl", "slack", "process", "heap", "export"),

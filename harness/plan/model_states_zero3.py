@@ -192,7 +192,7 @@ def _first_states_item(settings: PlanSettings, partitions: ZeroPartitions, state
     pipelined = settings.pipeline_read or settings.pipeline_write
     pairs = [sum(pair) for pair in itertools.pairwise(groups)] if pipelined else groups
     amount = ElementBytes(state_bytes, max(pairs, default=0), f"{'two sub-groups' if pipelined else 'sub-group'} / N")
-    label = ("swap", "states that the first step makes, until they are written")
+    label = ("first_states", "states that the first step makes, until they are written")
     return memory_item("host", label, amount, "ops/adam/cpu_adam.py step", STEP)
 
 

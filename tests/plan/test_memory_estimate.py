@@ -74,11 +74,7 @@ def test_states_of_the_first_step_are_in_memory_where_nobody_releases_them(
         without, with_them = (m.host_bytes_at(phase) for m in peaks if m is not None)
         more[phase] = with_them - without
     # What else a JSON has in memory: gradients too small for the disk. A run spec has those of two sub-groups instead.
-    two_sub_groups = sum(
-        row.bytes
-        for row in peaks[0].items
-        if row.kind == "swap" and row.phases == ("step",)  # type: ignore[union-attr]
-    )
+    two_sub_groups = sum(row.bytes for row in peaks[0].items if row.kind == "first_states")  # type: ignore[union-attr]
     assert more["step"] + (8 * two_sub_groups if state_bytes else 0) == pytest.approx(
         state_bytes * 70_553_706_496, rel=0.002, abs=1e9
     )

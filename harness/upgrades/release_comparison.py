@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from harness.errors import UnreadableKeyError
 from harness.facts.deepspeed_keys import block_keys
 from harness.facts.deepspeed_version import DeepSpeedTarget, parse_version
 from harness.findings import Finding, Fix, sort_findings
@@ -30,10 +31,25 @@ def compare_releases(
     old, new = releases
     findings = [*_new_findings(before, after, new), *_removed_findings(before, after, releases, context)]
     if context is not None:
-        findings += [finding._replace(gate="UP001") for finding in find_changed_defaults(context, old, new)]
-        changes = (change for change in BEHAVIOR_CHANGES if _lies_between(change, releases))
-        findings += [_finding_of_change(change, context) for change in changes if change.applies(context)]
+        unreadable: set[str] = set()
+        try:
+            findings += [finding._replace(gate="UP001") for finding in find_changed_defaults(context, old, new)]
+        except UnreadableKeyError as error:
+            unreadable.add(str(error))
+        for change in (change for change in BEHAVIOR_CHANGES if _lies_between(change, releases)):
+            try:
+                findings += [_finding_of_change(change, context)] if change.applies(context) else []
+            except UnreadableKeyError as error:
+                unreadable.add(str(error))
+        findings += [finding for finding in _unreadable_findings(after, unreadable) if finding not in findings]
     return sort_findings(findings)
+
+
+def _unreadable_findings(after: Sequence[Finding], keys: set[str]) -> Iterator[Finding]:
+    """The errors on keys that a change depends on and nobody can read, though both releases have them."""
+    for finding in after:
+        if finding.is_error and any(f".{finding.key}.".endswith(f".{key}.") for key in keys):
+            yield finding._replace(notes=(*finding.notes, "what an upgrade changes here cannot be said"))
 
 
 def _new_findings(before: Sequence[Finding], after: Sequence[Finding], new: DeepSpeedTarget) -> Iterator[Finding]:

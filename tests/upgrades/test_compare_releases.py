@@ -168,3 +168,12 @@ def test_a_fixed_bug_is_reported_with_what_it_did_to_runs():
     assert any("do not compare its losses" in note for note in finding.notes)
     assert "ZR040, found with DeepSpeed 0.18.2" in finding.notes
     assert not [f for f in findings_between(config, "0.17.5", "0.18.4") if f.gate in ("UP003", "ZR040")]
+
+
+@pytest.mark.parametrize("text", ["host[1-9]", [1], 3])
+def test_a_key_that_nobody_can_read_is_an_error_and_no_crash(text):
+    """Whether Muon trains, which a change depends on, is in `optimizer.params` as well."""
+    config = ds(0, optimizer={"type": "AdamW", "params": text}, zero=CPU)
+    (finding,) = [f for f in findings_between(config, "0.16.9", "0.19.8") if f.is_error]
+    assert finding.key == "optimizer.params"
+    assert finding.notes[-1] == "what an upgrade changes here cannot be said"

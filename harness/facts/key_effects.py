@@ -33,6 +33,7 @@ _TABLE = """
     zero.overlap_comm                                           memory     at-stage-0,in-a-pipeline
     zero.contiguous_gradients                                   memory     with-offload-below-stage-3
     zero.round_robin_gradients                                  storage    at-stages-0-and-3
+    zero.pin_memory_backend                                     memory
     zero.allgather_bucket_size                                  memory     without-zenflow,at-stages-0-and-3
     deepspeed.zero_optimization.stage3_model_persistence_threshold      memory   below-stage-3
     deepspeed.zero_optimization.stage3_module_granularity_threshold     memory   below-stage-3

@@ -33,11 +33,12 @@ WITHOUT_NVCC = {
 """The way to train without each of them."""
 
 
-def required_ops(config: Mapping[str, Any], *, accelerated: bool) -> tuple[str, ...]:
+def required_ops(config: Mapping[str, Any], *, accelerated: bool, pins_natively: bool = False) -> tuple[str, ...]:
     """Names of the ops in the order of the build, from a rendered DeepSpeed JSON.
 
     Source: `runtime/engine.py` `_configure_basic_optimizer` (which Adam), `comm/torch.py` `build_shm_op` (only on the
-    CPU accelerator), `runtime/swap_tensor/*` (NVMe). `accelerated` is false where ranks run on the CPU accelerator.
+    CPU accelerator), `runtime/swap_tensor/*` (NVMe), `utils/pin_memory.py`. `accelerated` is false where ranks run on
+    the CPU accelerator; `pins_natively` is true where DeepSpeed's own allocator pins host memory.
     """
     zero = config.get("zero_optimization") or {}
     stage = zero.get("stage", 0)
@@ -55,4 +56,6 @@ def required_ops(config: Mapping[str, Any], *, accelerated: bool) -> tuple[str, 
         ops.append("fused_lamb")
     if "nvme" in {optimizer_device if stage == 3 else "none", param_device}:
         ops += ["pin_memory", "async_io"]
+    elif pins_natively:
+        ops.append("pin_memory")
     return tuple(ops)

@@ -124,6 +124,13 @@ DeepSpeed compiles it by the same builder. A driver does not have nvcc; the CUDA
 `torch.version.cuda`. With the optimizer in host memory (`zero.offload_optimizer: {device: cpu}`) or torch's own Adam
 (`deepspeed.optimizer.params.torch_adam: true`) nothing needs it.
 
+## EN024 memory-cannot-be-locked
+`zero.pin_memory_backend` is `native`, and a limit on locked memory (`ulimit -l`) stands in its way on this machine.
+
+DeepSpeed's own allocator takes each pinned buffer by `mlock`, and aborts the process where that fails (run on 0.19.8):
+`mlock failed to allocate N bytes`, then a failed assertion of `deepspeed_pin_tensor.cpp`, with no Python error. torch's
+allocator pins through the driver, which the limit does not touch.
+
 ## EN101 run-directory-unreadable
 A rank cannot read `spec.resolved.json` or `ds_config.json`, or they were edited after the launch.
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+_CAP_IPC_LOCK = 14
+"""Its bit in `CapEff` (linux/capability.h)."""
 _NETWORK_FILESYSTEMS = {
     "nfs",
     "nfs4",
@@ -207,9 +209,16 @@ def free_bytes(path: Path) -> int | None:
 
 
 def memlock_limit() -> int | None:
-    """Bytes of memory that this user may lock in place; None is no limit."""
+    """Bytes of memory that this process may lock in place; None is no limit, as for whoever has CAP_IPC_LOCK outside a
+    user namespace (mlock(2)).
+    """
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    return None if soft == resource.RLIM_INFINITY else soft
+    if soft == resource.RLIM_INFINITY:
+        return None
+    status = dict(line.split(":", 1) for line in _read_text("/proc/self/status").splitlines() if ":" in line)
+    may_exceed = int(status.get("CapEff", "0"), 16) >> _CAP_IPC_LOCK & 1
+    is_in_namespace = _read_text("/proc/self/uid_map").split() != ["0", "0", str(2**32 - 1)]
+    return None if may_exceed and not is_in_namespace else soft
 
 
 def filesystem_type(path: Path) -> str:

@@ -51,7 +51,7 @@ ITEM_GROUPS: Mapping[str, tuple[str, ...]] = {
     "masters": ("master",),
     "optimizer states": ("states", "first_states", "unused_states", "momentum"),
     "activations": ("activations", "logits", "recompute"),
-    "buffers and temporaries": ("bucket", "temporary", "swap", "save", "resume", "rounding"),
+    "buffers and temporaries": ("bucket", "temporary", "swap", "save", "resume", "rounding", "unreleased"),
     "assumed": ("context", "nccl", "slack", "process", "heap", "export"),
 }
 """Kinds of items in a few groups, for pictures."""

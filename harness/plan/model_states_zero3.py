@@ -42,7 +42,12 @@ def _parameter_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iter
     param_bytes, shard = settings.param_bytes, ElementBytes(settings.param_bytes, partitions.partition_size, "P / N")
     if settings.param_device == "none":
         yield memory_item("gpu", ("parameters", "parameters, this rank's shard"), shard, "s3 lp_param_buffer")
-    elif settings.param_device == "cpu":
+        return
+    if settings.pins_natively:
+        # Each shard is a view of its block, which stays when `ds_tensor.data` becomes a part of the flat buffer.
+        blocks, source = ("unreleased", "pinned shards that nothing releases"), "utils/pin_memory.py _new_locked"
+        yield memory_item("host", blocks, shard, source)
+    if settings.param_device == "cpu":
         yield pinned_item(("parameters", "parameters, the shards"), shard, _SHARD_SOURCE)
     else:
         buffers = ElementBytes(

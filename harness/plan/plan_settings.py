@@ -17,6 +17,7 @@ from harness.plan.patch_facts import patch_facts
 from harness.plan.resolved_run import ResolvedRun
 from harness.plan.tensor_shard import DEFAULT_PLAN, TensorPlanChoice
 from harness.plan.trainable_split import TrainableChoice
+from harness.spec.pinned_memory import pins_natively
 from harness.spec.run_spec import RunSpec
 
 OffloadDevice = Literal["none", "cpu", "nvme"]
@@ -92,6 +93,7 @@ class PlanSettings:
     pipeline_write: bool = False
     offload_ratio: float = 1.0
     leaf_decoder_layers: bool = False
+    pins_natively: bool = False
     packing: bool = False
     loss_chunk_size: int = 0
     tensor_plan: TensorPlanChoice = DEFAULT_PLAN
@@ -229,6 +231,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         and run.parallel_dims.pipeline == 1,  # switched off there
         contiguous_gradients=zero.get_bool("contiguous_gradients", True),
         pin_memory=optimizer.pin_memory if optimizer else True,
+        pins_natively=pins_natively(spec),
         reduce_bucket_size=zero.get_int("reduce_bucket_size", 500_000_000),
         sub_group_size=zero.get_int("sub_group_size", 1_000_000_000),
         prefetch_bucket_size=zero.get_int("stage3_prefetch_bucket_size", 50_000_000),

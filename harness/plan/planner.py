@@ -291,7 +291,15 @@ def _check_capacity(memory: MemoryEstimate, capacity: Capacity, fit: Fit) -> tup
     if fit.fits_in_training:
         message += "; training itself fits"
     fix = Fix("choose a row of `Alternatives` that fits, or more ranks")
-    return (Finding("MM005", "warning", message, f"cluster.{key}", fix=fix),)
+    return (Finding("MM005", "warning", message, f"cluster.{key}", notes=_rounding_note(memory, fit), fix=fix),)
+
+
+def _rounding_note(memory: MemoryEstimate, fit: Fit) -> tuple[str, ...]:
+    """The share of the host's memory that another allocator of pinned memory would not take."""
+    size = memory.ranks_per_host * sum(item.bytes for item in memory.items_of("host") if item.kind == "rounding")
+    if fit.binding != "host memory" or size < 1 << 30:
+        return ()
+    return (f"{format_bytes(size)} of it are the rounding of page-locked blocks: `zero.pin_memory_backend: native`",)
 
 
 def _check_inputs(

@@ -50,6 +50,7 @@ _NO_PART_IN_PARTITIONS = {
     "comm_bytes": 0,
     "overlap_comm": False,
     "pin_memory": False,
+    "pins_natively": False,
     "reduce_bucket_size": 0,
     "prefetch_bucket_size": 0,
     "max_live_parameters": 0,

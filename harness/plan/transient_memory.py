@@ -238,7 +238,7 @@ def gpu_overhead_items(settings: PlanSettings, items: Iterable[MemoryItem], padd
         result.append(
             MemoryItem("gpu", "nccl", "NCCL buffers", NCCL_BUFFERS, "0.7 GB", "assumed", during, assumed=True)
         )
-    if padding and settings.pin_memory:
+    if padding and settings.pin_memory and not settings.pins_natively:
         source = "torch CachingHostAllocator.h: powers of two"
         label = "rounding of page-locked blocks"
         result.append(MemoryItem("host", "rounding", label, padding, "next power of two", source, during))

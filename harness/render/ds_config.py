@@ -137,7 +137,7 @@ def _zero_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
     yield "zero_optimization.stage", zero.stage, "`zero.stage`"
     for name in type(zero).model_fields:
         value = getattr(zero, name)
-        if name in ("stage", "offload_optimizer", "offload_param") or value is None:
+        if name in ("stage", "offload_optimizer", "offload_param", "pin_memory_backend") or value is None:
             continue
         yield f"zero_optimization.{name}", value, f"`zero.{name}`"
     for section, offload in (("offload_optimizer", zero.offload_optimizer), ("offload_param", zero.offload_param)):

@@ -50,6 +50,7 @@ def run_request(body: dict[str, Any], folder: Path, on_progress: Any) -> dict[st
     os.environ.pop("DS_ACCELERATOR", None)
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["USE_HUB_KERNELS"] = "0"
+    os.environ["DS_PIN_MEMORY_BACKEND"] = body.get("pin_memory_backend", "torch")
     from harness.patches.no_mlflow import import_deepspeed
 
     on_progress("importing torch and DeepSpeed")

@@ -37,8 +37,8 @@ HERE = LocalHost(
 CONFIG = {"optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}
 
 
-def planned(*hosts, here=HERE, env=None, gpus=4, resume=None):
-    spec = RunSpec.model_validate({"zero": {"stage": 3}, "launch": {"num_gpus": gpus, "env": env or {}}})
+def planned(*hosts, here=HERE, env=None, gpus=4, resume=None, zero=None):
+    spec = RunSpec.model_validate({"zero": zero or {"stage": 3}, "launch": {"num_gpus": gpus, "env": env or {}}})
     run = resolve_run(spec, name="demo", cluster=Cluster.from_pairs(hosts) if hosts else None)
     return build_launch_plan(
         run, CONFIG, here, RunTarget(Path("/runs/demo-1"), {"hostfile": "h"} if hosts else {}, resume)
@@ -98,6 +98,16 @@ def test_devices_chosen_by_cuda_visible_devices_stay_chosen():
 def test_deepspeeds_default_hostfile_is_not_obeyed_unasked():
     plan, _ = planned(here=replace(HERE, has_default_hostfile=True))
     assert plan.argv[1:3] == ("--hostfile", "/dev/null")
+
+
+def test_the_allocator_of_pinned_memory_reaches_the_ranks():
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "pin_memory_backend": "native"}
+    plan, _ = planned(zero=zero)
+    assert variables(plan)["DS_PIN_MEMORY_BACKEND"] == "native"
+    assert plan.ops[-1] == "pin_memory"
+    plan, _ = planned(zero=zero, env={"DS_PIN_MEMORY_BACKEND": "torch"})
+    assert variables(plan)["DS_PIN_MEMORY_BACKEND"] == "torch"
+    assert "DS_PIN_MEMORY_BACKEND" not in variables(planned()[0])
 
 
 def test_threads_are_shared_out_unless_the_user_did():

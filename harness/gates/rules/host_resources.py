@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from harness.findings import Finding, Fix
 from harness.gates.host_names import format_hosts, list_reachable_hosts
 from harness.gates.registry import Context, gate
+from harness.spec.pinned_memory import pins_natively
 from harness.units import format_bytes
 
 _HOSTFILE = "launch.hostfile"
@@ -231,18 +232,19 @@ def small_shared_memory(ctx: Context) -> Iterator[Finding]:
     "EN050",
     "little-lockable-memory",
     upstream="raises",
-    severity="warning",
+    severity=("warning", "error"),
     needs=("the hosts' answers", "hosts"),
-    when=lambda ctx: ctx.is_nvme_used,
+    when=lambda ctx: ctx.is_nvme_used or pins_natively(ctx.run.spec),
     unseen="needs several hosts",
 )
 def little_lockable_memory(ctx: Context) -> Iterator[Finding]:
-    """A limit on locked memory, with offload to NVMe.
+    """A limit on locked memory, with offload to NVMe or with DeepSpeed's own pinned memory.
 
-    With offload to NVMe, the limit on locked memory (`ulimit -l`) is off or 1 GiB at least on every host.
+    With offload to NVMe, the limit on locked memory (`ulimit -l`) is off or 1 GiB at least on every host; with
+    `zero.pin_memory_backend: native` it is off.
 
-    Why: DeepSpeed's aio pins its buffers. Where the limit is small, `mlock` fails deep inside it; a shell that ssh
-    starts often has another limit than the one at hand.
+    Why: DeepSpeed's aio pins its buffers, and its own allocator all others. Where the limit is small, `mlock` fails
+    deep inside it, and the process aborts; a shell that ssh starts often has another limit than the one at hand.
 
     Example:
         model.config: llama-70b
@@ -251,13 +253,17 @@ def little_lockable_memory(ctx: Context) -> Iterator[Finding]:
     Probe:
         worker-1: {memlock: 65536}
     """
-    hosts = [host for host in list_reachable_hosts(ctx) if host.memlock is not None and host.memlock < 2**30]
+    natively = pins_natively(ctx.run.spec)
+    limited = [host for host in list_reachable_hosts(ctx) if host.memlock is not None]
+    hosts = [host for host in limited if natively or (host.memlock or 0) < 2**30]
     if hosts:
         least = min(host.memlock or 0 for host in hosts)
+        what = "allocator locks all pinned buffers" if natively else "aio locks the buffers that it reads into"
         yield ctx.finding(
             f"a process on {format_hosts(hosts)} may lock {format_bytes(least)} of memory",
             _HOSTFILE,
-            notes=["DeepSpeed's aio locks the buffers that it reads and writes through"],
+            notes=[f"DeepSpeed's {what}"],
+            severity="error" if natively else "warning",
             fix=Fix("set `memlock` to unlimited in /etc/security/limits.conf there"),
         )
 

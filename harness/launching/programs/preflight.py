@@ -19,6 +19,7 @@ from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest
 from harness.launching.setup.prepare import LaunchLog
 from harness.render import render_with_tuned_defaults
 from harness.spec.parse.source import Source
+from harness.spec.pinned_memory import pins_natively
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def run_preflight(
         log.on_note(note)
     run, rendered = render_with_tuned_defaults(run, local_host.cwd)
     config = rendered.config
-    ops = required_ops(config, accelerated=local_host.accelerated)
+    ops = required_ops(config, accelerated=local_host.accelerated, pins_natively=pins_natively(run.spec))
     options = SurveyOptions(timeout_seconds, fan_out, log.on_note)
     survey = survey_hosts(cluster, run.spec.launch, run.spec.zero, local_host, ops, options)
     report = check_survey(run, source, survey)

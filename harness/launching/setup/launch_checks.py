@@ -20,6 +20,7 @@ from harness.launching.setup import core_binding, device_checks
 from harness.launching.setup.backends import BACKENDS, PDSH, LauncherBackend
 from harness.launching.setup.environment import forwarded_variables
 from harness.launching.setup.launch_plan import is_local
+from harness.launching.setup.locked_memory import check_locked_memory
 from harness.plan.resolved_run import ResolvedRun
 
 _INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "MD154"}
@@ -50,6 +51,7 @@ def check_launch(
     findings += [
         *device_checks.check_device_ids(local_host, local_ranks),
         *core_binding.check_core_binding(run.spec.launch, local_host, local_ranks),
+        *check_locked_memory(run.spec, local_ranks),
     ]
     if "EN053" not in run.spec.ignore:
         findings += core_binding.suggest_core_binding(run.spec.zero, run.spec.launch, local_ranks)

@@ -23,6 +23,7 @@ from harness.launching.setup.core_binding import core_binding_args
 from harness.launching.setup.environment import ALLOWED_CODE_VARIABLE, Variable, redacted_value
 from harness.launching.setup.run_secrets import EXACT_FILES, SECRETS_FILE, find_secrets, hide_secrets, render_secrets
 from harness.plan.resolved_run import ResolvedRun
+from harness.spec.pinned_memory import pins_natively
 
 FORMAT_VERSION = 1
 
@@ -233,7 +234,11 @@ def build_launch_plan(
         hosts=tuple(host_plans),
         local=local,
         port=port,
-        ops=required_ops(config, accelerated=local_host.accelerated if accelerated is None else accelerated),
+        ops=required_ops(
+            config,
+            accelerated=local_host.accelerated if accelerated is None else accelerated,
+            pins_natively=pins_natively(run.spec),
+        ),
         documents=target.documents,
         resume=target.resume,
         has_local_ranks=any(host.is_local for host in host_plans),
@@ -255,9 +260,7 @@ def _build_host_plans(
     hosts = _hosts_and_slots(run, local_host)
     local = node_rank is None and is_local(run, local_host)
     local_slots = hosts[node_rank or 0][1] if local or node_rank is not None else None
-    variables = environment.build_variables(
-        run.spec.launch, run.spec.telemetry, local_host, target.run_dir, local_slots
-    )
+    variables = environment.build_variables(run.spec, local_host, target.run_dir, local_slots)
     if target.allowed_code.plugin_sha256 is not None:
         variables += (Variable(ALLOWED_CODE_VARIABLE, target.allowed_code.plugin_sha256, "--allow-local-code"),)
     if network.interface:

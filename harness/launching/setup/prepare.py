@@ -54,6 +54,7 @@ from harness.plan.resolved_run import ResolvedRun
 from harness.render import DSConfig, render_with_tuned_defaults
 from harness.spec.hostfile import Cluster, hostfile_text
 from harness.spec.parse.source import Source
+from harness.spec.pinned_memory import pins_natively
 
 _BATCH_KEYS = ("global_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps")
 _UNHEALTHY_HOSTS = "No rank was started and nothing was written. `harness preflight` shows all answers"
@@ -276,13 +277,18 @@ def _check_startable(
         raise UserError(errors, ExitCode.FINDINGS if errors[0].gate.startswith("SP") else ExitCode.PREFLIGHT)
 
 
+def _required_ops(files: RunFiles, local_host: LocalHost) -> tuple[str, ...]:
+    natively = pins_natively(files.run.spec)
+    return required_ops(files.config.config, accelerated=local_host.accelerated, pins_natively=natively)
+
+
 def _check_compiler(
     request: LaunchRequest, files: RunFiles, local_host: LocalHost, location: _RunLocation, log: LaunchLog
 ) -> None:
     """Check that the ops of this machine's own ranks can be compiled. Raises UserError; a warning in a dry run."""
     if location.reaches_hosts:
         return
-    ops = required_ops(files.config.config, accelerated=local_host.accelerated)
+    ops = _required_ops(files, local_host)
     environ = {**local_host.environ, **files.run.spec.launch.env}
     findings = list(check_cuda_compiler(ops, environ, local_host))
     if findings and not request.dry_run:
@@ -336,7 +342,7 @@ def _discard(launcher: PrewarmedLauncher | None) -> None:
 
 
 def _survey_hosts(files: RunFiles, local_host: LocalHost, log: LaunchLog) -> Survey:
-    ops = required_ops(files.config.config, accelerated=local_host.accelerated)
+    ops = _required_ops(files, local_host)
     options = SurveyOptions(log=lambda line: log.on_note(f"harness {line}"))
     spec, cluster = files.run.spec, files.run.cluster or Cluster(())
     return survey_hosts(cluster, spec.launch, spec.zero, local_host, ops, options)

@@ -103,6 +103,7 @@ def build_request(
         },
         "capacity": _capacity(plan),
         "races": races,
+        "pin_memory_backend": "native" if settings.pins_natively else "torch",
     }
     return SimulationRequest(body, rank, whole, whole if layers is None else layers)
 

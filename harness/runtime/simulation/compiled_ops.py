@@ -22,6 +22,7 @@ _HOST_OPS = ("cpu", "aio", "async_io", "pin_memory", "gds")
 DISK_BYTES: Counter[str] = Counter()
 """Bytes `read` and `written`, and the number of each: `reads`, `writes`."""
 IS_PINNED: list[Callable[[torch.Tensor], bool]] = [lambda _: False]
+MARK_PINNED: list[Callable[[torch.Tensor], None]] = [lambda _: None]
 
 
 class DeviceMismatchError(RuntimeError):
@@ -38,6 +39,8 @@ class CompiledOps:
     def __getattr__(self, function: str) -> Any:
         if function in ("aio_handle", "gds_handle"):
             return AioHandle
+        if function == "pin_handle":
+            return PinHandle
         name = f"{self._name}.{function}"
 
         def call(*args: Any, **kwargs: Any) -> None:
@@ -58,14 +61,8 @@ def check_devices(name: str, device: str, tensors: list[torch.Tensor]) -> None:
             )
 
 
-class AioHandle:
-    """DeepSpeed's handle of asynchronous I/O: bytes are counted, nothing is read or written. A file that is written
-    gets its size, and takes no place on the disk.
-    """
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self._pending = 0
-        self._number = next(_handle_numbers)
+class PinHandle:
+    """DeepSpeed's allocator of page-locked memory, which takes the exact bytes."""
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         """Is the tensor's memory page-locked?"""
@@ -73,11 +70,27 @@ class AioHandle:
 
     def new_cpu_locked_tensor(self, count: int, like: torch.Tensor) -> torch.Tensor:
         """A page-locked tensor of so many elements."""
-        return torch.empty(int(count), dtype=like.dtype, device="cpu", pin_memory=True)
+        tensor = torch.empty(int(count), dtype=like.dtype, device="cpu")
+        MARK_PINNED[0](tensor)
+        return tensor
 
     def free_cpu_locked_tensor(self, _: torch.Tensor) -> bool:
         """The tensor frees itself."""
         return True
+
+    def free_cpu_locked_tensor_by_ptr(self, _: int) -> bool:
+        """The tensor frees itself."""
+        return True
+
+
+class AioHandle(PinHandle):
+    """DeepSpeed's handle of asynchronous I/O: bytes are counted, nothing is read or written. A file that is written
+    gets its size, and takes no place on the disk.
+    """
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._pending = 0
+        self._number = next(_handle_numbers)
 
     def async_pread(self, tensor: torch.Tensor, *_: Any) -> int:
         """Begin a read into the tensor."""

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from harness.patches.targets import compute_digest
 from harness.runtime.simulation.collectives import find_number
-from harness.runtime.simulation.compiled_ops import IS_PINNED, CompiledOps
+from harness.runtime.simulation.compiled_ops import IS_PINNED, MARK_PINNED, CompiledOps
 from harness.runtime.simulation.fake_attention import fake_attention
 from harness.runtime.simulation.memory_tracker import MemoryTracker
 from harness.runtime.simulation.native_library import SimulationUnavailableError
@@ -101,6 +101,7 @@ def _pin_memory(tracker: MemoryTracker) -> None:
     _tensor_class.is_pinned = is_pinned
     _tensor_class.pin_memory = pin
     IS_PINNED[0] = is_pinned
+    MARK_PINNED[0] = lambda tensor: tracker.pinned.add(tensor.untyped_storage())
 
 
 def _record_stream(_: MemoryTracker) -> None:

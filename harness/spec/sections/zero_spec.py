@@ -79,3 +79,6 @@ class ZeroSpec(Section):
     """Stage 3: a parameter that is used again within N elements stays gathered."""
     stage3_gather_16bit_weights_on_model_save: bool | None = None
     """Stage 3: let `save_16bit_model` write consolidated weights. `harness export` does not need it."""
+    pin_memory_backend: Literal["torch", "native"] = "torch"
+    """Allocator of pinned host memory. torch's rounds each block up to a power of two; `native` locks the exact bytes,
+    and needs DeepSpeed 0.19.6 and no limit on locked memory."""

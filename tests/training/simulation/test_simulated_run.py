@@ -129,3 +129,17 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert "Traceback" not in rest
     assert not list((tmp_path / "tmp").iterdir())
     assert not (tmp_path / "cache" / "deepspeed-harness").exists()
+
+
+def test_deepspeeds_own_allocator_rounds_no_block(tmp_path: Path) -> None:
+    """The model is large enough for the rounding to stand out from the rows of a batch, which torch pins."""
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "pin_memory_backend": "native"}
+    spec = {**SPEC, "model": {"config": {**TINY, "vocab_size": 50_000}}, "zero": zero}
+    done = run_plan(tmp_path, "--format", "json", spec=spec)
+    assert done.returncode == 0, done.stderr
+    with_torch = RunSpec.model_validate({**spec, "zero": {**zero, "pin_memory_backend": "torch"}})
+    memory = make_plan(resolve_run(with_torch)).memory
+    assert memory is not None
+    rounding = sum(item.bytes for item in memory.items if item.kind == "rounding")
+    host = next(row for row in json.loads(done.stdout)["phases"] if (row["tier"], row["phase"]) == ("host", "step"))
+    assert abs(host["simulated"] - host["planned"]) < rounding / 10

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The allocator of pinned host memory that a run takes: torch's, or DeepSpeed's own.
+
+torch's rounds each block up to a power of two (`CachingHostAllocator.h`). DeepSpeed's, from 0.19.6 on, takes the exact
+bytes with `mlock` and registers them with the device (`deepspeed/utils/pin_memory.py`).
+"""
+
+from __future__ import annotations
+
+from harness.spec.run_spec import RunSpec
+
+BACKEND_VARIABLE = "DS_PIN_MEMORY_BACKEND"
+"""The variable that DeepSpeed reads in each rank."""
+FIRST_RELEASE = (0, 19, 6)
+
+
+def pins_natively(spec: RunSpec) -> bool:
+    """Does DeepSpeed's own allocator pin the buffers of this run? A variable of `launch.env` decides over the key."""
+    value = spec.launch.env.get(BACKEND_VARIABLE)
+    return spec.zero.pin_memory_backend == "native" if value is None else value.strip().lower() == "native"

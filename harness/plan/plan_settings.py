@@ -231,7 +231,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         and run.parallel_dims.pipeline == 1,  # switched off there
         contiguous_gradients=zero.get_bool("contiguous_gradients", True),
         pin_memory=optimizer.pin_memory if optimizer else True,
-        pins_natively=pins_natively(spec),
+        pins_natively=pins_natively(spec.zero, spec.launch.env),
         reduce_bucket_size=zero.get_int("reduce_bucket_size", 500_000_000),
         sub_group_size=zero.get_int("sub_group_size", 1_000_000_000),
         prefetch_bucket_size=zero.get_int("stage3_prefetch_bucket_size", 50_000_000),

@@ -7,14 +7,16 @@ bytes with `mlock` and registers them with the device (`deepspeed/utils/pin_memo
 
 from __future__ import annotations
 
-from harness.spec.run_spec import RunSpec
+from collections.abc import Mapping
+
+from harness.spec.sections.zero_spec import ZeroSpec
 
 BACKEND_VARIABLE = "DS_PIN_MEMORY_BACKEND"
 """The variable that DeepSpeed reads in each rank."""
 FIRST_RELEASE = (0, 19, 6)
 
 
-def pins_natively(spec: RunSpec) -> bool:
-    """Does DeepSpeed's own allocator pin the buffers of this run? A variable of `launch.env` decides over the key."""
-    value = spec.launch.env.get(BACKEND_VARIABLE)
-    return spec.zero.pin_memory_backend == "native" if value is None else value.strip().lower() == "native"
+def pins_natively(zero: ZeroSpec, env: Mapping[str, str]) -> bool:
+    """Does DeepSpeed's own allocator pin the buffers of a run? A variable of `launch.env` decides over the key."""
+    value = env.get(BACKEND_VARIABLE)
+    return zero.pin_memory_backend == "native" if value is None else value.strip().lower() == "native"

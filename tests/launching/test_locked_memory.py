@@ -10,14 +10,10 @@ import pytest
 from harness.hostinfo import machine
 from harness.launching.setup.locked_memory import check_locked_memory
 from harness.spec.pinned_memory import pins_natively
-from harness.spec.run_spec import RunSpec
+from harness.spec.sections.zero_spec import ZeroSpec
 
 OFFLOADED = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
 NATIVE = {**OFFLOADED, "pin_memory_backend": "native"}
-
-
-def spec_of(zero: dict[str, Any], **env: str) -> RunSpec:
-    return RunSpec.model_validate({"model": {"name_or_path": "llama-3.1-8b"}, "zero": zero, "launch": {"env": env}})
 
 
 @pytest.mark.parametrize(
@@ -31,7 +27,7 @@ def spec_of(zero: dict[str, Any], **env: str) -> RunSpec:
     ids=["default", "key", "variable", "variable over key"],
 )
 def test_who_pins(zero: dict[str, Any], env: dict[str, str], expected: bool) -> None:
-    assert pins_natively(spec_of(zero, **env)) is expected
+    assert pins_natively(ZeroSpec.model_validate(zero), env) is expected
 
 
 @pytest.mark.parametrize(
@@ -49,7 +45,7 @@ def test_a_limit_is_an_error(
     zero: dict[str, Any], limit: int | None, ranks: int | None, found: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "memlock_limit", lambda: limit)
-    assert [finding.gate for finding in check_locked_memory(spec_of(zero), ranks)] == found
+    assert [finding.gate for finding in check_locked_memory(ZeroSpec.model_validate(zero), {}, ranks)] == found
 
 
 @pytest.mark.parametrize(

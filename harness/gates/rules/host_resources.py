@@ -234,7 +234,7 @@ def small_shared_memory(ctx: Context) -> Iterator[Finding]:
     upstream="raises",
     severity=("warning", "error"),
     needs=("the hosts' answers", "hosts"),
-    when=lambda ctx: ctx.is_nvme_used or pins_natively(ctx.run.spec),
+    when=lambda ctx: ctx.is_nvme_used or pins_natively(ctx.run.spec.zero, ctx.run.spec.launch.env),
     unseen="needs several hosts",
 )
 def little_lockable_memory(ctx: Context) -> Iterator[Finding]:
@@ -253,7 +253,7 @@ def little_lockable_memory(ctx: Context) -> Iterator[Finding]:
     Probe:
         worker-1: {memlock: 65536}
     """
-    natively = pins_natively(ctx.run.spec)
+    natively = pins_natively(ctx.run.spec.zero, ctx.run.spec.launch.env)
     limited = [host for host in list_reachable_hosts(ctx) if host.memlock is not None]
     hosts = [host for host in limited if natively or (host.memlock or 0) < 2**30]
     if hosts:

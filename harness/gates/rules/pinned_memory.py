@@ -25,7 +25,7 @@ def _take_torch(ctx: Context) -> Fix:
     severity="warning",
     until="0.19.5",
     needs=("a run spec",),
-    when=lambda ctx: pins_natively(ctx.run.spec),
+    when=lambda ctx: pins_natively(ctx.run.spec.zero, ctx.run.spec.launch.env),
 )
 def native_pinning_not_there(ctx: Context) -> Iterator[Finding]:
     """DeepSpeed's own pinned memory before 0.19.6.
@@ -83,7 +83,10 @@ def native_pinning_of_nothing(ctx: Context) -> Iterator[Finding]:
     severity="warning",
     needs=("a run spec",),
     cites=(Cite("utils/pin_memory.py", "locked = base[:numel]"),),
-    when=lambda ctx: pins_natively(ctx.run.spec) and ctx.offload_device("offload_param") in ("cpu", "nvme"),
+    when=lambda ctx: (
+        pins_natively(ctx.run.spec.zero, ctx.run.spec.launch.env)
+        and ctx.offload_device("offload_param") in ("cpu", "nvme")
+    ),
 )
 def native_pinning_keeps_shards(ctx: Context) -> Iterator[Finding]:
     """DeepSpeed's own pinned memory with offloaded parameters.

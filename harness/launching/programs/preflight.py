@@ -65,7 +65,9 @@ def run_preflight(
         log.on_note(note)
     run, rendered = render_with_tuned_defaults(run, local_host.cwd)
     config = rendered.config
-    ops = required_ops(config, accelerated=local_host.accelerated, pins_natively=pins_natively(run.spec))
+    ops = required_ops(
+        config, accelerated=local_host.accelerated, pins_natively=pins_natively(run.spec.zero, run.spec.launch.env)
+    )
     options = SurveyOptions(timeout_seconds, fan_out, log.on_note)
     survey = survey_hosts(cluster, run.spec.launch, run.spec.zero, local_host, ops, options)
     report = check_survey(run, source, survey)

@@ -19,8 +19,9 @@ from harness.launching.setup.debug_env import distributed_debug_env
 from harness.patches.patch_registry import PatchFacts, find_patch, select_patch
 from harness.planted_files import TRUSTED_ACCOUNTS
 from harness.spec.pinned_memory import BACKEND_VARIABLE
-from harness.spec.run_spec import RunSpec
 from harness.spec.sections.launch_spec import LaunchSpec
+from harness.spec.sections.telemetry_spec import TelemetrySpec
+from harness.spec.sections.zero_spec import ZeroSpec
 
 ALLOWED_CODE_VARIABLE = "HARNESS_ALLOWED_CODE"
 """The variable with the sha256 of the one file that the ranks may run."""
@@ -71,12 +72,17 @@ class Variable:
 
 
 def build_variables(
-    spec: RunSpec, local_host: LocalHost, run_dir: Path, local_slots: int | None
+    launch: LaunchSpec,
+    telemetry: TelemetrySpec,
+    zero: ZeroSpec,
+    local_host: LocalHost,
+    run_dir: Path,
+    local_slots: int | None,
 ) -> tuple[Variable, ...]:
     """The variables that every rank gets. `local_slots`: the ranks of this machine, where it starts them itself; None
     when a launcher starts them on other hosts.
     """
-    launch, env = spec.launch, spec.launch.env
+    env = launch.env
     is_literal = local_slots is None and BACKENDS[launch.launcher].literal
     inherited_path = local_host.environ.get("PATH", os.defpath) if is_literal else "$PATH"
     path = env.get("PATH", f"{Path(local_host.python).parent}:{inherited_path}")
@@ -91,9 +97,9 @@ def build_variables(
     if local_slots is not None and not is_bound and "OMP_NUM_THREADS" not in {*env, *local_host.environ}:
         origin = f"harness, {local_host.cores} cores / {local_slots} ranks"
         variables.append(Variable("OMP_NUM_THREADS", str(max(1, local_host.cores // local_slots)), origin))
-    if spec.zero.pin_memory_backend == "native" and BACKEND_VARIABLE not in env:
+    if zero.pin_memory_backend == "native" and BACKEND_VARIABLE not in env:
         variables.append(Variable(BACKEND_VARIABLE, "native", "zero.pin_memory_backend"))
-    debug_variables = distributed_debug_env(spec.telemetry, run_dir)
+    debug_variables = distributed_debug_env(telemetry, run_dir)
     variables += [Variable(n, v, "telemetry.debug_distributed") for n, v in debug_variables.items() if n not in env]
     variables += [Variable(n, v, "launch.env") for n, v in env.items() if n not in RESERVED_VARIABLES]
     has_stub = (

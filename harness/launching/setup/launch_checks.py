@@ -51,7 +51,7 @@ def check_launch(
     findings += [
         *device_checks.check_device_ids(local_host, local_ranks),
         *core_binding.check_core_binding(run.spec.launch, local_host, local_ranks),
-        *check_locked_memory(run.spec, local_ranks),
+        *check_locked_memory(run.spec.zero, run.spec.launch.env, local_ranks),
     ]
     if "EN053" not in run.spec.ignore:
         findings += core_binding.suggest_core_binding(run.spec.zero, run.spec.launch, local_ranks)

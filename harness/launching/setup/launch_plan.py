@@ -237,7 +237,7 @@ def build_launch_plan(
         ops=required_ops(
             config,
             accelerated=local_host.accelerated if accelerated is None else accelerated,
-            pins_natively=pins_natively(run.spec),
+            pins_natively=pins_natively(run.spec.zero, run.spec.launch.env),
         ),
         documents=target.documents,
         resume=target.resume,
@@ -260,7 +260,9 @@ def _build_host_plans(
     hosts = _hosts_and_slots(run, local_host)
     local = node_rank is None and is_local(run, local_host)
     local_slots = hosts[node_rank or 0][1] if local or node_rank is not None else None
-    variables = environment.build_variables(run.spec, local_host, target.run_dir, local_slots)
+    variables = environment.build_variables(
+        run.spec.launch, run.spec.telemetry, run.spec.zero, local_host, target.run_dir, local_slots
+    )
     if target.allowed_code.plugin_sha256 is not None:
         variables += (Variable(ALLOWED_CODE_VARIABLE, target.allowed_code.plugin_sha256, "--allow-local-code"),)
     if network.interface:

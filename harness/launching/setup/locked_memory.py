@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.spec.pinned_memory import pins_natively
-from harness.spec.run_spec import RunSpec
+from harness.spec.sections.zero_spec import ZeroSpec
 from harness.units import format_bytes
 
 
-def check_locked_memory(spec: RunSpec, local_ranks: int | None) -> Iterator[Finding]:
-    """A finding where a limit would end this machine's own ranks."""
+def check_locked_memory(zero: ZeroSpec, env: Mapping[str, str], local_ranks: int | None) -> Iterator[Finding]:
+    """A finding where a limit would end this machine's own ranks. `env`: `launch.env`."""
     limit = machine.memlock_limit()
-    if local_ranks is None or limit is None or not pins_natively(spec) or not _pins(spec):
+    if local_ranks is None or limit is None or not pins_natively(zero, env) or not _pins(zero):
         return
     yield Finding(
         "EN024",
@@ -27,6 +27,6 @@ def check_locked_memory(spec: RunSpec, local_ranks: int | None) -> Iterator[Find
     )
 
 
-def _pins(spec: RunSpec) -> bool:
-    offloads = (spec.zero.offload_optimizer, spec.zero.offload_param)
+def _pins(zero: ZeroSpec) -> bool:
+    offloads = (zero.offload_optimizer, zero.offload_param)
     return any(each is not None and each.device != "none" and each.pin_memory for each in offloads)

@@ -278,7 +278,8 @@ def _check_startable(
 
 
 def _required_ops(files: RunFiles, local_host: LocalHost) -> tuple[str, ...]:
-    natively = pins_natively(files.run.spec)
+    spec = files.run.spec
+    natively = pins_natively(spec.zero, spec.launch.env)
     return required_ops(files.config.config, accelerated=local_host.accelerated, pins_natively=natively)
 
 

@@ -70,7 +70,6 @@ def merge_trainer_fields(draft: Draft, config: TrainerConfig) -> None:
         elif key in _COMPARED_BY_TRAINER and file.program is not ARCTIC_TRAINING:
             _add_mismatch_note(file, key, value, current)
     draft.notes = [*draft.notes, *file.draft.notes]
-    _split_packed_batches(draft, file)
 
 
 def _is_decided_by_json(draft: Draft, source: Source, key: str) -> bool:
@@ -81,22 +80,6 @@ def _is_decided_by_json(draft: Draft, source: Source, key: str) -> bool:
     is_kept = draft.get(f"deepspeed.{section}") is not None
     has_optimizer = section == "optimizer" and source.data.get("optimizer") is not None
     return is_kept or (has_optimizer and key != "optimizer.learning_rate")
-
-
-def _split_packed_batches(draft: Draft, file: TrainerFile) -> None:
-    """Packed rows go through flash_attention_2 one by one (MD020): the same rows a step, in more micro-batches."""
-    micro = draft.get("train.per_device_train_batch_size")
-    is_flash = draft.get("model.attn_implementation") == "flash_attention_2"
-    if draft.get("data.packing") is not True or not is_flash or not isinstance(micro, int) or micro < 2:
-        return
-    accumulation = draft.get("train.gradient_accumulation_steps")
-    draft.put("train.per_device_train_batch_size", 1)
-    if draft.get("train.global_batch_size") is None and isinstance(accumulation, int | None):
-        draft.put("train.gradient_accumulation_steps", micro * (accumulation or 1))
-    names = (name for name, key in file.program.keys.items() if key == "train.per_device_train_batch_size")
-    name = next((name for name in names if name in file.values), "")
-    text = f"micro-batch of {micro} packed rows: one row and {micro} times the accumulation here, the same rows a step"
-    draft.add_note(file.source.place((name,) if name else (), of_key=True), text, "harmless", name)
 
 
 _COMPARED_BY_TRAINER = frozenset(

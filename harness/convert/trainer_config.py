@@ -71,7 +71,9 @@ def load_trainer_config(file: str, target: DeepSpeedTarget, release: str | None 
             _load_source(source, "swift-config", target, release) if detect_format(source) == "swift-config" else None
         )
     file_format = detect_format(source)
-    return _load_source(source, file_format, target, release) if file_format in PROGRAMS else None
+    if file_format is None or file_format not in PROGRAMS:
+        return None
+    return _load_source(source, file_format, target, release)
 
 
 def _load_script(file: str, text: str, target: DeepSpeedTarget, release: str | None) -> TrainerConfig:
@@ -108,12 +110,11 @@ def _with_config(options: Source, config: str) -> Source:
 
 def _load_source(
     source: Source,
-    file_format: ConfigFormat | None,
+    file_format: ConfigFormat,
     target: DeepSpeedTarget,
     release: str | None,
     command: shell_command.ShellCommand | None = None,
 ) -> TrainerConfig:
-    assert file_format is not None  # noqa: S101
     methods = find_unsupported_methods(source)
     if methods:
         loaded = LoadedSpec(source.file, source, None, methods, code=ExitCode.FINDINGS, format=file_format)

@@ -21,13 +21,15 @@ class MicroBatch:
 
     `labels` are not shifted, as `transformers` wants them; positions with IGNORE_INDEX do not count. `position_ids`
     restart at 0 where rows hold several documents, whose first label is IGNORE_INDEX. `attention_mask` is 0 at padding,
-    and None where nothing is padded.
+    and None where nothing is padded. `document_borders`, of packed rows: cumulative lengths of the documents, and of
+    the padding behind them, over all rows, one row after the other.
     """
 
     input_ids: torch.Tensor
     labels: torch.Tensor
     position_ids: torch.Tensor | None = None
     attention_mask: torch.Tensor | None = None
+    document_borders: tuple[int, ...] | None = None
 
     @property
     def num_targets(self) -> int:
@@ -47,8 +49,14 @@ class MicroBatch:
         """The same in pinned memory, from which a device copies asynchronously."""
         ids = self.input_ids.pin_memory()
         labels = ids if self.labels is self.input_ids else self.labels.pin_memory()
-        others = (None if t is None else t.pin_memory() for t in (self.position_ids, self.attention_mask))
-        return MicroBatch(ids, labels, *others)
+        positions, mask = (None if t is None else t.pin_memory() for t in (self.position_ids, self.attention_mask))
+        return MicroBatch(ids, labels, positions, mask, self.document_borders)
+
+
+def find_borders(position_ids: torch.Tensor) -> tuple[int, ...]:
+    """The borders of the documents of packed rows, from their position ids (rows, length) on the host."""
+    starts = torch.nonzero(position_ids.flatten() == 0).flatten()
+    return (*starts.tolist(), position_ids.numel())
 
 
 def copy_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -67,8 +67,11 @@ def translate_errors(error: ValidationError, source: Source) -> list[Finding]:
     findings: dict[KeyPath, Finding] = {}
     suggestions = Suggestions()
     items = error.errors(include_url=False)
+    sections_read = {path_of_location(item["loc"])[:-1] for item in items}
     for item in items[: input_limits.FINDINGS]:
         path = path_of_location(item["loc"])
+        if path in sections_read:
+            continue  # the plain value that stands for the section: the section's own keys say more
         finding = _finding_of_error(item, path, source, suggestions)
         if path not in findings or finding.gate == "SP005":
             findings[path] = finding
@@ -84,11 +87,15 @@ def translate_errors(error: ValidationError, source: Source) -> list[Finding]:
 
 
 def path_of_location(loc: tuple[int | str, ...]) -> KeyPath:
-    """pydantic's location without the names of union members (`data.train.str`)."""
+    """pydantic's location without the names of union members (`data.train.str`, `lora.LoraSpec.r`)."""
     path: list[str | int] = []
     model: Any = RunSpec
+    members: tuple[str, ...] = ()
     for part in loc:
         fields = getattr(model, "model_fields", None)
+        if isinstance(part, str) and part.startswith(members or ("\0",)):
+            members = ()
+            continue
         if fields is None and not isinstance(part, int) and model is not dict:
             break
         path.append(part)
@@ -96,7 +103,13 @@ def path_of_location(loc: tuple[int | str, ...]) -> KeyPath:
             continue  # an entry of a list is what the list is of
         field = fields.get(part) if fields and isinstance(part, str) else None
         model = inner_model(field.annotation) if field is not None else (dict if model is dict else None)
+        members = _union_members(model) if field is not None and bool in get_args(field.annotation) else ()
     return tuple(path)
+
+
+def _union_members(section: Any) -> tuple[str, ...]:
+    """The names by which pydantic's locations tell the alternatives of a section apart: its own, and plain values."""
+    return (section.__name__, "bool", "literal[") if isinstance(section, type) and section is not dict else ()
 
 
 def _finding_of_error(item: Any, path: KeyPath, source: Source, suggestions: Suggestions) -> Finding:
@@ -163,7 +176,7 @@ def _type_fix(kind: str, path: KeyPath, value: Any, expected: str) -> Fix:
 def _expected_value(kind: str, path: KeyPath) -> str:
     if "betas" in path[-1:]:
         return "a list of two numbers"
-    return _KINDS[kind]
+    return "`true`, `false`, `auto` or a map" if path[-1:] == ("gradient_checkpointing",) else _KINDS[kind]
 
 
 def _range_message(item: Any, key: str) -> str:

@@ -214,14 +214,11 @@ def test_arctic_training_overwrites_sizes_and_keeps_the_stage(write):
     assert not result.notes_of("manual")
 
 
-def test_packed_rows_go_one_by_one(write):
+def test_packed_rows_stay_together(write):
     more = "sample_packing: true\nflash_attention: true\nmicro_batch_size: 4\ngradient_accumulation_steps: 2\n"
     result = convert(write, AXOLOTL + more)
-    assert result.draft.get("train.per_device_train_batch_size") == 1
-    assert result.draft.get("train.gradient_accumulation_steps") == 8
-    assert any("the same rows a step" in note.message for note in result.notes_of("harmless"))
-    plain = convert(write, AXOLOTL + more.replace("flash_attention: true\n", ""), "sdpa.yaml")
-    assert plain.draft.get("train.per_device_train_batch_size") == 4
+    assert result.draft.get("train.per_device_train_batch_size") == 4
+    assert result.draft.get("train.gradient_accumulation_steps") == 2
 
 
 def test_steps_win_over_epochs(write):

@@ -52,6 +52,13 @@ def test_a_script_becomes_a_spec(write):
         assert result.draft.get(key) == value, key
 
 
+def test_every_nth_layer_of_transformers_is_that_of_a_spec(write):
+    script = SCRIPT.replace('{"use_reentrant": false}', '{"every_n_layers": 2}').replace(
+        "--packing", "--gradient_checkpointing true --packing"
+    )
+    assert convert_file(write("train.sh", script), TARGET).draft.get("train.gradient_checkpointing") == {"every": 2}
+
+
 def test_ranks_decide_the_accumulation_of_ms_swift(write):
     text = "NPROC_PER_NODE=4 swift sft --model a/b --dataset d.jsonl --per_device_train_batch_size 3 --max_length 9\n"
     assert convert_file(write("a.sh", text), TARGET).draft.get("train.gradient_accumulation_steps") == 2

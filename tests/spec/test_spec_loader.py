@@ -32,6 +32,24 @@ def test_numbers_as_people_write_them(text, path, value, write):
     assert getattr(getattr(spec, path[0]), path[1]) == value
 
 
+@pytest.mark.parametrize(
+    ("value", "key", "gate", "said"),
+    [
+        ("{every: 0}", ".every", "SP007", "at least 1"),
+        ("{evry: 2}", ".evry", "SP005", "is not a key of `train.gradient_checkpointing`"),
+        ("{keep: mlp}", ".keep", "SP007", "none of `attention`"),
+        ("full", "", "SP006", "`true`, `false`, `auto` or a map"),
+        ("5", "", "SP006", "`true`, `false`, `auto` or a map"),
+    ],
+)
+def test_a_plain_value_or_a_section_is_one_finding(value, key, gate, said, write):
+    found = findings(write("a.yaml", f"train: {{gradient_checkpointing: {value}}}\n"))
+    assert list(found) == [f"train.gradient_checkpointing{key}"]
+    finding = found[f"train.gradient_checkpointing{key}"]
+    assert finding.gate == gate
+    assert said in finding.message
+
+
 @pytest.mark.parametrize("number", [".inf", ".nan"])
 def test_what_is_not_finite_is_refused(number, write):
     by_key = findings(write("a.yaml", f"optimizer: {{weight_decay: {number}, learning_rate: {number}}}\n"))

@@ -114,7 +114,7 @@ def _convert_attention(file: TrainerFile) -> None:
     ):
         if is_on(file.take_value(key)):
             file.put("model.attn_implementation", kernel)
-    if file.values.get("attn_implementation") in ("eager", "sdpa", "flash_attention_2"):
+    if file.values.get("attn_implementation") in ("eager", "sdpa", "flash_attention_2", "flash_attention_3"):
         file.put("model.attn_implementation", file.take_value("attn_implementation"))
 
 

@@ -71,6 +71,7 @@ _SAMPLED = re.compile(r"(?P<path>[^#]+?)(?:#(?P<count>-?\d+))?")
 _KERNELS = {
     "flash_attn": "flash_attention_2",
     "flash_attention_2": "flash_attention_2",
+    "flash_attention_3": "flash_attention_3",
     "sdpa": "sdpa",
     "eager": "eager",
 }
@@ -160,7 +161,7 @@ def _convert_held_out_data(file: TrainerFile) -> None:
 
 
 def _convert_selection(file: TrainerFile) -> None:
-    """Which records, tokens and parameters are trained."""
+    """Convert the choice of records, tokens and parameters that are trained."""
     if file.values.get("max_length") is None:
         place = file.source.place(("model",), of_key=True)
         text = "no `max_length` in the file, ms-swift takes the model's own: set `data.max_length` (1024 without it)"

@@ -256,6 +256,8 @@ def _convert_checkpointing(file: TrainerFile) -> None:
     for key, argument in arguments.items() if isinstance(arguments, Mapping) else ():
         if key == "use_reentrant":
             file.put("train.gradient_checkpointing_use_reentrant", argument is True)
+        elif key == "every_n_layers" and is_on(value) and isinstance(argument, int) and argument > 1:
+            file.put("train.gradient_checkpointing", {"every": argument})
         else:
             file.add_harmless(f"gradient_checkpointing_kwargs.{key}")
 

@@ -11,6 +11,11 @@ from harness.gates.registry import Cite, Context, gate
 _SWITCHES = ("partition_activations", "cpu_checkpointing", "contiguous_memory_optimization")
 
 
+def _keeps_attention(ctx: Context) -> bool:
+    layers = ctx.run.checkpointing
+    return layers is not None and layers.keep == "attention"
+
+
 @gate(
     "UT010",
     "activation-checkpointing-block-that-is-not-read",
@@ -45,7 +50,7 @@ def unread_block(ctx: Context) -> Iterator[Finding]:
     if not isinstance(block, dict):
         return
     names = [name for name in _SWITCHES if block.get(name) is True]
-    if is_spec and ctx.run.spec.train.gradient_checkpointing and "cpu_checkpointing" in names:
+    if is_spec and ctx.run.checkpointing is not None and "cpu_checkpointing" in names:
         names.remove("cpu_checkpointing")
     if not names:
         return
@@ -134,7 +139,7 @@ def options_without_recomputation(ctx: Context) -> Iterator[Finding]:
         train.offload_activations: true
     """
     train = ctx.run.spec.train
-    if train.gradient_checkpointing:
+    if ctx.run.checkpointing is not None:
         return
     for name in ("gradient_checkpointing_use_reentrant", "offload_activations"):
         if getattr(train, name):
@@ -148,3 +153,92 @@ def options_without_recomputation(ctx: Context) -> Iterator[Finding]:
                     effect="computes every layer twice, to save memory",
                 ),
             )
+
+
+@gate(
+    "MD040",
+    "kept-attention-in-another-recomputation",
+    upstream="silent",
+    needs=("a run spec",),
+    when=_keeps_attention,
+)
+def kept_attention(ctx: Context) -> Iterator[Finding]:
+    """Attention that is kept, with a recomputation that keeps nothing.
+
+    `train.gradient_checkpointing: {keep: attention}` together with `train.gradient_checkpointing_use_reentrant`,
+    `train.offload_activations` or `train.torch_compile`, with pipeline stages, or with `attn_implementation: eager`.
+
+    Why: The outputs of attention kernels are kept by a context of torch's non-reentrant `checkpoint`. The reentrant
+    one, that of DeepSpeed which moves the inputs of layers to host memory, and the one that DeepSpeed's pipeline engine
+    sets take no context (read in 0.19.8); a compiled layer decides by itself what it computes again. `eager` attention
+    has no kernel whose output could be kept.
+
+    Example:
+        train.gradient_checkpointing: {keep: attention}
+        train.offload_activations: true
+
+    Use instead:
+        train.gradient_checkpointing: true
+        train.offload_activations: true
+    """
+    train = ctx.run.spec.train
+    obstacles = {
+        "train.gradient_checkpointing_use_reentrant": train.gradient_checkpointing_use_reentrant,
+        "train.offload_activations": train.offload_activations
+        or ctx.ds("activation_checkpointing.cpu_checkpointing") is True,
+        "train.torch_compile": train.torch_compile,
+        "parallel.pipeline_parallel_size": ctx.pipeline_parallel_size > 1,
+        "model.attn_implementation": ctx.run.spec.model.attn_implementation == "eager",
+    }
+    obstacle = next((key for key, is_on in obstacles.items() if is_on), None)
+    if obstacle is not None:
+        key = "train.gradient_checkpointing.keep"
+        yield ctx.finding(
+            f"`{key}: attention` keeps nothing with `{obstacle}`",
+            key,
+            related=[(obstacle, "set here")],
+            fix=ctx.fix_to_remove(key, effect="computes the attention twice, in less memory"),
+        )
+
+
+_TILED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3", "gemma3_text")
+"""Families with gated MLPs, whose tiles are planned and were compared with one plain process."""
+
+
+@gate(
+    "MD041",
+    "mlp-tiles-that-are-not-built",
+    upstream="silent",
+    needs=("a run spec", "model facts"),
+    when=lambda ctx: bool(ctx.run.spec.train.mlp_tile_size),
+)
+def mlp_tiles(ctx: Context) -> Iterator[Finding]:
+    """MLPs in tiles of tokens, where they are not built.
+
+    `train.mlp_tile_size` with `train.torch_compile` or pipeline stages, or for a model whose MLPs are not the gated
+    ones of Llama, Mistral, Qwen, Phi-3 or Gemma.
+
+    Why: Tiles are a loop around the MLP of each layer of a whole model: a compiled model would unroll it, and a
+    pipeline builds its layers by itself. What experts save depends on the tokens that they get, and the tiles of other
+    families were not counted.
+
+    Example:
+        model.name_or_path: Qwen/Qwen2.5-1.5B
+        train.mlp_tile_size: 1024
+        train.torch_compile: true
+    """
+    train = ctx.run.spec.train
+    reason = None
+    if train.torch_compile:
+        reason = "`train.torch_compile`"
+    elif ctx.pipeline_parallel_size > 1:
+        reason = f"{ctx.pipeline_parallel_size} pipeline stages"
+    elif ctx.model is not None and ctx.model.family not in _TILED_FAMILIES:
+        reason = f"a `{ctx.model.family}` model"
+    if reason is not None:
+        key = "train.mlp_tile_size"
+        yield ctx.finding(
+            f"`{key}` is not built for {reason}",
+            key,
+            fix=ctx.fix_to_remove(key, effect="the MLP computes all tokens of a micro-batch at once"),
+        )

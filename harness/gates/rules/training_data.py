@@ -140,12 +140,14 @@ def packing_across_documents(ctx: Context) -> Iterator[Finding]:
     """Packing with a model whose attention runs across the documents of a row.
 
     With `data.packing`, the model keeps documents apart by position ids that restart: dense attention with rotary or
-    learnt positions, by `sdpa` or `eager`; or `flash_attention_2` with one row a rank at once.
+    learnt positions, by `sdpa` or `eager`. `sdpa_varlen`, `flash_attention_2` and `flash_attention_3` get the borders
+    of documents from the harness; in a pipeline and with `train.torch_compile` flash attention finds them itself, in
+    batches of one row.
 
     Why: transformers makes a block-diagonal mask from position ids that restart. Models with ALiBi (Bloom, MPT), with
     positions counted from the mask (OPT), and recurrent ones (Mamba, Qwen3-Next) take no such mask: each document would
-    see the ones before it, and the loss would look better than it is. transformers gives flash attention the borders of
-    documents only in batches of one row (`_is_packed_sequence`; read there, not run here).
+    see the ones before it, and the loss would look better than it is. transformers itself gives flash attention the
+    borders of documents only in batches of one row (`_is_packed_sequence`; read there, not run here).
 
     Example:
         model.config: {model_type: opt, vocab_size: 320, hidden_size: 64, num_hidden_layers: 2, num_attention_heads: 4}
@@ -165,10 +167,11 @@ def packing_across_documents(ctx: Context) -> Iterator[Finding]:
         )
     attention = spec.model.attn_implementation
     rows = spec.train.per_device_train_batch_size
-    if attention in ("flash_attention_2", "flash_attention_3") and rows and rows > 1:
+    finds_borders = ctx.pipeline_parallel_size > 1 or spec.train.torch_compile
+    if attention in ("flash_attention_2", "flash_attention_3") and finds_borders and rows and rows > 1:
         yield ctx.finding(
-            f"`{attention}` keeps packed documents apart only in batches of one row, "
-            f"`train.per_device_train_batch_size` is {rows}",
+            f"`{attention}` in a pipeline or compiled keeps packed documents apart only in batches of one row, "
+            f"not {rows}",
             key,
             related=[("train.per_device_train_batch_size", "rows at once")],
             fix=Fix("set `train.per_device_train_batch_size: 1` and a longer `data.max_length`"),

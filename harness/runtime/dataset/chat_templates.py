@@ -34,7 +34,7 @@ _RENDER_ERRORS = (
     RecursionError,
     MemoryError,
 )
-"""What a template raises. The sandbox refuses a `range` of more than 100,000 with an OverflowError."""
+"""The errors of a template. The sandbox refuses a `range` of more than 100,000 with an OverflowError."""
 
 
 def require_template(tokenizer: PreTrainedTokenizerBase, where: str) -> None:

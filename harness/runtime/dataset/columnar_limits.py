@@ -21,7 +21,7 @@ _LEAST_BYTES, _RATIO = 64 << 20, 100
 _VALUE_BYTES, _ROW_BYTES = 32, 64
 """A number or a text of Python and its place in a list; a list or a map."""
 _COLUMN_BYTES = 512
-"""What looking at a column of a batch counts for, also of a batch without rows."""
+"""A look at a column of a batch counts for so many, also of a batch without rows."""
 _BLOCK = struct.Struct("<qi4xq")
 _MAGIC = b"ARROW1"
 

@@ -18,7 +18,7 @@ from harness.runtime.dataset.columnar_limits import ByteBudget
 _VALUE_BYTES = 8
 """Of a decoded number; those of texts are counted once they are decoded."""
 _PAGE_BYTES = 1 << 10
-"""What reading the header of a page counts for: columns may share their pages."""
+"""The read of a page's header counts for so many: columns may share their pages."""
 _BATCH_BYTES, _BATCH_ROWS = 64 << 20, 256
 _DICTIONARY_PAGE = 2
 _OF_DICTIONARY, _PREFIXES = (2, 8), 7
@@ -46,7 +46,7 @@ class _Page(NamedTuple):
 
 
 def plan_parquet_reads(path: Path, schema: Any) -> ParquetReads:
-    """How the rows can be decoded within bounds. `schema`: of `pyarrow.parquet`. Raises ArrowInvalid where the pages
+    """The reads that decode the rows within bounds. `schema`: of `pyarrow.parquet`. Raises ArrowInvalid where the pages
     declare more bytes or values than the file may take.
     """
     import pyarrow as pa

@@ -13,7 +13,7 @@ import torch
 
 from harness.runtime.dataset.mmap_array import map_array
 from harness.runtime.dataset.preparation import PreparedGroup
-from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
+from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch, find_borders
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,8 @@ class TokenDataset:
             labels[num_used:] = IGNORE_INDEX
         tensors = torch.from_numpy(ids), torch.from_numpy(labels)
         if self.is_packed:  # with restarting positions and no mask, attention stays inside each document
-            return MicroBatch(*tensors, position_ids=torch.from_numpy(positions))
+            position_ids = torch.from_numpy(positions)
+            return MicroBatch(*tensors, position_ids=position_ids, document_borders=find_borders(position_ids))
         # For a mask of ones alone the model would wait for the device, only to drop the mask.
         return MicroBatch(*tensors, attention_mask=None if present.all() else torch.from_numpy(present))
 

@@ -214,7 +214,7 @@ def _iter_windows(
 
 
 def _has_targets(records: TokenRecords, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Which pieces have a token to train on: those of long documents may have none."""
+    """True for pieces with a token to train on: those of long documents may have none."""
     if records.trained is None:
         return lengths > 1
     return np.array([bool(records.trained[s + 1 : s + n].any()) for s, n in zip(starts, lengths, strict=True)], bool)

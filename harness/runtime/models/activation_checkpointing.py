@@ -14,15 +14,22 @@ import deepspeed
 from deepspeed.accelerator import get_accelerator
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from harness.runtime.models.kept_attention import attention_contexts
 from harness.runtime.user_errors import user_error
-from harness.spec.sections.training_spec import TrainSpec
+from harness.spec.sections.training_spec import CheckpointingSpec, TrainSpec
+
+_ATTENTION_DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 
 
-def enable_activation_checkpointing(model: PreTrainedModel, train: TrainSpec, ds_config: dict[str, Any]) -> None:
-    """Make the model's layers recompute their activations in the backward pass.
+def enable_activation_checkpointing(
+    model: PreTrainedModel, layers: CheckpointingSpec, train: TrainSpec, ds_config: dict[str, Any]
+) -> None:
+    """Make these layers of the model recompute their activations in the backward pass.
 
-    Raises UserError (MD156) for a model that `transformers` cannot do this with.
+    Raises UserError (MD156) for a model that `transformers` cannot do this with, (MD160) for dropout in attention that
+    is kept.
     """
     if not getattr(model, "supports_gradient_checkpointing", False):
         raise user_error(
@@ -31,17 +38,42 @@ def enable_activation_checkpointing(model: PreTrainedModel, train: TrainSpec, ds
             key="train.gradient_checkpointing",
             fix="set `train.gradient_checkpointing: false`",
         )
+    if layers.keep == "attention":
+        _check_attention_dropout(model)
     if uses_deepspeed_checkpointing(ds_config):
         # On the CPU the activations are in host memory already: DeepSpeed would empty the tensor that it keeps.
         to_cpu = get_accelerator().device_name() != "cpu"
         deepspeed.checkpointing.configure(None, checkpoint_in_cpu=to_cpu)
         function: Any = deepspeed.checkpointing.checkpoint
+    elif layers.keep == "attention":
+        function = partial(checkpoint, use_reentrant=False, context_fn=attention_contexts)
     else:
         function = partial(checkpoint, use_reentrant=train.gradient_checkpointing_use_reentrant)
     model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=function)
+    _keep_other_layers(model, layers.every)
     if uses_deepspeed_checkpointing(ds_config) or train.gradient_checkpointing_use_reentrant:
         # A reentrant layer gets gradients only if its input requires them, which a frozen embedding's output does not.
         model.enable_input_require_grads()
+
+
+def _keep_other_layers(model: PreTrainedModel, every: int) -> None:
+    """Let all layers but 0, `every`, 2 x `every` and so on keep their activations."""
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for index, layer in enumerate(layers):
+        layer.gradient_checkpointing = index % every == 0
+
+
+def _check_attention_dropout(model: PreTrainedModel) -> None:
+    """Attention that is not computed again draws no random numbers, and the dropouts behind it would draw others."""
+    config = model.config.get_text_config()
+    name = next((name for name in _ATTENTION_DROPOUTS if getattr(config, name, 0.0)), None)
+    if name is not None:
+        raise user_error(
+            "MD160",
+            f"`{name}` of the model is {getattr(config, name)}: attention with dropout cannot be kept",
+            key="train.gradient_checkpointing.keep",
+            fix="remove `train.gradient_checkpointing.keep`",
+        )
 
 
 def uses_deepspeed_checkpointing(ds_config: dict[str, Any]) -> bool:

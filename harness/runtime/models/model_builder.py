@@ -19,50 +19,68 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, set_seed
 
 from harness.plan.resolved_run import ResolvedRun
+from harness.plan.tuned_defaults.attention_kernel import missing_package
 from harness.runtime import plugin_loader
+from harness.runtime.models import sdpa_varlen
 from harness.runtime.models.activation_checkpointing import enable_activation_checkpointing
 from harness.runtime.models.lora import add_adapters
 from harness.runtime.models.model_config import is_random_init
 from harness.runtime.models.pretrained import load_pretrained
+from harness.runtime.models.tiled_mlp import tile_mlps
 from harness.runtime.models.trainable_parameters import freeze_parameters
 from harness.runtime.models.zero3_weights import zero3_init
 from harness.runtime.user_errors import user_error
-from harness.spec.run_spec import ModelSpec
 
 
 def build_model(run: ResolvedRun, ds_config: dict[str, Any], config: PreTrainedConfig) -> torch.nn.Module:
     """The model in training mode, seeded by `train.seed`. A collective at stage 3.
 
     Raises UserError (MD102 nothing to load, MD150 weights missing, MD151 weights of another shape,
-    MD152 to MD156 freezing, adapters, recomputation, MD157 and MD158 the plug-in).
+    MD152 to MD156, MD160 and MD161 freezing, adapters, recomputation, tiles, MD157 and MD158 the plug-in).
     """
     spec = run.spec.model
     set_seed(run.spec.train.seed)
-    plugin = plugin_loader.load_plugin(run.spec)
+    plugin, arguments = plugin_loader.load_plugin(run.spec), model_kwargs(run)
     model: PreTrainedModel
     if plugin is not None and plugin.build_model is not None:
         model = _check_plugin_model(plugin.build_model(config, run.spec))
     elif is_random_init(spec):
         with zero3_init(ds_config):
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **model_kwargs(spec))
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **arguments)
     else:
-        model = load_pretrained(spec, config, ds_config, model_kwargs(spec))
+        model = load_pretrained(spec, config, ds_config, arguments)
     if spec.lora is not None:
         add_adapters(model, spec.lora, run.spec.train.seed)
     if spec.freeze or spec.train_only:
         freeze_parameters(model, spec)
-    if run.spec.train.gradient_checkpointing:
-        enable_activation_checkpointing(model, run.spec.train, ds_config)
+    if run.num_mlp_tiles > 1:
+        tile_mlps(model, run.num_mlp_tiles)
+    if run.checkpointing is not None:
+        enable_activation_checkpointing(model, run.checkpointing, run.spec.train, ds_config)
     model.train()
     return model
 
 
-def model_kwargs(spec: ModelSpec) -> dict[str, Any]:
-    """Arguments of `from_config` and `from_pretrained` other than the configuration."""
+def model_kwargs(run: ResolvedRun) -> dict[str, Any]:
+    """Arguments of `from_config` and `from_pretrained` other than the configuration. Registers an attention function
+    of ours that the run asks for. Raises UserError (EN016) where its package is missing on this host: transformers
+    would take a kernel of the Hub.
+    """
     arguments: dict[str, Any] = {}
-    if spec.attn_implementation:
-        arguments["attn_implementation"] = spec.attn_implementation
-    if spec.trust_remote_code:
+    attention = run.attn_implementation
+    package = missing_package(attention)
+    if package is not None:
+        raise user_error(
+            "EN016",
+            f"`{attention}` needs the package `{package}`, which is not installed here",
+            key="model.attn_implementation",
+            fix="install it on every host, or take `sdpa`",
+        )
+    if attention == sdpa_varlen.NAME:
+        sdpa_varlen.register_attention()
+    if attention:
+        arguments["attn_implementation"] = attention
+    if run.spec.model.trust_remote_code:
         arguments["trust_remote_code"] = True
     return arguments
 

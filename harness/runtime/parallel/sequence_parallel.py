@@ -20,7 +20,7 @@ from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
 from harness.runtime.user_errors import user_error
 
 AttentionFunction = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
-SUPPORTED_ATTENTION = ("sdpa", "flash_attention_2", "flash_attention_3")
+SUPPORTED_ATTENTION = ("sdpa", "sdpa_varlen", "flash_attention_2", "flash_attention_3")
 
 
 def init_sequence_groups(size: int) -> Any:

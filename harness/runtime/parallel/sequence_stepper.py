@@ -14,6 +14,7 @@ from harness.patches.chunked_loss import ChunkedHead
 from harness.runtime.distributed import Distributed
 from harness.runtime.engine_protocol import Engine
 from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch, copy_to_device
+from harness.runtime.models.packed_attention import PackedAttention
 from harness.runtime.parallel.sequence_parallel import UlyssesAttention, is_packed, split_sequence
 from harness.runtime.step_timer import StepTimer
 from harness.runtime.topology import Topology
@@ -23,7 +24,8 @@ from harness.runtime.user_errors import user_error
 class SequenceParallelStepper:
     """A model whose rows are split over a sequence group by the `attention` that was installed in it.
 
-    `head` computes the loss in chunks; `eval_needs_logits`: not in an evaluation.
+    `head` computes the loss in chunks; `eval_needs_logits`: not in an evaluation. `packed_attention`, on each rank's
+    share of the heads, takes the borders of packed documents in whole rows.
     """
 
     def __init__(
@@ -33,11 +35,13 @@ class SequenceParallelStepper:
         topology: Topology,
         attention: UlyssesAttention,
         head: ChunkedHead | None = None,
+        packed_attention: PackedAttention | None = None,
         *,
         eval_needs_logits: bool = False,
     ) -> None:
         self._engine, self._device, self._topology = engine, distributed.device, topology
         self._attention, self._head, self._eval_head = attention, head, None if eval_needs_logits else head
+        self._packed_attention = packed_attention
         # DeepSpeed adds gradients up over a sequence group, but at stage 3 averages them.
         self._gradient_factor = topology.sequence_parallel_size if engine.zero_optimization_stage() == 3 else 1
         self._layers_are_known = False
@@ -66,6 +70,9 @@ class SequenceParallelStepper:
         parts = split_sequence(batch, self._topology.sequence_parallel_size, self._topology.sequence_parallel_rank)
         ids, positions, labels = (copy_to_device(part, self._device) for part in parts)
         self._attention.start_forward(positions, packed=is_packed(batch))
+        if self._packed_attention is not None:
+            length, size = batch.input_ids.shape[1], self._topology.sequence_parallel_size
+            self._packed_attention.start_forward(batch, self._device, extra=-length % size)
         if head is not None:
             head.set_shifted_labels(labels, num_items)
         logits = self._engine(input_ids=ids, position_ids=positions, use_cache=False).logits

@@ -9,7 +9,7 @@ from harness.spec.sections.section import Count, Positive, Section, WholeNumber,
 
 
 class LaunchSpec(Section):
-    """How the ranks are started."""
+    """The start of the ranks."""
 
     output_dir: str = "runs"
     """The folder of run directories; relative to the current folder."""

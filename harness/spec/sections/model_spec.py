@@ -7,6 +7,7 @@ from pydantic import Field
 
 from harness.spec.sections.section import Count, Fraction, Positive, Section, Strings
 
+AttentionKernel = Literal["eager", "sdpa", "sdpa_varlen", "flash_attention_2", "flash_attention_3", "auto"]
 Counts = Annotated[tuple[Count, ...], Field(strict=False)]
 
 
@@ -57,8 +58,10 @@ class ModelSpec(Section):
     tokenizer: str | None = None
     """A folder or Hub name, or `bytes` for the 256-byte tokenizer that needs no file. A relative path is as that of
     `name_or_path`, which is the default."""
-    attn_implementation: Literal["eager", "sdpa", "flash_attention_2"] | None = None
-    """The attention kernel, as `transformers` names it. Default: that of `transformers`."""
+    attn_implementation: AttentionKernel | None = None
+    """The attention kernel, as `transformers` names it. `sdpa_varlen`: torch's fused kernels for each document of
+    packed rows, without a mask and without a package. `auto`: by device, number format, head size, packing and what is
+    installed; `harness plan` shows which, and why. Default: that of `transformers`."""
     trust_remote_code: bool = False
     """Let `transformers` run the Python files of the model. A launch needs `--allow-local-code` for it."""
     freeze: Strings = ()

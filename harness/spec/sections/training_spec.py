@@ -8,6 +8,15 @@ from pydantic import Field
 from harness.spec.sections.section import Count, Fraction, Positive, Section
 
 
+class CheckpointingSpec(Section):
+    """The layers that recompute their activations, and those of their activations that they keep."""
+
+    every: Positive = 1
+    """Layers 0, K, 2K and so on recompute their activations; the others keep them. In a pipeline: of each stage."""
+    keep: Literal["attention"] | None = None
+    """`attention`: a layer that is recomputed keeps the output of its attention, which is then computed only once."""
+
+
 class TrainSpec(Section):
     """Steps, batch sizes, memory options and seed."""
 
@@ -21,12 +30,16 @@ class TrainSpec(Section):
     """Sequences per optimizer step, over all ranks."""
     gradient_accumulation_steps: Positive | None = None
     """Micro-batches per optimizer step. Derived when the other two and the ranks are known."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass instead of keeping them."""
+    gradient_checkpointing: bool | Literal["auto"] | CheckpointingSpec = False
+    """Recompute activations in the backward pass instead of keeping them: `true` for every layer, `{every: K}` for
+    every K-th one, `{keep: attention}` for all but the attention; `auto` for as few layers as fit the GPU."""
     gradient_checkpointing_use_reentrant: bool = False
     """With `gradient_checkpointing`: torch's older way, which runs a second backward pass inside the first."""
     offload_activations: bool = False
     """With `gradient_checkpointing`: keep the layers' inputs in host memory, by DeepSpeed's (reentrant) function."""
+    mlp_tile_size: Positive | None = None
+    """Tokens that the MLP of a layer computes at once, for long rows; it recomputes each tile in the backward pass.
+    Default: all tokens of a micro-batch."""
     torch_compile: bool = False
     """Compile the model with `torch.compile`; the first step takes minutes."""
     torch_compile_backend: str | None = None

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention kernels, and what they cannot compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.facts.attention_dropout import has_attention_dropout
+from harness.facts.packing_support import MIXES_PACKED_DOCUMENTS, SEPARATES_BY_BORDERS
+from harness.findings import Finding, Fix
+from harness.gates.registry import Context, gate
+from harness.plan.resolved_run import ATTN_IMPLEMENTATION
+from harness.plan.tuned_defaults.attention_kernel import choose_default
+from harness.plan.tuned_defaults.default_inputs import DefaultInputs
+
+_FLASH = ("flash_attention_2", "flash_attention_3")
+_MAX_HEAD_SIZE = 256
+_TO_SDPA = Fix("set `model.attn_implementation` to `sdpa`", {ATTN_IMPLEMENTATION: "sdpa"}, effect="another kernel")
+
+
+@gate("MD024", "borders-without-documents", upstream="silent", needs=("a run spec",))
+def borders_without_documents(ctx: Context) -> Iterator[Finding]:
+    """`sdpa_varlen` for rows that it does not take.
+
+    `model.attn_implementation: sdpa_varlen` with rows that are not packed, stages of a pipeline, a compiled model, or a
+    family of models that was not compared with documents by themselves.
+
+    Why: `sdpa_varlen` is causal attention inside the documents of packed rows, whose borders it gets from the data.
+    Rows that are not packed have none, and `sdpa` takes the same kernels for them. Stages of a pipeline make masks; a
+    compiled model would be compiled again for each new length. transformers makes no mask for this kernel, so that
+    layers which need more than borders (Llama-4's chunks, Gemma-2's soft cap) would compute something else: a run
+    refuses these, and families that nobody compared (run on transformers 5.24).
+
+    Example:
+        model.attn_implementation: sdpa_varlen
+        data.packing: false
+    """
+    spec, key = ctx.run.spec, ATTN_IMPLEMENTATION
+    if spec.model.attn_implementation != "sdpa_varlen":
+        return
+    model_type = (spec.model.config or {}).get("model_type") or (ctx.model.family if ctx.model else None)
+    message = None
+    if not spec.data.packing:
+        message = "`sdpa_varlen` is for packed rows, and `data.packing` is false"
+    elif ctx.pipeline_parallel_size > 1:
+        message = "`sdpa_varlen` is not built for stages of a pipeline, which make masks of their own"
+    elif spec.train.torch_compile:
+        message = "`sdpa_varlen` with `train.torch_compile` would compile the model again for each new length"
+    elif model_type and model_type not in SEPARATES_BY_BORDERS | MIXES_PACKED_DOCUMENTS:
+        message = f"models of type `{model_type}` are not known to keep packed documents apart by `sdpa_varlen`"
+    if message:
+        yield ctx.finding(message, key, fix=_TO_SDPA)
+
+
+@gate("MD025", "flash-attention-beyond-its-kernels", upstream="raises", needs=("a run spec",))
+def beyond_flash_kernels(ctx: Context) -> Iterator[Finding]:
+    """Flash attention in fp32, with heads above 256, or without the model's dropout.
+
+    `model.attn_implementation: flash_attention_2` or `flash_attention_3` without bf16, fp16 or `torch_autocast`; with
+    heads of more than 256 elements; and `flash_attention_3` for a model whose attention has dropout.
+
+    Why: The kernels of both packages take 16-bit numbers and heads of up to 256 elements, and fail on the ranks.
+    Version 3 has no dropout: transformers leaves it out with a warning, and the model trains without it (read in 5.24,
+    not run on a GPU here).
+
+    Example:
+        model.attn_implementation: flash_attention_2
+        precision.bf16: false
+    """
+    spec, key = ctx.run.spec, ATTN_IMPLEMENTATION
+    kernel = spec.model.attn_implementation
+    if kernel not in _FLASH:
+        return
+    message = None
+    if not (spec.precision.bf16 or spec.precision.fp16 or ctx.is_enabled("torch_autocast")):
+        message = f"`{kernel}` computes in bf16 or fp16, and this run trains in fp32"
+    elif ctx.model is not None and ctx.model.head_dim > _MAX_HEAD_SIZE:
+        message = f"`{kernel}` takes heads of up to {_MAX_HEAD_SIZE} elements, this model has {ctx.model.head_dim}"
+    elif kernel == "flash_attention_3" and has_attention_dropout(ctx.model_config):
+        message = f"`{kernel}` has no dropout, and the model's attention has"
+    if message:
+        yield ctx.finding(message, key, fix=_TO_SDPA)
+
+
+@gate("MD026", "attention-chosen", upstream="silent", severity="info", needs=("a run spec",))
+def attention_chosen(ctx: Context) -> Iterator[Finding]:
+    """The kernel that `model.attn_implementation: auto` stands for.
+
+    A line of information with the reason: the device of `cluster.gpu`, else of this machine, the number format, the
+    size of heads, packing and its length, and the packages that can be imported here.
+
+    Why: A launch chooses once, on the machine that it starts from, and every rank takes that kernel. What a package
+    that is missing costs is part of the reason.
+
+    Example:
+        model.attn_implementation: auto
+    """
+    choice = choose_default(DefaultInputs(ctx.run, ctx.model, None))
+    if choice is not None:
+        yield ctx.finding(
+            f"{ctx.key(ATTN_IMPLEMENTATION)} is `{choice.value}` here",
+            ATTN_IMPLEMENTATION,
+            notes=[choice.reason],
+            fix=ctx.fix_to_set(ATTN_IMPLEMENTATION, choice.value, effect="the same kernel, on every machine"),
+        )

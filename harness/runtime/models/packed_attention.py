@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hands the borders of packed documents to the attention of a model, as cumulative lengths that the host has made.
+
+`transformers` finds borders itself only in batches of one row, by reading position ids from the device in every layer.
+With `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q` and `max_length_k` its flash functions take several rows as one,
+and wait for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, cast
+from weakref import WeakSet
+
+import torch
+from transformers import PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from harness.facts.packing_support import SEPARATES_BY_BORDERS, TAKES_BORDERS
+from harness.plan.resolved_run import ResolvedRun
+from harness.runtime.micro_batch import MicroBatch, copy_to_device
+from harness.runtime.user_errors import user_error
+
+AttentionFunction = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
+
+
+class PackedAttention:
+    """An attention function of `transformers` that gets the borders of the current micro-batch with every call.
+
+    A recomputation in the backward pass gets them too, since they stay until the next forward pass.
+    """
+
+    def __init__(self, core: AttentionFunction, model: PreTrainedModel) -> None:
+        self.core = core
+        self._model = model
+        self._modules = WeakSet(model.modules())
+        self._arguments: dict[str, Any] = {}
+        self._num_calls = 0
+        self._layers_are_known = False
+
+    def start_forward(self, batch: MicroBatch, device: torch.device, *, extra: int = 0) -> None:
+        """Prepare for a forward of this micro-batch. `extra`: positions by which each of its rows is lengthened, as
+        part of its last document. Raises ValueError for borders that are none of its rows'.
+        """
+        rows, length = batch.input_ids.shape
+        borders = check_borders(batch.document_borders, rows, length)
+        if extra:
+            borders = lengthen_rows(borders, length, extra)
+        cu_seq_lens = copy_to_device(torch.tensor(borders, dtype=torch.int32), device)
+        longest = max(last - first for first, last in pairwise(borders))
+        self._num_calls = 0
+        self._arguments = {
+            "document_borders": borders,
+            "cu_seq_lens_q": cu_seq_lens,
+            "cu_seq_lens_k": cu_seq_lens,
+            "max_length_q": longest,
+            "max_length_k": longest,
+        }
+
+    def __call__(
+        self, module: torch.nn.Module, query: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The attention of a module of this model with its borders; of any other module as it was.
+
+        `query`: (rows, heads, length, head size). Raises ValueError for rows that are not those of the borders.
+        """
+        if module not in self._modules:
+            return self.core(module, query, *args, **kwargs)
+        positions = query.shape[0] * query.shape[2]
+        if not self._arguments or self._arguments["document_borders"][-1] != positions:
+            raise ValueError(f"the borders of packed documents are not those of these {positions} positions")
+        self._num_calls += 1
+        return self.core(module, query, *args, **{**kwargs, **self._arguments})
+
+    def check_layers(self) -> None:
+        """After the first forward: raises UserError (MD128) for a model with layers that did not get the borders."""
+        layers = self._model.config.get_text_config().num_hidden_layers
+        if not self._layers_are_known and self._num_calls < layers:
+            raise user_error(
+                "MD128",
+                f"{self._num_calls} of the model's {layers} layers get the borders of packed documents",
+                key="model.attn_implementation",
+                notes=("the others would attend to the documents before their own",),
+                fix="set `model.attn_implementation: sdpa`",
+            )
+        self._layers_are_known = True
+
+
+def check_borders(borders: Any, rows: int, length: int) -> tuple[int, ...]:
+    """The borders of a micro-batch. Raises ValueError unless they are integers of the host that rise from 0 to
+    rows x length, and every row begins a document.
+    """
+    if not isinstance(borders, tuple) or not all(type(border) is int for border in borders):
+        raise ValueError("the borders of packed documents are integers that the host makes with the micro-batch")
+    if not borders or borders[0] != 0 or borders[-1] != rows * length:
+        raise ValueError(f"the borders of packed documents go from 0 to the {rows * length} positions of a micro-batch")
+    if any(first >= last for first, last in pairwise(borders)):
+        raise ValueError("the borders of packed documents rise")
+    if not set(range(0, rows * length, length)) <= set(borders):
+        raise ValueError(f"a packed document goes over the end of a row of {length} positions")
+    return borders
+
+
+def lengthen_rows(borders: tuple[int, ...], length: int, extra: int) -> tuple[int, ...]:
+    """Borders of rows with `extra` positions more, as part of their last documents."""
+    return tuple(border + border // length * extra for border in borders)
+
+
+def install_packed_attention(module: torch.nn.Module, run: ResolvedRun) -> PackedAttention | None:
+    """Make the attention of an engine's model take borders; None where documents are kept apart otherwise.
+
+    Stages of a pipeline make masks of their own. With `train.torch_compile` borders are not handed over: each new
+    length would compile the model again.
+    """
+    spec, attention = run.spec, run.attn_implementation
+    if not spec.data.packing or attention not in TAKES_BORDERS or spec.train.torch_compile:
+        return None
+    if run.parallel_dims.pipeline > 1:
+        return None
+    model = cast("PreTrainedModel", module)
+    _check_model(model, attention)
+    current = ALL_ATTENTION_FUNCTIONS[attention]
+    core = current.core if isinstance(current, PackedAttention) else current
+    packed = PackedAttention(core, model)
+    ALL_ATTENTION_FUNCTIONS[attention] = packed
+    return packed
+
+
+def _check_model(model: PreTrainedModel, attention: str) -> None:
+    """Raises UserError (MD128) for a model whose layers need more than borders."""
+    config = model.config.get_text_config()
+    reason = None
+    if getattr(config, "attention_chunk_size", None):
+        reason = f"`{attention}` does not attend in chunks (`attention_chunk_size`), as this model does"
+    elif attention == "sdpa_varlen" and config.model_type not in SEPARATES_BY_BORDERS:
+        reason = f"models of type `{config.model_type}` are not known to keep packed documents apart by `{attention}`"
+    if reason:
+        raise user_error("MD128", reason, key="model.attn_implementation", fix="set `model.attn_implementation: sdpa`")

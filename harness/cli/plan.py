@@ -12,6 +12,7 @@ from harness.check import auto_plan
 from harness.check.machine_findings import check_for_plan, find_plan_device
 from harness.check.plan_report import drop_harmless_of_errors, report_plan
 from harness.cli import plan_options as options
+from harness.cli import simulation_options as simulation
 from harness.cli.console import exit_on_errors, exit_with
 from harness.cli.machine_questions import MACHINE_QUESTIONS, answer_deadline
 from harness.cli.options import HereOption, HostfileOption, SetOption, WorldSizeOption
@@ -63,10 +64,11 @@ def plan(
     calibrate: options.CalibrateOption = None,
     calibration: options.CalibrationOption = None,
     long: options.LongOption = False,
-    simulate: options.SimulateOption = False,
-    rank: options.RankOption = 0,
-    layers: options.LayersOption = None,
-    races: options.RacesOption = False,
+    simulate: simulation.SimulateOption = False,
+    rank: simulation.RankOption = 0,
+    layers: simulation.LayersOption = None,
+    races: simulation.RacesOption = False,
+    trace: simulation.TraceOption = None,
 ) -> None:
     """Estimate memory and time of a run and of its alternatives. Starts nothing and contacts no host.
 
@@ -111,16 +113,15 @@ def plan(
         rank,
         layers,
         races,
+        trace,
     )
     check_options(given)
-    answer = answer_question(given, (*MACHINE_QUESTIONS, SIMULATE))
-    if answer is not None:
+    if answer := answer_question(given, (*MACHINE_QUESTIONS, SIMULATE)):
         exit_with_answer(answer, format, write)
     raw, request = None, None
     if spec is None:
         request = given.to_request()
-        spec = auto_plan.name_of(request)
-        raw, checked = auto_plan.check_request(request)
+        spec, (raw, checked) = auto_plan.name_of(request), auto_plan.check_request(request)
     elif model is not None:
         raise usage_error("a spec and `--model` are both given", "leave the spec out")
     else:
@@ -146,5 +147,4 @@ def plan(
     report = report_plan(planned, searched, checked, request, choose_next_command(planned, searched, given, spec))
     print_report(report, checked, format, long=long, deadline=answer_deadline(planned, given))
     write_files(report, write, plot)
-    if report.code:
-        exit_with(report.code)
+    exit_with(report.code)

@@ -46,7 +46,12 @@ def check_options(options: PlanOptions) -> None:
 
 
 def _check_simulation(options: PlanOptions) -> None:
-    given = {"--rank": options.rank != 0, "--layers": options.layers is not None, "--races": options.races}
+    given = {
+        "--rank": options.rank != 0,
+        "--layers": options.layers is not None,
+        "--races": options.races,
+        "--trace": options.trace is not None,
+    }
     for option, is_given in given.items():
         if is_given and not options.simulate:
             raise usage_error(f"`{option}` is of a simulation", "add `--simulate`")
@@ -101,7 +106,7 @@ def _check_beside_spec(options: PlanOptions) -> None:
 
 def _check_files(options: PlanOptions) -> None:
     """Files that could not be written once everything is planned."""
-    for option, file in (("--write", options.write), ("--plot", options.plot)):
+    for option, file in (("--write", options.write), ("--plot", options.plot), ("--trace", options.trace)):
         if file is None:
             continue
         if not Path(file).parent.is_dir():

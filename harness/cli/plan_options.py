@@ -9,7 +9,7 @@ import typer
 
 from harness.cli.completion import complete_run
 
-_NO_SPEC, _SEARCH, _SIMULATION = "Without a spec", "Search", "Simulation"
+_NO_SPEC, _SEARCH = "Without a spec", "Search"
 _Text = str | None
 _Number = int | None
 OptionalSpec = Annotated[_Text, typer.Argument(metavar="[SPEC]", help="A run spec (YAML).", show_default=False)]
@@ -121,30 +121,4 @@ PlotOption = Annotated[
 LongOption = Annotated[
     bool,
     typer.Option("--long", help="Print every table: memory by row, parts of the step, tuned defaults, alternatives."),
-]
-SimulateOption = Annotated[
-    bool,
-    typer.Option(
-        "--simulate",
-        help="Run DeepSpeed's engine at full size on a simulated GPU, and show its bytes next to the plan's.",
-        rich_help_panel=_SIMULATION,
-    ),
-]
-RacesOption = Annotated[
-    bool, typer.Option("--races", help="With --simulate: find unordered accesses.", rich_help_panel=_SIMULATION)
-]
-RankOption = Annotated[
-    int,
-    typer.Option(
-        "--rank", metavar="N", help="With --simulate: the rank.", show_default=True, rich_help_panel=_SIMULATION
-    ),
-]
-LayersOption = Annotated[
-    _Number,
-    typer.Option(
-        "--layers",
-        metavar="K",
-        help="With --simulate: K layers and half as many, extrapolated to the model's.",
-        rich_help_panel=_SIMULATION,
-    ),
 ]

@@ -58,6 +58,7 @@ class PlanOptions:
     rank: int = 0
     layers: int | None = None
     races: bool = False
+    trace: str | None = None
 
     def to_request(self, *, needs_gpus: bool = True) -> PlanRequest:
         """The run of a few words. Raises UserError where the words are too few; `needs_gpus` False: one GPU where no

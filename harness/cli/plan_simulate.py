@@ -13,16 +13,20 @@ from harness.check.machine_findings import check_for_plan, find_plan_device
 from harness.cli.console import exit_on_errors, log_to_stderr
 from harness.cli.plan_questions import Answer, PlanOptions, Question
 from harness.errors import ExitCode
+from harness.file_io import write_output_file
 from harness.hostinfo import machine
 from harness.launching.programs.simulation import simulate_rank
 from harness.plan.memory_estimate import MemoryEstimate
 from harness.plan.plan_usage import usage_error
 from harness.plan.planner import Plan, make_plan
-from harness.plan.simulation.comparison import compare_simulation
+from harness.plan.simulation.comparison import compare_rank
 from harness.plan.simulation.layer_extrapolation import extrapolate_layers
-from harness.plan.simulation.request import build_request, fewest_layers
+from harness.plan.simulation.request import build_request, configuration_of, fewest_layers
+from harness.plan.simulation.simulated_time import compare_time
 from harness.render.ds_config import render_ds_config
+from harness.views.plan_simulated_time import NO_CLOCK
 from harness.views.plan_simulation import SimulationView, render_simulation, simulation_as_dict
+from harness.views.simulation_trace import render_trace
 from harness.views.style import style_for
 
 
@@ -36,12 +40,16 @@ def _answer_simulate(options: PlanOptions) -> Answer:
     if run.kind != "spec":
         raise usage_error("a DeepSpeed JSON names no model", "give a run spec; `harness adopt` makes one")
     plan = make_plan(run, Path.cwd(), find_plan_device(here=options.here), with_alternatives=False)
+    configuration_of(plan, Path.cwd())
     if plan.memory is None or plan.settings is None or plan.memory.pooled:
         fix = "name a GPU in `cluster.gpu`, and the ranks" if plan.memory is not None else "see `harness plan`"
         raise usage_error("there is no plan for a GPU to compare with", fix)
     result, is_kept, pair = _simulate(options, plan, plan.memory, render_ds_config(plan.run).config)
-    comparison = compare_simulation(plan.memory, plan.settings, result)
-    view = SimulationView(plan, result, comparison, options.rank, _versions(), is_kept, pair)
+    comparison = compare_rank(plan, options.rank, result)
+    time = compare_time(plan, result)
+    view = SimulationView(plan, result, comparison, options.rank, _versions(), is_kept, pair, time)
+    if options.trace is not None:
+        _write_trace(options.trace, view)
     width = shutil.get_terminal_size((110, 24)).columns
     code = ExitCode.OK if result["failed"] is None and not result.get("races") else ExitCode.FINDINGS
     return Answer(render_simulation(view, style_for(sys.stdout), width), simulation_as_dict(view), code)
@@ -51,7 +59,10 @@ def _simulate(
     options: PlanOptions, plan: Plan, memory: MemoryEstimate, ds_config: Mapping[str, Any]
 ) -> tuple[dict[str, Any], bool, tuple[int, int] | None]:
     """The result, whether it was kept from before, and the numbers of layers that it was extrapolated from."""
-    whole = build_request(plan, ds_config, Path.cwd(), rank=options.rank, races=options.races)
+    wanted: dict[str, Any] = {"rank": options.rank, "races": options.races, "trace": options.trace is not None}
+    whole = build_request(plan, ds_config, Path.cwd(), **wanted)
+    if options.trace is not None and whole.body["rates"] is None:
+        raise usage_error(f"there is no step to trace: {NO_CLOCK}", "leave `--trace` out")
     layers = options.layers
     if layers is None or layers == whole.layers:
         result, is_kept = simulate_rank(whole, _print_progress)
@@ -61,13 +72,25 @@ def _simulate(
         fix = f"give `--layers` a number from {fewest} to {whole.layers}, or leave it out"
         raise usage_error(f"{layers} layers are too few to extrapolate from: so many are gathered at once", fix)
     pair = (layers // 2, layers)
-    requests = [
-        build_request(plan, ds_config, Path.cwd(), rank=options.rank, layers=count, races=options.races)
-        for count in pair
-    ]
+    requests = [build_request(plan, ds_config, Path.cwd(), layers=count, **wanted) for count in pair]
     (small, is_small_kept), (large, is_large_kept) = (simulate_rank(request, _print_progress) for request in requests)
     rounding = sum(item.bytes for item in memory.items_of("host") if item.kind == "rounding")
     return extrapolate_layers(small, large, (*pair, whole.layers), rounding), is_small_kept and is_large_kept, pair
+
+
+def _write_trace(file: str, view: SimulationView) -> None:
+    """The trace of the last step, with a line on stderr. A simulation that ran out of memory has none."""
+    clock = view.result.get("clock")
+    if not clock:
+        print(f"{file} was not written: the simulation did not come to the end of a step.", file=sys.stderr)
+        return
+    layers = f", {view.extrapolated_from[1]} layers" if view.extrapolated_from is not None else ""
+    try:
+        write_output_file(Path(file), render_trace(clock["trace"], f"{view.plan.run.name}, rank {view.rank}{layers}"))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise usage_error(f"`{file}` cannot be written: {reason}", "name a file in a folder that exists") from None
+    print(f"Wrote {file}. Open it at https://ui.perfetto.dev", file=sys.stderr)
 
 
 def _print_progress(text: str) -> None:

@@ -79,7 +79,7 @@ def render_summary(
     diagnosis: Diagnosis | None = None,
     width: int = 120,
 ) -> str:
-    """How the run ended in ten lines: for a failure its cause and the change, then losses, speed, memory against the
+    """The end of a run in ten lines: for a failure its cause and the change, then losses, speed, memory against the
     plan, why it is slow, what is kept where, and the command that comes next. The sample comes on top of them.
     """
     figures, verdict = summarise_run(record), outcome.verdict

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from harness.check.cheapest_machine import CheapestMachine, MachineRow
-from harness.plan.alternatives import describe_checkpointing, title_of
+from harness.plan.alternatives import title_of
+from harness.plan.checkpointed_layers import describe_checkpointing
 from harness.plan.cost_range import CostRange, check_deadline
 from harness.plan.plan_settings import PlanSettings
 from harness.units import format_bytes, format_count

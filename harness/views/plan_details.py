@@ -114,7 +114,7 @@ def _render_time(plan: Plan, style: Style, width: int) -> str:
     time = plan.time
     if time is None or plan.fit.fits is False:
         return ""
-    parts = ", ".join(_format_time_part(part) for part in time.parts)
+    parts = ", ".join(format_time_part(part) for part in time.parts)
     lines = textwrap.wrap(parts, max(40, width - 11), break_on_hyphens=False)
     if time.fixed_seconds > 0.01 * time.seconds:
         share, half = time.fixed_seconds / time.seconds, format_count(time.break_even_tokens)
@@ -130,7 +130,8 @@ def _render_time(plan: Plan, style: Style, width: int) -> str:
     )
 
 
-def _format_time_part(part: TimePart) -> str:
+def format_time_part(part: TimePart) -> str:
+    """`PCIe 5.5 s (3.1 s not hidden)`."""
     hidden = "" if part.exposed == part.seconds else f" ({format_seconds(part.exposed)} not hidden)"
     return f"{part.name} {format_seconds(part.seconds)}{hidden}"
 

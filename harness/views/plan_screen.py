@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from harness.check.plan_report import PlanReport
 from harness.plan.alternatives import Alternative, title_of
+from harness.plan.checkpointed_layers import describe_checkpointing
 from harness.plan.cost_range import CostRange
 from harness.plan.memory_estimate import MemoryEstimate
 from harness.plan.memory_items import Phase
@@ -128,7 +129,7 @@ def _name_as_terms(settings: PlanSettings) -> str:
         ("sequence", settings.sequence_parallel_size),
     )
     parts = [*title_of(settings).split(", "), *(f"{name} {size}" for name, size in sizes if size > 1)]
-    checkpointing = "checkpointing" if settings.checkpointing else "no checkpointing"
+    checkpointing = describe_checkpointing(settings, "checkpointing")
     terms = [*parts, f"micro-batch {settings.micro_batch}", checkpointing]
     return ", ".join(term.replace(" ", _IN_TERM) for term in terms)
 
@@ -274,7 +275,7 @@ def _format_speed(plan: Plan) -> list[str]:
 
 
 def _format_unknown_inputs(plan: Plan) -> list[str]:
-    """What the range is wide for, and what measures it; nothing where no input that decides the step is assumed."""
+    """The reasons for a wide range, and what measures them; nothing where no input that decides the step is assumed."""
     unknown = unknown_inputs(plan)
     if not unknown:
         return []
@@ -331,7 +332,11 @@ def _format_cost(cost: CostRange | None) -> str:
 def _format_warnings(report: PlanReport, style: Style, width: int) -> list[str]:
     """A few, in a sentence each; a plan that does not fit has said so above."""
     elsewhere = (*INPUT_FINDINGS, "MM005")
-    warnings = [finding for finding in report.findings if finding.severity != "info" and finding.gate not in elsewhere]
+    warnings = [
+        finding
+        for finding in report.findings
+        if (finding.severity != "info" or finding.gate == "MM019") and finding.gate not in elsewhere
+    ]
     lines = []
     for finding in warnings[:_MAX_WARNINGS]:
         head = f"{finding.severity}[{finding.gate}]"

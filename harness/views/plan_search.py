@@ -10,6 +10,7 @@ from harness.check.auto_plan import MinGpusResult, SearchResult
 from harness.check.plan_report import PlanReport
 from harness.plan.alternatives import Alternative
 from harness.plan.bare_count import ModelStates
+from harness.plan.checkpointed_layers import checkpointing_value
 from harness.plan.plan_json import plan_json
 from harness.plan.settings_search import filter_fitting
 from harness.plan.way_out import WayOut
@@ -70,7 +71,7 @@ def alternative_as_dict(alternative: Alternative | None) -> dict[str, Any]:
         "offload_param": s.param_device,
         "micro_batch": s.micro_batch,
         "gradient_accumulation_steps": s.accumulation,
-        "gradient_checkpointing": s.checkpointing,
+        "gradient_checkpointing": checkpointing_value(s),
         "tensor_parallel_size": s.tensor_parallel_size,
         "pipeline_parallel_size": s.pipeline_parallel_size,
         "sequence_parallel_size": s.sequence_parallel_size,

@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 
 from harness.plan.planner import Plan
 from harness.plan.simulation.comparison import PhaseRow, SimulationComparison
+from harness.plan.simulation.simulated_time import TimeComparison
 from harness.units import format_bytes, format_count, format_seconds, pluralize
+from harness.views.checkpoint_traffic import describe_checkpoint
 from harness.views.plan_lines import cut_text, wrap_lines
+from harness.views.plan_simulated_time import render_simulated_time, simulated_time_as_dict
 from harness.views.style import Style
 
 _GIB = 1 << 30
@@ -40,6 +43,7 @@ class SimulationView(NamedTuple):
     versions: str
     is_kept: bool = False
     extrapolated_from: tuple[int, int] | None = None
+    time: TimeComparison | None = None
 
 
 def render_simulation(view: SimulationView, style: Style, width: int = 100) -> str:
@@ -49,7 +53,7 @@ def render_simulation(view: SimulationView, style: Style, width: int = 100) -> s
         blocks.append(style.paint(_NOT_STRAIGHT, "yellow"))
     if view.result["failed"] is not None:
         blocks.append(_failure(view.result["failed"], style, width))
-    blocks += [_group_tables(view, style, width), _traffic(view, width)]
+    blocks += [_group_tables(view, style, width), _time(view, style, width), _traffic(view, width)]
     exceeded = view.result["host_exceeded"]
     if exceeded is not None:
         blocks.append(_host_exceeded(exceeded, style, width))
@@ -61,13 +65,14 @@ def render_simulation(view: SimulationView, style: Style, width: int = 100) -> s
 
 def simulation_as_dict(view: SimulationView) -> dict[str, Any]:
     """Values for programs; bytes a rank."""
-    result = {key: value for key, value in view.result.items() if key not in ("event", "collective_order")}
+    result = {key: value for key, value in view.result.items() if key not in ("event", "collective_order", "clock")}
     return {
         "rank": view.rank,
         "versions": view.versions,
         "extrapolated_from_layers": view.extrapolated_from,
         "phases": [{**asdict(row), "lines": dict(row.lines), "differs": row.differs} for row in view.comparison.phases],
         "groups": [asdict(row) for row in view.comparison.groups],
+        "time": simulated_time_as_dict(view.time),
         "simulation": result,
     }
 
@@ -126,6 +131,11 @@ def _group_tables(view: SimulationView, style: Style, width: int) -> str:
     return "\n\n".join(blocks)
 
 
+def _time(view: SimulationView, style: Style, width: int) -> str:
+    """Nothing for a simulation that did not come to the end of a step."""
+    return "" if view.result["failed"] is not None else render_simulated_time(view.time, style, width)
+
+
 def _traffic(view: SimulationView, width: int) -> str:
     """Of the second step, whose micro-batches are like all that follow: both steps, halved."""
     lines = []
@@ -144,11 +154,12 @@ def _traffic(view: SimulationView, width: int) -> str:
             total = entry["on_demand"] + entry["ahead"]
             lines.append(
                 f"{phase}: {format_count(total)} parameters gathered, {entry['on_demand'] / total * 100:.0f} % of them"
-                " on demand, so that the GPU waits, the others ahead"
+                " when their layer is called, the others ahead"
             )
     disk = view.result["disk"]
     if disk:
         lines.append(f"disk: {format_bytes(disk.get('read', 0))} read, {format_bytes(disk.get('written', 0))} written")
+    lines += describe_checkpoint(view.result)
     return "\n".join(
         ["A rank moves in two steps of two micro-batches:", *wrap_lines([f"  {line}" for line in lines], width)]
     )

@@ -191,7 +191,7 @@ class Screen:
             self._print_note(f"{who} failed after that; {'its' if len(others) == 1 else 'their'} output is in the log")
 
     def _clean(self, line: str) -> str:
-        """What a terminal would show of a rank's line: the last state of a bar, colours, and no other control."""
+        """A rank's line as a terminal would show it: the last state of a bar, colours, and no other control."""
         if self._mode == "json":
             return line
         return escape_line(line.rstrip("\r").rpartition("\r")[2], colour=self._style.colour)

@@ -26,6 +26,7 @@ BUILDERS = {
     "fused_adam": "FusedAdamBuilder",
     "fused_lamb": "FusedLambBuilder",
     "fused_lion": "FusedLionBuilder",
+    "quantizer": "QuantizerBuilder",
     "pin_memory": "PinMemoryBuilder",
     "async_io": "AsyncIOBuilder",
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -21,6 +22,7 @@ def main() -> int:
     from harness.interpreter import remove_repeated_root
 
     remove_repeated_root()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is under way is undone
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # libraries print to stdout, too
 
@@ -36,6 +38,7 @@ def main() -> int:
         result = run_request(body, request.parent, lambda text: write_event("progress", text=text))
         if not body.get("order"):
             del result["collective_order"], result["collective_callers"]
+            result.get("checkpoint", {}).pop("details", None)
         write_event("result", **result)
     except SimulationUnavailableError as error:
         write_event("unavailable", reason=str(error))
@@ -45,7 +48,9 @@ def main() -> int:
     return 0
 
 
-def run_request(body: dict[str, Any], folder: Path, on_progress: Any) -> dict[str, Any]:
+def run_request(
+    body: dict[str, Any], folder: Path, on_progress: Any, observers: tuple[Any, ...] = ()
+) -> dict[str, Any]:
     """The result of a request; NVMe folders are below `folder`, where DeepSpeed makes empty ones."""
     os.environ.pop("DS_ACCELERATOR", None)
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -56,6 +61,7 @@ def run_request(body: dict[str, Any], folder: Path, on_progress: Any) -> dict[st
     on_progress("importing torch and DeepSpeed")
     import_deepspeed("auto")
     from harness.plan.resolved_run import ResolvedRun
+    from harness.plan.simulation.clock_rates import ClockRates
     from harness.runtime.simulation.device import SimulatedRank
     from harness.runtime.simulation.simulated_run import SimulationRequest, deny_writes, simulate
 
@@ -74,8 +80,11 @@ def run_request(body: dict[str, Any], folder: Path, on_progress: Any) -> dict[st
         body["capacity"],
         with_races=bool(body.get("races")),
         with_evaluation=body.get("with_evaluation", True),
+        rates=ClockRates.from_json(body["rates"]) if body.get("rates") else None,
+        with_trace=bool(body.get("trace")),
+        folder=folder / "checkpoint" if body.get("with_checkpoint", True) else None,
     )
-    return simulate(request, on_progress)
+    return simulate(request, on_progress, observers)
 
 
 if __name__ == "__main__":

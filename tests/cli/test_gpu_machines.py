@@ -29,6 +29,7 @@ train: {max_steps: 2, per_device_train_batch_size: 1}
 optimizer: {type: adamw}
 """
 IN_HOST_MEMORY = "zero: {stage: 3, offload_optimizer: {device: cpu}}\n"
+QUANTIZED = IN_HOST_MEMORY + "deepspeed: {zero_optimization: {zero_quantized_weights: true}}\n"
 ON_NVME = "zero: {stage: 3, offload_optimizer: {device: nvme, nvme_path: .}}\n"
 SLICE = cuda_torch(1, "NVIDIA H200 MIG 1g.18gb")
 
@@ -59,6 +60,7 @@ MACHINES = {
     "no CUDA toolkit, Adam in host memory": Machine(nvcc=None),
     "no CUDA toolkit, Adam on the GPU": Machine(nvcc=None, spec=""),
     "no CUDA toolkit, offload to nvme": Machine(nvcc=None, spec=ON_NVME),
+    "no CUDA toolkit, quantized weights": Machine(nvcc=None, spec=QUANTIZED),
     "toolkit of another CUDA": Machine(nvcc="12.4", spec=""),
     "MIG, one rank": Machine(SLICE, 8),
     "MIG, two ranks": Machine(SLICE, 8, ranks=2),

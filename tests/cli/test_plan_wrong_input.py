@@ -85,6 +85,19 @@ CASES = (
     ("small.yaml --min-gpus", "a spec and `--min-gpus` are both given", "leave the spec out"),
     ("small.yaml --params 7e9", "a spec and `--params` are both given", "leave `--params` out"),
     ("small.yaml --write run.yaml", "there is nothing to write", "add `--search`"),
+    ("small.yaml --trace step.json", "`--trace` is of a simulation", "add `--simulate`"),
+    ("small.yaml --simulate --trace empty", "`--trace empty` is a folder", "name a file in it"),
+    (
+        "small.yaml --simulate --trace no-folder/step.json",
+        "`--trace no-folder/step.json`: there is no such folder",
+        "a folder that exists",
+    ),
+    (
+        "small.yaml --simulate --trace step.json --set parallel.pipeline_parallel_size=2 --set zero.stage=1"
+        " --set train.gradient_accumulation_steps=8",
+        "there is no step to trace",
+        "leave `--trace` out",
+    ),
     ("small.yaml --world-size 0", "'--world-size'", "Try"),
     ("small.yaml --hostfile no-hosts", "hostfile `no-hosts` cannot be read", "an existing hostfile"),
     ("no-file.yaml", "`no-file.yaml` cannot be read", "check the path"),

@@ -40,7 +40,7 @@ def test_a_completed_run_is_told_in_ten_lines(tmp_path: Path) -> None:
         "unigram entropy 7.200",
         "MFU 3",
         "optimizer 33%",
-        "GPU 33.00 GiB (planned 36.14 GiB)",
+        "GPU 33.00 GiB (planned 36.47 GiB)",
     ):
         assert expected in text
     assert "the optimizer on the CPU: 33% of the step; try without `zero.offload_optimizer`; the plan: a step" in text

@@ -6,6 +6,7 @@ A child is a `harness` command, a module or a file of `harness.workers`. This mo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ from harness.launching.process.processes import die_with_parent, find_run_proces
 
 _EXIT_TIMEOUT_SECONDS = 60.0
 _SECOND_SIGNAL_SECONDS = 0.5
+_UNDO_SECONDS = 2.0
 _NO_RUN = Path("/nonexistent")
 """No run directory: only the session identifies the child's processes."""
 
@@ -126,7 +128,7 @@ def read_child_lines(
     timeout: float,
 ) -> list[dict[str, Any]]:
     """Run a child to its end, or kill it after `timeout`; `on_line` gets each JSON object of its stdout at once.
-    SIGTERM ends it with this thread.
+    SIGTERM ends it with this thread, and SIGKILL where it takes long to remove what it made.
     """
     objects: list[dict[str, Any]] = []
     with subprocess.Popen(  # noqa: S603
@@ -148,6 +150,9 @@ def read_child_lines(
                     on_line(body)
         except BaseException:
             child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_UNDO_SECONDS)
+            child.kill()
             raise
         finally:
             timer.cancel()

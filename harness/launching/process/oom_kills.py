@@ -14,7 +14,7 @@ from pathlib import Path
 VMSTAT = Path("/proc/vmstat")
 _OOM_KILL = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _WINDOW_SECONDS = 30.0
-"""How long before its end the kernel may have chosen a process: freeing the memory of a large rank takes seconds."""
+"""The kernel may have chosen a process so long before its end: freeing the memory of a large rank takes seconds."""
 
 
 def read_oom_kills() -> int | None:

@@ -26,7 +26,7 @@ from harness.plan.simulation.request import SimulationRequest
 TIMEOUT_SECONDS = 3600.0
 _PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "peft")
 _MAX_ANSWER = 64 << 20
-_SOURCES = ("runtime", "patches", "workers")
+_SOURCES = ("facts", "patches", "plan", "runtime", "workers")
 
 
 def simulate_rank(

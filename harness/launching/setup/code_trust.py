@@ -30,7 +30,7 @@ class AllowedCode(NamedTuple):
 
 
 def verify_code_allowed(spec: RunSpec, folder: Path, *, allow_local_code: bool) -> AllowedCode:
-    """What the spec chooses to run; relative paths start at `folder`.
+    """The code that the spec chooses to run; relative paths start at `folder`.
 
     Raises UserError (MD157 not allowed, MD158 a plug-in that cannot be read).
     """

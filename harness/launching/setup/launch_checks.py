@@ -46,7 +46,7 @@ def check_launch(
         *_check_variable_names(run),
     ]
     local_ranks = _local_rank_count(run, local_host, node_rank)
-    missing = find_missing_software(run.spec.model, run.spec.telemetry, run.spec.launch.env)
+    missing = find_missing_software(run.spec.model, run.spec.data, run.spec.telemetry, run.spec.launch.env)
     findings += [f for f in missing if local_ranks is not None or f.gate == "MD154"]
     findings += [
         *device_checks.check_device_ids(local_host, local_ranks),

@@ -42,7 +42,7 @@ class LaunchObserver(Protocol):
         """The launcher has started."""
 
     def on_start_up(self, activity: str) -> None:
-        """What the ranks do before their first step; called when that changes, with an empty text once they train."""
+        """The ranks do this before their first step; called when that changes, with an empty text once they train."""
 
     def on_output(self, line: str) -> None:
         """A line of the launcher or of a rank."""

@@ -49,7 +49,7 @@ class RunTarget:
     allowed_changes: tuple[str, ...] = ()
     """Keys of the spec that may differ from the checkpoint's (`--allow-change`)."""
     allowed_code: AllowedCode = field(default_factory=AllowedCode)
-    """What `--allow-local-code` allowed."""
+    """The code that `--allow-local-code` allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class LaunchPlan:
     accelerated: bool | None = None
     """True if ranks have accelerators; None where the hosts were not surveyed."""
     allowed_code: tuple[str, ...] = ()
-    """What `--allow-local-code` allowed, a sentence for each."""
+    """The code that `--allow-local-code` allowed, a sentence for each."""
 
     def for_attempt(self, attempt: int, resume: Path | None, port: int) -> LaunchPlan:
         """The plan of attempt number `attempt` in the same run directory; it resumes from `resume`."""

@@ -249,7 +249,7 @@ def _find_other_obstacles(request: LaunchRequest, run: ResolvedRun, local_host: 
     """The packages and the folder of `--resume` that a rejected launch lacks, too: one pass tells all mistakes."""
     findings: list[Finding] = []
     if is_local(run, local_host):
-        findings += find_missing_software(run.spec.model, run.spec.telemetry, run.spec.launch.env)
+        findings += find_missing_software(run.spec.model, run.spec.data, run.spec.telemetry, run.spec.launch.env)
     if request.dry_run:
         findings = soften_for_dry_run(findings, has_local_ranks=True)
     if request.resume not in ("never", "auto"):

@@ -15,7 +15,7 @@ from harness.launching.setup.environment import Variable
 
 SECRETS_FILE = "secrets.json"
 EXACT_FILES = ("spec.resolved.json", "ds_config.json")
-"""What the ranks read and hosts compare, written as it is. The first is made without the secrets."""
+"""The ranks read these and hosts compare them: they are written as they are. The first is made without the secrets."""
 _MIN_LENGTH = 5
 """A shorter value is not searched for in texts: it may be any word of them."""
 

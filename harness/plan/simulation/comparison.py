@@ -8,13 +8,14 @@ process, which no simulation has.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from harness.plan.memory_estimate import ITEM_GROUPS, MemoryEstimate
-from harness.plan.memory_items import Phase, Tier
+from harness.plan.memory_estimate import ITEM_GROUPS, MemoryEstimate, estimate_memory
+from harness.plan.memory_items import MemoryItem, Phase, Tier
 from harness.plan.plan_settings import PlanSettings
+from harness.plan.planner import Plan
 
 _DEVICES: tuple[tuple[Tier, str], ...] = (("gpu", "cuda"), ("host", "cpu"))
 _SIMULATED_PHASES: Mapping[Phase, tuple[str, ...]] = {
@@ -22,7 +23,10 @@ _SIMULATED_PHASES: Mapping[Phase, tuple[str, ...]] = {
     "forward": ("forward",),
     "backward": ("backward",),
     "step": ("first step", "step"),
+    "save": ("save",),
+    "resume": ("resume",),
 }
+_PHASE_NAMES: Mapping[str, Phase] = {name: name for name in _SIMULATED_PHASES}
 GROUP_OF_LINE: tuple[tuple[str, str | None, str], ...] = (
     (r"^rounding of page-locked", None, "buffers and temporaries"),
     (
@@ -32,6 +36,7 @@ GROUP_OF_LINE: tuple[tuple[str, str | None, str], ...] = (
     ),
     (r"_setup_for_real_optimizer|cast_when_stepped|cpu_offload_single_grad|host_gradients", "cpu", "gradients"),
     (r"swap_tensor|swap_buffer|nvme_", None, "buffers and temporaries"),
+    (r"runtime/checkpoint/|checkpoint/utils|simulated_save", None, "buffers and temporaries"),
     (r"_create_fp32_partitions|single_partition_of_fp32|fp32_groups_flat|_link_all_hp_params", None, "masters"),
     (
         r"(cpu|fused)_adam\.py|lion|adagrad|muon|torch/optim|initialize_optimizer_states|_init_group",
@@ -51,7 +56,11 @@ GROUP_OF_LINE: tuple[tuple[str, str | None, str], ...] = (
     ),
     (r"stage_1_and_2\.py.* __init__", "cuda", "parameters"),
     (r"stage3\.py|stage_1_and_2\.py|bf16_optimizer\.py", None, "gradients"),
-    (r"transformers/|zero/linear\.py|autograd|sequence_parallel|activation_checkpointing", None, "activations"),
+    (
+        r"transformers/|zero/linear\.py|autograd|sequence_parallel|activation_checkpointing|models/(kept_att|tiled)",
+        None,
+        "activations",
+    ),
 )
 """(pattern of a line, device or any, group): the first that matches. Of DeepSpeed 0.19.8."""
 ROUNDING = "rounding of page-locked memory"
@@ -68,47 +77,29 @@ def is_different(planned: int, simulated: int) -> bool:
 
 
 class NamedDifference(NamedTuple):
-    """A reason why plan and simulation differ: tier, phases, `more` or `less` planned, and where it comes from."""
+    """A reason why plan and simulation differ: the simulation is that of other settings. `simulated_as` changes the
+    plan's, or returns None where it does not apply. A phase has this reason only where the plan of those settings
+    agrees with the simulation.
+    """
 
     tier: Tier
-    phases: tuple[Phase, ...]
-    planned: str
-    applies: Callable[[PlanSettings], bool]
+    simulated_as: Callable[[PlanSettings], PlanSettings | None]
     words: str
+
+
+def _with_one_document_a_row(settings: PlanSettings) -> PlanSettings | None:
+    is_spread = settings.packing and settings.sequence_parallel_size > 1
+    return replace(settings, packing=False) if is_spread and settings.attention == "sdpa" else None
 
 
 NAMED_DIFFERENCES: tuple[NamedDifference, ...] = (
     NamedDifference(
         "gpu",
-        ("forward", "backward"),
-        "more",
-        lambda settings: settings.stage == 3,
-        "the plan adds layers gathered ahead, the loss, the bucket's copy and the largest gradient as if they met;"
-        " in the engine the loss meets the head alone (runtime/zero/partitioned_param_coordinator.py"
-        " `_fetch_sub_module_impl`)",
-    ),
-    NamedDifference(
-        "gpu",
-        ("load",),
-        "less",
-        lambda settings: settings.stage in (1, 2),
-        "DeepSpeed flattens the weights on the GPU where it has room, and the plan in host memory"
-        " (runtime/zero/stage_1_and_2.py, `available_memory`)",
-    ),
-    NamedDifference(
-        "host",
-        ("load",),
-        "more",
-        lambda settings: settings.stage in (1, 2),
-        "the same: the flat copy of the weights is on the GPU (runtime/zero/stage_1_and_2.py)",
-    ),
-    NamedDifference(
-        "gpu",
-        ("forward", "backward"),
-        "more",
-        lambda settings: settings.stage in (1, 2),
-        "the plan adds the bucket and the largest gradient to the loss; they meet the layers alone"
-        " (runtime/zero/stage_1_and_2.py `reduce_independent_p_g_buckets_and_remove_grads`)",
+        _with_one_document_a_row,
+        "whether a row holds several documents is a value of its positions, and a simulation has no values: with"
+        " Ulysses the plan counts the mask of whole rows, and the simulation has none"
+        " (harness/runtime/parallel/sequence_parallel.py `is_packed`; DeepSpeed 0.19.8 passes a mask on,"
+        " runtime/sequence_parallel/ulysses_sp.py:265)",
     ),
 )
 """All differences of more than 2 % over the large recipes: `benchmarks/simulate.py`."""
@@ -152,17 +143,37 @@ class SimulationComparison:
     peak_phase: Mapping[Tier, str] = field(default_factory=dict)
 
 
+def compare_rank(plan: Plan, rank: int, result: Mapping[str, Any]) -> SimulationComparison:
+    """The plan of one rank next to the worker's peaks. Raises ValueError for a plan without memory."""
+    if plan.model is None or plan.settings is None or plan.memory is None:
+        raise ValueError("the plan has no memory")
+    if plan.async_offload is not None:
+        return compare_simulation(plan.memory, result)
+    index = rank // plan.settings.tensor_parallel_size % plan.settings.zero_world_size
+    settings = replace(plan.settings, rank=index)
+    named = []
+    for difference in NAMED_DIFFERENCES:
+        simulated_as = difference.simulated_as(settings)
+        if simulated_as is not None:
+            named.append((difference, estimate_memory(plan.model, simulated_as, plan.device)))
+    return compare_simulation(estimate_memory(plan.model, settings, plan.device), result, named)
+
+
 def compare_simulation(
-    memory: MemoryEstimate, settings: PlanSettings, result: Mapping[str, Any]
+    memory: MemoryEstimate,
+    result: Mapping[str, Any],
+    named: Sequence[tuple[NamedDifference, MemoryEstimate]] = (),
 ) -> SimulationComparison:
-    """The plan's rows next to the worker's peaks."""
+    """The plan's rows next to the worker's peaks. `named`: differences that may be there, each with the plan of what
+    is simulated.
+    """
     phases: list[PhaseRow] = []
     groups: list[GroupRow] = []
     peak_phase: dict[Tier, str] = {}
     for tier, device in _DEVICES:
         rows = [_phase_row(memory, result["peaks"], tier, device, phase) for phase in _SIMULATED_PHASES]
         rows.append(_evaluation_row(result["peaks"], tier, device))
-        known = [_with_reason(row, settings) for row in rows if row is not None]
+        known = [_with_reason(row, named) for row in rows if row is not None]
         phases += known
         compared = [row for row in known if row.planned is not None]
         if compared:
@@ -172,26 +183,28 @@ def compare_simulation(
     return SimulationComparison(tuple(phases), tuple(groups), peak_phase)
 
 
-def _with_reason(row: PhaseRow, settings: PlanSettings) -> PhaseRow:
-    if not row.differs or row.planned is None:
+def _with_reason(row: PhaseRow, named: Sequence[tuple[NamedDifference, MemoryEstimate]]) -> PhaseRow:
+    if not row.differs:
         return row
-    direction = "more" if row.planned > row.simulated else "less"
-    reasons = (
-        named.words
-        for named in NAMED_DIFFERENCES
-        if named.tier == row.tier
-        and row.phase in named.phases
-        and named.planned == direction
-        and named.applies(settings)
-    )
-    return replace(row, reason=next(reasons, ""))
+    for difference, memory in named:
+        planned = planned_tensors(memory, row.tier, _PHASE_NAMES[row.phase])
+        if difference.tier == row.tier and not is_different(planned, row.simulated):
+            return replace(row, reason=difference.words)
+    return row
 
 
 def planned_tensors(memory: MemoryEstimate, tier: Tier, phase: Phase) -> int:
     """Bytes a rank of the plan's rows that are tensors."""
-    return sum(
-        item.bytes for item in memory.items_of(tier) if phase in item.phases and not item.assumed and not item.shared
-    )
+    return sum(item.bytes for item in memory.items_of(tier) if _is_compared(item, phase))
+
+
+def _is_compared(item: MemoryItem, phase: str) -> bool:
+    """Is it a tensor of this rank? The copy for a save in the background stays for the next one, and the simulated
+    steps come before the first; the weights in it are those of the rank that writes them, such as rank 0.
+    """
+    if item.kind == "save":
+        return phase == "save"
+    return phase in item.phases and not item.assumed and not item.shared
 
 
 def group_of_line(line: str, device: str) -> str:
@@ -224,7 +237,7 @@ def _sorted_lines(holders: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 def _group_rows(memory: MemoryEstimate, tier: Tier, device: str, peak: PhaseRow) -> list[GroupRow]:
     planned: dict[str, int] = {}
     for item in memory.items_of(tier):
-        if peak.phase in item.phases and not item.assumed and not item.shared:
+        if _is_compared(item, peak.phase):
             group = next((name for name, kinds in ITEM_GROUPS.items() if item.kind in kinds), OTHER)
             planned[group] = planned.get(group, 0) + item.bytes
     simulated: dict[str, int] = {}

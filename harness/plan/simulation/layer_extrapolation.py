@@ -15,7 +15,7 @@ def extrapolate_layers(
     small: Mapping[str, Any], large: Mapping[str, Any], layers: tuple[int, int, int], rounding: int
 ) -> dict[str, Any]:
     """The result for `layers[2]` layers, from those of `layers[0]` and `layers[1]`, by a straight line. Bytes of a line
-    of     code that a layer makes smaller stay above 0. Failures are those of the larger one.
+    of code that a layer makes smaller stay above 0. Failures are those of the larger one.
 
     `is_straight_line` of the result is False where the lines of a peak do not add up to it: then the peaks of the two
     are different moments, and more layers are needed. Page-locked blocks are rounded to powers of two, which is no
@@ -27,10 +27,11 @@ def extrapolate_layers(
         return max(0, round(b + (b - a) * (whole - more) / (more - few)))
 
     result = {**large}
-    for key in ("peaks", "states", "collectives", "copies", "gathers", "disk"):
+    for key in ("peaks", "states", "collectives", "copies", "gathers", "disk", "checkpoint"):
         result[key] = _extend_values(
             _without_rounding(small.get(key, {})), _without_rounding(large.get(key, {})), extend
         )
+    result["clock"] = _extend_clock(small.get("clock"), large.get("clock"), (whole - more) / (more - few))
     result["is_straight_line"] = all(
         abs(sum(peak["holders"].values()) - peak["bytes"]) <= _TOLERANCE * peak["bytes"]
         for peaks in result["peaks"].values()
@@ -43,6 +44,28 @@ def extrapolate_layers(
     return result
 
 
+def _extend_clock(
+    small: Mapping[str, Any] | None, large: Mapping[str, Any] | None, factor: float
+) -> dict[str, Any] | None:
+    """Seconds of each segment by a straight line; the trace is that of the larger one. None where the steps of both are
+    not made of the same segments.
+    """
+    if small is None or large is None:
+        return None
+    pairs = list(zip(small["segments"], large["segments"], strict=False))
+    if len(small["segments"]) != len(large["segments"]) or any(a["phase"] != b["phase"] for a, b in pairs):
+        return None
+
+    def extend(a: float, b: float) -> float:
+        return max(0.0, b + (b - a) * factor)
+
+    return {**large, "segments": [{**b, **_extend_values(_numbers(a), _numbers(b), extend)} for a, b in pairs]}
+
+
+def _numbers(segment: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in segment.items() if key != "phase"}
+
+
 def _without_rounding(value: Any) -> Any:
     """The same values, and peaks without the rounding of page-locked blocks."""
     if not isinstance(value, Mapping):
@@ -53,7 +76,7 @@ def _without_rounding(value: Any) -> Any:
     return {key: _without_rounding(inner) for key, inner in value.items()}
 
 
-def _extend_values(small: Any, large: Any, extend: Callable[[float, float], int]) -> Any:
+def _extend_values(small: Any, large: Any, extend: Callable[[float, float], float]) -> Any:
     if isinstance(large, Mapping):
         other = small if isinstance(small, Mapping) else {}
         return {key: _extend_values(other.get(key, 0), value, extend) for key, value in large.items()}

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.facts.layer_keys import LAYER_KEYS, find_key, reduce_layers
 from harness.facts.model_lookup import find_configuration
 from harness.plan.plan_usage import usage_error
 from harness.plan.planner import Plan
-from harness.spec.run_spec import RunSpec
+from harness.plan.resolved_run import ResolvedRun
+from harness.plan.simulation.clock_rates import clock_rates
 
 ACCUMULATION = 2
 """Micro-batches of a simulated step: the first writes gradients, the second adds to them, and others repeat it."""
-_LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
-_PER_LAYER_KEYS = ("layer_types", "mlp_layer_types")
-_REFUSED: tuple[tuple[Callable[[RunSpec, Mapping[str, Any]], Any], str, str], ...] = (
+_REFUSED: tuple[tuple[Callable[[ResolvedRun, Mapping[str, Any]], Any], str, str], ...] = (
     (
-        lambda spec, _: spec.train.torch_compile,
+        lambda run, _: run.spec.train.torch_compile,
         "`train.torch_compile`: nothing is compiled for a GPU that is not there, and its memory would be that of"
         " the model as it is written",
         "give `--set train.torch_compile=false` to simulate it so",
@@ -31,12 +31,12 @@ _REFUSED: tuple[tuple[Callable[[RunSpec, Mapping[str, Any]], Any], str, str], ..
         "switch `compile.deepcompile` off to simulate the run without it",
     ),
     (
-        lambda spec, _: spec.model.attn_implementation == "flash_attention_2",
-        "`model.attn_implementation: flash_attention_2`: the kernels of that package read values",
-        "give `--set model.attn_implementation=sdpa`, which takes torch's own flash kernel in 16 bit",
+        lambda run, _: run.attn_implementation in ("flash_attention_2", "flash_attention_3"),
+        "flash attention of a package (`model.attn_implementation`), whose kernels read values",
+        "give `--set model.attn_implementation=sdpa`, or `sdpa_varlen` for packed rows: torch's own flash kernel",
     ),
     (
-        lambda spec, _: spec.model.trust_remote_code,
+        lambda run, _: run.spec.model.trust_remote_code,
         "`model.trust_remote_code`: code of the model's own is not run for a plan",
         "simulate a family that `transformers` has",
     ),
@@ -62,35 +62,31 @@ def build_request(
     rank: int = 0,
     layers: int | None = None,
     races: bool = False,
+    trace: bool = False,
 ) -> SimulationRequest:
-    """The request for one rank. `races`: to look for races, too. Raises UserError (MM007) for a rank or a number of
-    layers that does not exist, a model without configuration, a run whose ranks or micro-batch are unknown, and what
-    cannot be simulated.
+    """The request for one rank. `races`: to look for races, too; `trace`: with the trace of a step.
+
+    Raises UserError (MM007) for a rank or a number of layers that does not exist, a model without configuration, a run
+    whose ranks or micro-batch are unknown, and what cannot be simulated.
     """
     run, settings, memory = plan.run, plan.settings, plan.memory
     for is_so, reason, fix in _REFUSED:
-        if is_so(run.spec, ds_config):
+        if is_so(run, ds_config):
             raise usage_error(f"this run cannot be simulated with {reason}", fix)
     if settings is None or memory is None:
         raise usage_error("the run has no known ranks, micro-batch or model", "see the findings of `harness plan`")
-    config = find_configuration(run.spec.model.name_or_path, run.spec.model.config, base_dir, run.spec.model.revision)
-    if config is None:
-        name = run.spec.model.name_or_path or "the model"
-        raise usage_error(
-            f"`{name}` has no `config.json` here and is not in the catalogue",
-            "name a folder that has its `config.json`",
-        )
+    config = configuration_of(plan, base_dir)
     if not 0 <= rank < settings.world_size:
         raise usage_error(f"there is no rank {rank}", f"give `--rank` a number from 0 to {settings.world_size - 1}")
-    key = next((name for name in _LAYER_KEYS if isinstance(config.get(name), int)), None)
+    key = find_key(config, LAYER_KEYS)
     whole = int(config[key]) if key is not None else 0
     if layers is not None and (key is None or not 1 <= layers <= whole):
         raise usage_error(
             f"the model has no {layers} layers", f"give `--layers` a number from {fewest_layers(plan)} to {whole}"
         )
-    if layers is not None and key is not None:
-        config = _with_layers(config, key, layers)
-    per_host = memory.ranks_per_host
+    if layers is not None:
+        config = reduce_layers(config, layers)
+    per_host, rates = memory.ranks_per_host, clock_rates(plan)
     body = {
         "run": run.to_json(),
         "ds_config": _with_accumulation(ds_config, settings.data_parallel_size),
@@ -104,8 +100,22 @@ def build_request(
         "capacity": _capacity(plan),
         "races": races,
         "pin_memory_backend": "native" if settings.pins_natively else "torch",
+        "rates": None if rates is None else rates.to_json(),
+        "trace": trace,
     }
     return SimulationRequest(body, rank, whole, whole if layers is None else layers)
+
+
+def configuration_of(plan: Plan, base_dir: Path) -> dict[str, Any]:
+    """The fields of the model's `config.json`. Raises UserError (MM007) where there is none."""
+    model = plan.run.spec.model
+    config = find_configuration(model.name_or_path, model.config, base_dir, model.revision)
+    if config is None:
+        raise usage_error(
+            f"`{model.name_or_path or 'the model'}` has no `config.json` here and is not in the catalogue",
+            "name a folder that has its `config.json`",
+        )
+    return config
 
 
 def fewest_layers(plan: Plan) -> int:
@@ -113,14 +123,9 @@ def fewest_layers(plan: Plan) -> int:
     settings, model = plan.settings, plan.model
     if settings is None or model is None or plan.memory is None or settings.stage < 3:
         return 4
-    gathered = sum(item.bytes for item in plan.memory.items_of("gpu") if item.kind == "gathered")
+    gathered = max((item.bytes for item in plan.memory.items_of("gpu") if item.kind == "gathered"), default=0)
     layers = gathered // settings.param_bytes / max(1, model.largest_layer_parameters)
     return max(4, 2 * math.ceil(layers))
-
-
-def _with_layers(config: Mapping[str, Any], key: str, layers: int) -> dict[str, Any]:
-    cut = {name: config[name][:layers] for name in _PER_LAYER_KEYS if isinstance(config.get(name), list)}
-    return {**config, **cut, key: layers}
 
 
 def _with_accumulation(ds_config: Mapping[str, Any], data_parallel_size: int) -> dict[str, Any]:

@@ -31,10 +31,23 @@ def find_number(handle: Any) -> int | None:
     return None if entry is None else entry[1]
 
 
-def group_of(args: Any) -> str:
-    """The name of the process group among the arguments of a collective."""
+def find_group(args: Any) -> Any:
+    """The process group among the arguments of a collective, or None."""
     for value in args:
         kind: Any = value._type() if isinstance(value, torch.ScriptObject) else None
         if kind is not None and kind.name() == "ProcessGroup":
-            return str(_dist.ProcessGroup.unbox(value).group_name)
-    return ""
+            return _dist.ProcessGroup.unbox(value)
+    return None
+
+
+def group_of(args: Any) -> str:
+    """The name of the process group among the arguments of a collective."""
+    group = find_group(args)
+    return "" if group is None else str(group.group_name)
+
+
+def is_async_collective(func: Any, args: Any) -> bool:
+    """Does the caller go on before the collective is done? Then it runs on a stream of its group."""
+    names = [argument.name for argument in func._schema.arguments]
+    number = names.index("async_op") if "async_op" in names else len(args)
+    return bool(args[number] if number < len(args) else "async_op" in names)

@@ -22,6 +22,9 @@ DISK = "disk"
 class DeviceObserver:
     """Does nothing at each event."""
 
+    def on_step(self, step: int | None) -> None:
+        """An optimizer step begins, from its first micro-batch on; None: the last one has ended."""
+
     def on_op(
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, stream: str
     ) -> None:
@@ -52,6 +55,14 @@ class DeviceObserver:
 
     def on_event_wait(self, event: int, stream: str) -> None:
         """`stream` waits for an event; `HOST` for `event.synchronize()`."""
+
+    def is_event_pending(self, event: int) -> bool:  # noqa: ARG002
+        """Has the event not happened yet, by this observer's clock? The caller looks, and does not wait."""
+        return False
+
+    def is_stream_pending(self, stream: str) -> bool:  # noqa: ARG002
+        """Has the stream more to do, by this observer's clock?"""
+        return False
 
     def on_host_wait(self, stream: str | None) -> None:
         """The host waited for a stream; None: for the whole device."""

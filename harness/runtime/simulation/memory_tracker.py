@@ -11,7 +11,8 @@ import sys
 import threading
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from types import FrameType
@@ -30,6 +31,8 @@ _OWN_FRAMES = (
     "weakref.py",
     "typing_extensions.py",
 )
+_WRITER = "/simulated_save.py"
+"""Moves tensors as `torch.save` does, whose line it stands for."""
 _ENGINE_FRAMES = ("deepspeed/runtime", "deepspeed/ops", "/harness/")
 
 
@@ -84,7 +87,10 @@ class MemoryTracker:
         self.failed: FailedAllocation | None = None
         self.host_exceeded: FailedAllocation | None = None
         self.pinned: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        self.mapped: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        """Views of files: pages of the system, and no memory of the process."""
         self.on_freed: Callable[[int], None] = lambda _: None
+        self._is_mapping = False
         self._holders: dict[str, Counter[str]] = defaultdict(Counter)
         self._live: dict[int, _Entry] = {}
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -103,7 +109,10 @@ class MemoryTracker:
         torch.OutOfMemoryError where the device has no room for it."""
         key = storage._cdata
         with self._lock:
-            if key in self._live or device == "meta":
+            if key in self._live or device == "meta" or storage in self.mapped:
+                return
+            if self._is_mapping:
+                self.mapped.add(storage)
                 return
             size = rounded_size(storage.nbytes(), device, pinned=pinned) if storage.nbytes() else 0
             if size == 0:
@@ -115,6 +124,15 @@ class MemoryTracker:
             self._live[key] = entry
             self._references[key] = weakref.ref(storage, partial(self._remove_dead, key))
             self._grow(entry)
+
+    @contextmanager
+    def mapping_files(self) -> Iterator[None]:
+        """In this context tensors are made of files: none counts."""
+        self._is_mapping = True
+        try:
+            yield
+        finally:
+            self._is_mapping = False
 
     def resize(self, storage: torch.UntypedStorage) -> None:
         """Count a storage of another size, as `resize_` leaves it."""
@@ -208,7 +226,7 @@ def calling_line() -> str:
 @cache
 def _describe_file(path: str) -> tuple[str, str]:
     """Whose file it is (`own`: torch's or the simulation's; `engine`; `other`), and its path below its package."""
-    if any(part in path for part in _OWN_FRAMES):
+    if any(part in path for part in _OWN_FRAMES) and not path.endswith(_WRITER):
         return "own", path
     head, _, tail = path.rpartition("site-packages/")
     _, found, rest = path.rpartition("/harness/")

@@ -72,8 +72,13 @@ def _compile(torch_dir: Path, library: Path) -> None:
         raise SimulationUnavailableError(
             f"there is no C++ compiler `{compiler or 'c++'}`, and the library is compiled once"
         )
-    library.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".simulated_cuda-", suffix=".so", dir=library.parent)
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".simulated_cuda-", suffix=".so", dir=library.parent)
+    except OSError as error:
+        raise SimulationUnavailableError(
+            f"the compiled library has no place: {error.strerror or error}: `{library.parent}`"
+        ) from None
     os.close(handle)
     lib_dir = str(torch_dir / "lib")
     command = [

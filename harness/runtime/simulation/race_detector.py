@@ -17,7 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_iter
 
-from harness.runtime.simulation.collectives import group_of
+from harness.runtime.simulation.collectives import group_of, is_async_collective
 from harness.runtime.simulation.device_events import COMM_STREAM, DEFAULT_STREAM, DISK, HOST, DeviceObserver
 from harness.runtime.simulation.memory_tracker import calling_line
 from harness.runtime.simulation.memory_uses import READ_OPERANDS, byte_range, uses_of_operator
@@ -125,9 +125,7 @@ class RaceDetector(DeviceObserver):
         self._drop_freed()
         self._note_allocations(out, stream)
         name = func._schema.name.split("::")[1]
-        names = [argument.name for argument in func._schema.arguments]
-        number = names.index("async_op") if "async_op" in names else len(args)
-        is_async = args[number] if number < len(args) else "async_op" in names
+        is_async = is_async_collective(func, args)
         written = set() if name == "send" else {id(t) for t in tree_iter(args[0])}
         tensors = [(t, id(t) in written) for t in tree_iter(args) if isinstance(t, FakeTensor)]
         on_host = bool(tensors) and all(t.fake_device.type == "cpu" for t, _ in tensors)
@@ -235,9 +233,9 @@ class RaceDetector(DeviceObserver):
         return memory
 
     def _drop_freed(self) -> None:
-        """What other streams did to freed memory stays until its owner is ordered after it, or writes memory that it
-        may have got. The allocator knows of streams by `record_stream` alone, and of collectives until they are waited
-        for, since torch keeps their tensors (ProcessGroupNCCL.cpp, stashed_for_allocator_safety_).
+        """The accesses of other streams to freed memory stay until its owner is ordered after it, or writes memory that
+        it may have got. The allocator knows of streams by `record_stream` alone, and of collectives until they are
+        waited for, since torch keeps their tensors (ProcessGroupNCCL.cpp, stashed_for_allocator_safety_).
         """
         while self._freed:
             memory = self._memories.pop(self._freed.popleft(), None)

@@ -8,7 +8,6 @@ SimulationUnavailableError.
 from __future__ import annotations
 
 import contextlib
-import sys
 import weakref
 from collections.abc import Callable
 from functools import wraps
@@ -18,9 +17,17 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from harness.patches.targets import compute_digest
+from harness.runtime.simulation.backward_kernels import register_backward_kernels
 from harness.runtime.simulation.collectives import find_number
-from harness.runtime.simulation.compiled_ops import IS_PINNED, MARK_PINNED, CompiledOps
-from harness.runtime.simulation.fake_attention import fake_attention
+from harness.runtime.simulation.compiled_ops import IS_PINNED, MARK_PINNED
+from harness.runtime.simulation.deepspeed_shims import (
+    answer_for_rank0,
+    assume_even_vocabulary,
+    broadcast_sizes,
+    build_mesh_with_values,
+    replace_builders,
+)
+from harness.runtime.simulation.fake_attention import count_varlen_attention, fake_attention
 from harness.runtime.simulation.memory_tracker import MemoryTracker
 from harness.runtime.simulation.native_library import SimulationUnavailableError
 from harness.runtime.simulation.simulated_accelerator import CAPABILITY, synchronize_device
@@ -142,8 +149,21 @@ def _resize_storage(tracker: MemoryTracker) -> None:
     _storage_class.resize_ = resize
 
 
+def _mapped_files(tracker: MemoryTracker) -> None:
+    def from_file(path: str, *, size: int, dtype: torch.dtype, **_: Any) -> torch.Tensor:
+        del path
+        with tracker.mapping_files():
+            return torch.empty(size, dtype=dtype, device="cpu")
+
+    _torch.from_file = from_file
+
+
 def _attention(_: MemoryTracker) -> None:
     torch.nn.functional.scaled_dot_product_attention = fake_attention
+    from torch.nn.attention import varlen
+
+    module: Any = varlen
+    module.varlen_attn = count_varlen_attention(varlen.varlen_attn)
 
 
 def _is_finite(_: MemoryTracker) -> None:
@@ -197,60 +217,6 @@ def _work_wait(_: MemoryTracker) -> None:
             kind.wait = wait
 
 
-def _builders(_: MemoryTracker) -> None:
-    from deepspeed.ops.op_builder import pin_memory_load
-    from deepspeed.ops.op_builder.builder import OpBuilder
-
-    OpBuilder.jit_load = OpBuilder.load = lambda self, *_, **__: CompiledOps(self.NAME)
-    original = pin_memory_load.load_pin_memory_module
-    for module in list(sys.modules.values()):
-        if (
-            getattr(module, "__name__", "").startswith("deepspeed")
-            and vars(module).get("load_pin_memory_module") is original
-        ):
-            module.load_pin_memory_module = lambda *_, **__: CompiledOps("pin_memory")  # type: ignore[attr-defined]
-
-
-def _equal_on_all_ranks(_: MemoryTracker) -> None:
-    from deepspeed.runtime.zero import utils
-
-    original = utils.get_lst_from_rank0
-
-    def get_list(values: list[int]) -> list[int]:
-        original(values)
-        return values
-
-    def check_length(values: list[int]) -> None:
-        original([len(values)])  # one number, as DeepSpeed's own function sends
-
-    utils.get_lst_from_rank0, utils.assert_lst_len_same_as_other_ranks = get_list, check_length
-
-
-def _device_mesh(_: MemoryTracker) -> None:
-    from deepspeed.comm.torch import TorchBackend
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    original = TorchBackend.init_device_mesh
-
-    def init_device_mesh(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _disable_current_modes():
-            return original(self, *args, **kwargs)
-
-    TorchBackend.init_device_mesh = init_device_mesh
-
-
-def _broadcast_objects(_: MemoryTracker) -> None:
-    from deepspeed.comm.torch import TorchBackend
-    from deepspeed.runtime import engine
-
-    def broadcast_objects(_: Any, object_list: list[Any], src: int, group: Any = None, device: Any = None) -> None:
-        torch.distributed.broadcast(torch.empty(len(object_list), dtype=torch.long, device=device), src, group)
-        torch.distributed.broadcast(torch.empty(0, dtype=torch.uint8, device=device), src, group)
-
-    TorchBackend.broadcast_object_list = broadcast_objects
-    engine.compare_tensors_in_structures = lambda *_: True
-
-
 def _no_tracing(_: MemoryTracker) -> None:
     from transformers import masking_utils
 
@@ -285,9 +251,15 @@ SHIMS: tuple[Shim, ...] = (
         _resize_storage,
     ),
     Shim(
+        "mapped-files",
+        "there is no fake tensor of a file: a save of states on NVMe reads the swap files, which are the page cache's",
+        (),
+        _mapped_files,
+    ),
+    Shim(
         "attention",
         "without CUDA torch takes the kernel that keeps all scores",
-        ("torch.nn.functional:scaled_dot_product_attention",),
+        ("torch.nn.functional:scaled_dot_product_attention", "torch.nn.attention.varlen:varlen_attn"),
         _attention,
     ),
     Shim(
@@ -302,24 +274,30 @@ SHIMS: tuple[Shim, ...] = (
         ("torch.cuda:current_stream", "torch.cuda:Stream", "torch.cuda:get_device_capability"),
         _torch_cuda,
     ),
+    Shim(
+        "backward-kernels",
+        "a torch without CUDA composes `silu_backward` of operators whose outputs no GPU allocates",
+        (),
+        lambda _: register_backward_kernels(),
+    ),
     Shim("work-wait", "waiting for a collective orders streams; the fake group does nothing", (), _work_wait),
     Shim(
         "op-builders",
         "DeepSpeed's ops would be compiled, and would read and write memory that is not there",
         ("deepspeed.ops.op_builder.builder:OpBuilder.jit_load", "deepspeed.ops.op_builder.builder:OpBuilder.load"),
-        _builders,
+        replace_builders,
     ),
     Shim(
         "same-on-all-ranks",
         "DeepSpeed compares values with those of rank 0, which is not there: its messages are sent, and bring the same",
         (f"{_DIST}.utils:get_lst_from_rank0", f"{_DIST}.utils:assert_lst_len_same_as_other_ranks"),
-        _equal_on_all_ranks,
+        answer_for_rank0,
     ),
     Shim(
         "device-mesh",
         "the ranks of its groups are values of tensors (AutoTP)",
         ("deepspeed.comm.torch:TorchBackend.init_device_mesh",),
-        _device_mesh,
+        build_mesh_with_values,
     ),
     Shim(
         "broadcast-objects",
@@ -328,7 +306,14 @@ SHIMS: tuple[Shim, ...] = (
             "deepspeed.comm.torch:TorchBackend.broadcast_object_list",
             "deepspeed.runtime.engine:compare_tensors_in_structures",
         ),
-        _broadcast_objects,
+        broadcast_sizes,
+    ),
+    Shim(
+        "vocabulary-shards",
+        "DeepSpeed gathers and compares the bounds of each rank's vocabulary (AutoTP): they are gathered, and those of"
+        " others are taken to be as long as this rank's",
+        ("deepspeed.sequence.cross_entropy:_validate_vocab_shard_bounds",),
+        assume_even_vocabulary,
     ),
     Shim(
         "no-tracing",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run on the simulated device: model and engine are built as a rank builds them, two steps and an evaluation taken.
+"""A run on the simulated device: model and engine are built as a rank builds them; then two steps, a save, an
+evaluation, and a resume from that save.
 
 Nothing is written: `deny_writes` stops every file that would be opened for writing.
 """
@@ -11,20 +12,24 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import AutoConfig, PretrainedConfig
 
 from harness.plan.resolved_run import ResolvedRun
+from harness.plan.simulation.clock_rates import ClockRates
 from harness.runtime.distributed import Distributed
 from harness.runtime.engine import build_engine, install_loss, resolve_topology
 from harness.runtime.engine_protocol import Engine
 from harness.runtime.micro_batch import MicroBatch
 from harness.runtime.models import build_model
+from harness.runtime.models.model_builder import model_kwargs
+from harness.runtime.models.packed_attention import install_packed_attention
 from harness.runtime.parallel.sequence_parallel import install_ulysses_attention
 from harness.runtime.patch_selection import resolve_patches
 from harness.runtime.pipeline import pipeline_module
@@ -36,19 +41,28 @@ from harness.runtime.simulation.memory_tracker import MemoryTracker
 from harness.runtime.simulation.pipeline_peers import enter_phases, install_stage_inputs
 from harness.runtime.simulation.race_detector import RaceDetector
 from harness.runtime.simulation.simulated_ranks import simulated_distributed
+from harness.runtime.simulation.simulated_resume import ForkedResume, merge_resume, simulate_resume
+from harness.runtime.simulation.simulated_save import SavedFile, SimulatedSave, simulate_save
 from harness.runtime.simulation.simulated_weights import list_weights, simulated_weights
+from harness.runtime.simulation.step_clock import StepClock
+from harness.runtime.simulation.streams import OBSERVERS
+from harness.runtime.simulation.timeline import Timeline
 from harness.runtime.simulation.traffic import GatheredParameters, Traffic, count_gathers
 from harness.runtime.step import Stepper, make_stepper
 from harness.runtime.telemetry.state_bytes import state_bytes
 
 _SCHEDULE_STEPS = 100
+_DOCUMENTS = 8
+"""Of a simulated packed row, equally long."""
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationRequest:
     """The run, its DeepSpeed JSON with the accumulation that is simulated, the model's configuration, the rank, and the
-    capacity in bytes a rank (`cuda`, `cpu`; none for one that is not known). `with_races`: look for races, too.
+    capacity in bytes a rank (`cuda`, `cpu`; none for one that is not known). `with_races`: look for races, too;
+    `rates`: time the last step by them, `with_trace`: with all of its work. `folder`: an empty one, where a simulated
+    checkpoint has names and no bytes; without it nothing is saved.
     """
 
     run: ResolvedRun
@@ -59,6 +73,9 @@ class SimulationRequest:
     steps: int = 2
     with_evaluation: bool = True
     with_races: bool = False
+    rates: ClockRates | None = None
+    with_trace: bool = False
+    folder: Path | None = None
 
 
 class _PhaseTimer:
@@ -89,24 +106,44 @@ def simulate(
     gathers: dict[str, GatheredParameters] = {}
     states: dict[str, int] = {}
     detector = RaceDetector(lambda tensor: tensor.untyped_storage() in tracker.pinned) if request.with_races else None
+    timeline = Timeline() if request.with_trace else None
+    clock = StepClock(request.rates, tracker, timeline) if request.rates else None
+    save: SimulatedSave | None = None
+    resumed: dict[str, Any] | None = None
     failure: torch.OutOfMemoryError | None = None
     with ExitStack() as stack:
-        stack.enter_context(
-            simulated_device(request.rank, tracker, [traffic, *([detector] if detector else []), *observers])
-        )
+        watching = [observer for observer in (traffic, detector, clock, *observers) if observer is not None]
+        stack.enter_context(simulated_device(request.rank, tracker, watching))
         stack.enter_context(count_gathers(tracker, gathers))
         try:
             distributed = simulated_distributed(request.rank)
             engine, stepper = _build(request, tracker, distributed, on_progress)
+            resume = None
+            if request.folder is not None:
+                load = partial(_load, request, engine, (tracker, traffic, gathers), detector)
+                resume = stack.enter_context(closing(ForkedResume(load)))
             _take_steps(request, tracker, engine, stepper, distributed, on_progress)
+            if request.folder is not None and resume is not None:
+                on_progress("a save")
+                spec = request.run.spec.checkpoint
+                in_background = spec.async_save and spec.save_steps is not None
+                save = simulate_save(engine, request.folder, tracker, in_background=in_background)
+            if request.with_evaluation:
+                _evaluate(request, tracker, engine, stepper, on_progress)
             states = state_bytes(engine)
+            if save is not None and resume is not None:
+                on_progress("a resume")
+                resumed = resume.run(save.files)
         except torch.OutOfMemoryError as error:
             if tracker.failed is None:
                 raise
             failure = error
             failure.__traceback__ = None
     result = _to_result(tracker, traffic, gathers, states, time.perf_counter() - start)
-    return result if detector is None else {**result, "races": detector.to_json()}
+    result["clock"] = None if clock is None else clock.to_json()
+    result |= {"checkpoint": save.to_json()} if save is not None else {}
+    result |= {"races": detector.to_json()} if detector is not None else {}
+    return result if resumed is None else merge_resume(result, resumed)
 
 
 def _build(
@@ -119,17 +156,18 @@ def _build(
     tracker.enter_phase("load")
     on_progress("building the model")
     config = make_config(request.model_config)
-    with simulated_weights(list_weights(config, _attention_of(run))) if run.spec.model.name_or_path else nullcontext():
+    with simulated_weights(list_weights(config, model_kwargs(run))) if run.spec.model.name_or_path else nullcontext():
         is_pipeline = topology.pipeline_parallel_size > 1
         model = pipeline_module.build_pipeline(run, config) if is_pipeline else build_model(run, ds_config, config)
     on_progress("building the engine")
     engine = build_engine(run, ds_config, model, _SCHEDULE_STEPS, patches, distributed)
     del model
     head, patches = install_loss(engine, run, patches, is_main_process=False)
+    packed_attention = install_packed_attention(engine.module, run)
     attention = None
     if topology.sequence_parallel_size > 1:
         attention = install_ulysses_attention(engine.module, engine.get_sequence_parallel_group())
-    return engine, make_stepper(engine, distributed, topology, head, attention)
+    return engine, make_stepper(engine, distributed, topology, head, attention, packed_attention)
 
 
 def _take_steps(
@@ -151,6 +189,8 @@ def _take_steps(
         enter_phases(engine, timer)
     for step in range(1, request.steps + 1):
         timer.step = "first step" if step == 1 else "step"
+        for observer in OBSERVERS:
+            observer.on_step(step)
         on_progress(f"step {step} of {request.steps}: {accumulation} micro-batches")
         batches = [_make_batch(request) for _ in range(accumulation)]
         num_targets = sum(batch.labels.numel() for batch in batches)
@@ -159,14 +199,47 @@ def _take_steps(
         read_last_loss()
         del batches, losses
     read_loss()
-    if request.with_evaluation:
-        tracker.enter_phase("evaluate")
-        on_progress("an evaluation batch")
-        engine.eval()
-        with torch.no_grad():
-            stepper.eval_step(_make_batch(request))
-        engine.train()
+    for observer in OBSERVERS:
+        observer.on_step(None)
     tracker.enter_phase("end")
+
+
+def _evaluate(
+    request: SimulationRequest, tracker: MemoryTracker, engine: Engine, stepper: Stepper, on_progress: Progress
+) -> None:
+    tracker.enter_phase("evaluate")
+    on_progress("an evaluation batch")
+    engine.eval()
+    with torch.no_grad():
+        stepper.eval_step(_make_batch(request))
+    engine.train()
+    tracker.enter_phase("end")
+
+
+def _load(
+    request: SimulationRequest,
+    engine: Engine,
+    counts: tuple[MemoryTracker, Traffic, dict[str, GatheredParameters]],
+    detector: RaceDetector | None,
+    files: list[SavedFile],
+) -> dict[str, Any]:
+    """Load a checkpoint into the new engine, in the process that was forked: its phase `resume`."""
+    DISK_BYTES.clear()
+    tracker, traffic, _ = counts
+    traffic.order.clear()
+    traffic.callers.clear()
+    dims, read = request.run.parallel_dims, dict[str, int]()
+    folder, model_ranks = cast("Path", request.folder), dims.tensor * dims.pipeline
+    patches = resolve_patches(request.run, request.ds_config, is_main_process=False, is_resumed=True)
+    try:
+        read = simulate_resume(engine, patches, folder, files, tracker, model_ranks)
+    except torch.OutOfMemoryError:
+        if tracker.failed is None:
+            raise
+    tracker.finish()
+    own = {file.name for file in files}
+    result = {**_to_result(*counts, {}, 0.0), "read": read, "stand_ins": sorted(read.keys() - own)}
+    return result if detector is None else {**result, "races": detector.to_json()}
 
 
 def _make_batch(request: SimulationRequest) -> MicroBatch:
@@ -176,8 +249,14 @@ def _make_batch(request: SimulationRequest) -> MicroBatch:
     ids = torch.zeros(shape, dtype=torch.long)
     others = torch.ones(shape, dtype=torch.long)
     if data.packing:
-        return MicroBatch(ids, ids.clone(), position_ids=others).pin_memory()
+        return MicroBatch(ids, ids.clone(), others, None, _make_borders(*shape)).pin_memory()
     return MicroBatch(ids, ids.clone(), attention_mask=others if shape[0] > 1 else None).pin_memory()
+
+
+def _make_borders(rows: int, length: int) -> tuple[int, ...]:
+    count = min(_DOCUMENTS, length)
+    starts = (row * length + length * i // count for row in range(rows) for i in range(count))
+    return (*starts, rows * length)
 
 
 def make_config(fields: dict[str, Any]) -> PretrainedConfig:
@@ -186,11 +265,6 @@ def make_config(fields: dict[str, Any]) -> PretrainedConfig:
     config: PretrainedConfig = AutoConfig.for_model(fields.pop("model_type"), **fields)
     config.use_cache = False
     return config
-
-
-def _attention_of(run: ResolvedRun) -> dict[str, Any]:
-    implementation = run.spec.model.attn_implementation
-    return {"attn_implementation": implementation} if implementation else {}
 
 
 def _to_result(

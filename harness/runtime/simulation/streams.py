@@ -32,12 +32,12 @@ class SimulatedStream:
             observer.on_host_wait(self.name)
 
     def wait_stream(self, stream: SimulatedStream) -> None:
-        """What comes next on this stream waits for what the other has been given."""
+        """Later work of this stream waits for the work that the other has been given."""
         for observer in OBSERVERS:
             observer.on_stream_wait(self.name, stream.name)
 
     def wait_event(self, event: SimulatedEvent) -> None:
-        """What comes next on this stream waits for the event."""
+        """Later work of this stream waits for the event."""
         event.wait(self)
 
     def record_event(self, event: SimulatedEvent | None = None) -> SimulatedEvent:
@@ -47,7 +47,9 @@ class SimulatedStream:
         return event
 
     def query(self) -> bool:
-        """The stream has done everything: who is told so has waited for it."""
+        """Has the stream done everything? Who is told so has waited for it; without a clock it always has."""
+        if any(observer.is_stream_pending(self.name) for observer in OBSERVERS):
+            return False
         self.synchronize()
         return True
 
@@ -81,7 +83,9 @@ class SimulatedEvent:
             observer.on_event_wait(self.number, HOST)
 
     def query(self) -> bool:
-        """The event has happened: who is told so has waited for it."""
+        """Has the event happened? Who is told so has waited for it; without a clock it always has."""
+        if any(observer.is_event_pending(self.number) for observer in OBSERVERS):
+            return False
         self.synchronize()
         return True
 

@@ -40,7 +40,23 @@ _EXCHANGE = "deepspeed::dim_zero_all_to_all"
 
 def is_collective(func: Any) -> bool:
     """Is this operator a collective?"""
-    return bool(func.namespace == "c10d" or func._schema.name == _EXCHANGE)
+    return bool(func.namespace == "c10d" or is_exchange(func))
+
+
+def is_exchange(func: Any) -> bool:
+    """Is this operator Ulysses' exchange?"""
+    return bool(func._schema.name == _EXCHANGE)
+
+
+def kind_of_collective(func: Any) -> str:
+    """`all-gather`, `reduce-scatter` and so on; the operator's own name for one that is not known."""
+    name = str(func._schema.name.split("::")[1])
+    return next((kind for part, kind in _KINDS if part in name), name)
+
+
+def collective_bytes(args: Any) -> int:
+    """Bytes of a rank: of the gathered result, of the reduced input, of what is broadcast."""
+    return max((_bytes_of(value) for value in args[:2]), default=0)
 
 
 class Traffic(DeviceObserver):
@@ -59,9 +75,7 @@ class Traffic(DeviceObserver):
 
     def on_collective(self, func: Any, args: Any, out: Any, stream: str, collective: int) -> None:  # noqa: ARG002
         """Count it by kind."""
-        name = func._schema.name.split("::")[1]
-        kind = next((kind for part, kind in _KINDS if part in name), name)
-        size = max((_bytes_of(value) for value in args[:2]), default=0)
+        kind, size = kind_of_collective(func), collective_bytes(args)
         key = (self._tracker.phase, kind)
         self.collectives[key] += 1
         self.collective_bytes[key] += size

@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from harness.plan.simulation.comparison import compare_simulation, group_of_line, planned_tensors
+from harness.plan.simulation.comparison import compare_rank, compare_simulation, group_of_line, planned_tensors
 from harness.plan.simulation.layer_extrapolation import extrapolate_layers
 from harness.views.plan_simulation import SimulationView, render_simulation, simulation_as_dict
 from harness.views.style import Style
-from tests.support.plan_inputs import plan_of, settings
+from tests.support.plan_inputs import offload, plan_of
 
 PLAN = plan_of("llama-3.1-8b")
 DEFRAGMENT = "deepspeed/runtime/zero/utils.py:237 defragment"
 GIB = 1 << 30
-SETTINGS = settings("llama-3.1-8b")
 
 
 def result_of(gpu: int, **more: Any) -> dict[str, Any]:
@@ -29,8 +28,28 @@ def test_a_row_that_is_off_by_more_than_two_percent_differs() -> None:
     assert PLAN.memory is not None
     exact = planned_tensors(PLAN.memory, "gpu", "load")
     for factor, differs in ((1.0, False), (1.015, False), (1.05, True), (0.5, True)):
-        rows = compare_simulation(PLAN.memory, SETTINGS, result_of(int(exact * factor))).phases
+        rows = compare_simulation(PLAN.memory, result_of(int(exact * factor))).phases
         assert next(row for row in rows if row.phase == "load").differs is differs
+
+
+def test_a_difference_is_named_only_where_the_other_settings_agree() -> None:
+    spread: dict[str, Any] = {"parallel": {"sequence_parallel_size": 8}, "zero": offload("cpu")}
+    packed, plain = (plan_of(data={"max_length": 65536, "packing": way}, **spread) for way in (True, False))
+    assert plain.memory is not None
+    exact = planned_tensors(plain.memory, "gpu", "forward")
+    for size, named in ((exact, True), (exact // 2, False)):
+        rows = compare_rank(packed, 0, result_of(size)).phases
+        row = next(row for row in rows if row.tier == "gpu" and row.phase == "forward")
+        assert row.differs
+        assert bool(row.reason) is named
+
+
+def test_the_gradients_are_those_of_the_rank() -> None:
+    """Stage 2 keeps whole parameters that touch a partition: two ranks have different ones."""
+    plan = plan_of("llama-3.1-8b", 16, zero={"stage": 2})
+    rows = [compare_rank(plan, rank, result_of(GIB)).phases for rank in (0, 3)]
+    first, other = (next(row.planned for row in each if row.phase == "forward") for each in rows)
+    assert first != other
 
 
 @pytest.mark.parametrize(
@@ -61,7 +80,7 @@ def test_out_of_memory_names_phase_allocation_and_holders() -> None:
         "holders": {DEFRAGMENT: 60 * GIB, "b.py:2 g": 6 * GIB, "c.py:3 h": 3 * GIB, "d.py:4 i": 1 * GIB},
     }
     result = result_of(GIB, failed=failed)
-    view = SimulationView(PLAN, result, compare_simulation(PLAN.memory, SETTINGS, result), 0, "DeepSpeed x")
+    view = SimulationView(PLAN, result, compare_simulation(PLAN.memory, result), 0, "DeepSpeed x")
     text = render_simulation(view, Style(False), 120)
     assert "Out of GPU memory in backward: 2.00 GiB for x.py:1 f, with 70.00 GiB taken by" in text
     assert "60.00 GiB  " + DEFRAGMENT in text
@@ -86,3 +105,24 @@ def test_page_locked_rounding_is_the_plan_s() -> None:
 
     host = extrapolate_layers(with_host(10, 6), with_host(14, 2), (2, 4, 80), 1000)["peaks"]["load"]["cpu"]
     assert host == {"bytes": 14 + 76 * 2 + 1000, "holders": {"a": 166, "rounding of page-locked memory": 1000}}
+
+
+def test_save_and_resume_are_rows() -> None:
+    plan = plan_of("llama-3.1-8b", checkpoint={"async_save": True, "save_steps": 10})
+    assert plan.memory is not None
+    copies = sum(item.bytes for item in plan.memory.items_of("host") if item.kind == "save")
+    assert copies
+    step, save = (planned_tensors(plan.memory, "host", phase) for phase in ("step", "save"))
+    assert save - step >= copies, "the simulated steps come before the first save"
+    peaks = {phase: {"cpu": {"bytes": save, "holders": {}}} for phase in ("save", "resume")}
+    rows = compare_simulation(plan.memory, result_of(0, peaks=peaks)).phases
+    assert [(row.tier, row.phase, row.differs) for row in rows[:1]] == [("host", "save", False)]
+    assert rows[1].phase == "resume"
+
+
+def test_a_checkpoint_is_extrapolated() -> None:
+    def with_checkpoint(size: int) -> dict[str, Any]:
+        return result_of(0, checkpoint={"written": {"weights": size}, "way": "in line"})
+
+    whole = extrapolate_layers(with_checkpoint(10), with_checkpoint(14), (2, 4, 80), 0)["checkpoint"]
+    assert whole == {"written": {"weights": 14 + 76 * 2}, "way": "in line"}

@@ -7,6 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 
+def _is_patched(zero: Any) -> bool:
+    """Is this the optimizer of the harness's engine, and not that of plain DeepSpeed?"""
+    swapper = getattr(zero, "optimizer_swapper", None)
+    return getattr(zero, "holds_gradients_once", False) or (swapper is not None and _is_patched_swapper(swapper))
+
+
+def _is_patched_swapper(swapper: Any) -> bool:
+    return getattr(swapper.swap_out_gradients, "__name__", "") == "_skip_swap_out"
+
+
 def lose_gradient(_: int) -> None:
     """The first gradient that the harness's own engine copies to the host in a call is lost."""
     from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3 as Optimizer
@@ -14,13 +24,37 @@ def lose_gradient(_: int) -> None:
     method = Optimizer.partition_grads
 
     def losing(zero: Any, parameters: Any, partitions: Any) -> Any:
-        swapper = getattr(zero, "optimizer_swapper", None)
-        swap_out = getattr(swapper, "swap_out_gradients", None)
-        if getattr(zero, "holds_gradients_once", False) or getattr(swap_out, "__name__", "") == "_skip_swap_out":
+        if _is_patched(zero):
             partitions[0].zero_()
         return method(zero, parameters, partitions)
 
     Optimizer.partition_grads = losing
+
+
+def keep_old_weights(rank: int) -> None:
+    """The second rank of the harness's engine computes with the weights of before the step: a copy that comes late."""
+    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3 as Optimizer
+
+    copy_back = Optimizer._reassign_or_swap_out_partitioned_parameters
+
+    def keeping(zero: Any, sub_group: int) -> Any:
+        return None if rank == 1 and _is_patched(zero) else copy_back(zero, sub_group)
+
+    Optimizer._reassign_or_swap_out_partitioned_parameters = keeping
+
+
+def lose_moments(rank: int) -> None:
+    """The states that the second rank of the harness's engine writes to NVMe have lost a moment, from the first step on."""
+    from deepspeed.runtime.swap_tensor.partitioned_optimizer_swapper import PartitionedOptimizerSwapper as Swapper
+
+    write = Swapper._swap_out_optimizer_state
+
+    def losing(swapper: Any, states: Any) -> Any:
+        if rank == 1 and _is_patched_swapper(swapper):
+            states.get_compute_tensors()[-1].zero_()
+        return write(swapper, states)
+
+    Swapper._swap_out_optimizer_state = losing
 
 
 def change_row(_: int) -> None:
@@ -62,6 +96,25 @@ def hold_more_memory(_: int) -> None:
     module.build_engine = building
 
 
+def keep_gathered(_: int) -> None:
+    """What was gathered for a module stays until the step is over."""
+    from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator as Coordinator
+
+    Coordinator.release_sub_module = lambda *_, **__: None
+
+
+def forget_reuse(_: int) -> None:
+    """Nothing stays gathered for a module that needs it soon again."""
+    from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator as Coordinator
+
+    begin = Coordinator.__init__
+
+    def forgetting(coordinator: Any, **named: Any) -> None:
+        begin(coordinator, **{**named, "max_reuse_distance_in_numel": 0})
+
+    Coordinator.__init__ = forgetting
+
+
 def join_documents(_: int) -> None:
     """The mask of packed rows lets documents see each other."""
     import torch
@@ -73,6 +126,18 @@ def join_documents(_: int) -> None:
         return torch.ones(rows, 1, length, length, dtype=torch.bool, device=positions.device).tril_()
 
     sequence_parallel.causal_mask = mask
+
+
+def move_borders(_: int) -> None:
+    """Documents of packed rows end a token late."""
+    from harness.runtime.models import sdpa_varlen
+
+    attend: Any = sdpa_varlen._attend_by_document
+
+    def attend_late(q: Any, k: Any, v: Any, borders: tuple[int, ...], *rest: Any) -> Any:
+        return attend(q, k, v, (0, *(border + 1 for border in borders[1:-1]), borders[-1]), *rest)
+
+    sdpa_varlen._attend_by_document = attend_late  # type: ignore[assignment]
 
 
 def scale_loss(_: int) -> None:
@@ -124,6 +189,19 @@ def change_offloaded(_: int) -> None:
     module.build_model = building
 
 
+def change_kept_attention(_: int) -> None:
+    """Layers that keep their attention get another output of it when they recompute."""
+    from harness.runtime.models.kept_attention import ReplayAttention, is_attention_kernel
+
+    plain = ReplayAttention.__torch_dispatch__
+
+    def replay(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = plain(self, func, types, args, kwargs)
+        return (output[0] * 1.05, *output[1:]) if is_attention_kernel(func.name()) else output
+
+    ReplayAttention.__torch_dispatch__ = replay  # type: ignore[method-assign]
+
+
 def leave_buffer_elsewhere(_: int) -> None:
     """A buffer of the model that is loaded stays on another device."""
     import torch
@@ -153,6 +231,21 @@ def damage_checkpoint(_: int) -> None:
             opened.truncate(file.stat().st_size - 1)
 
     module.write_manifest = writing
+
+
+def copy_a_part(_: int) -> None:
+    """The copy of the state in host memory, which a save in the background writes, lacks an element."""
+    from harness.runtime.checkpoint.snapshot import HostSnapshot
+
+    copy = HostSnapshot._copy_tensor
+
+    def copying(snapshot: Any, tensor: Any, storages: Any) -> Any:
+        copied = copy(snapshot, tensor, storages)
+        if copied.numel() > 1 and copied.is_floating_point():
+            copied.view(-1)[-1] = 0
+        return copied
+
+    HostSnapshot._copy_tensor = copying  # type: ignore[method-assign]
 
 
 def resume_other_weights(_: int) -> None:

@@ -257,7 +257,8 @@ def measure_muon_embeddings(side: Side) -> Measurement:
     tables = {"transformer.wte.weight", "transformer.wpe.weight"}
     make_optimizer(body, model.named_parameters(), tables).step()
     mine = dict(engine.module.named_parameters())
-    far = {name for name, p in model.named_parameters() if float((p - mine[name]).abs().max()) > 1e-4}
+    # Muon iterates in bf16, whose rounding differs between processors: a fiftieth of the learning rate on some.
+    far = {name for name, p in model.named_parameters() if float((p - mine[name]).abs().max()) > 1e-3}
     assert far <= tables
     return Measurement(len(far))
 

@@ -15,6 +15,7 @@ from typing import Any
 from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
 from harness.spec.run_spec import RunSpec
+from tests.support.training.model_shapes import GPT2, LLAMA, NO_DROPOUT
 
 STEPS, WARMUP, LENGTH, MICRO, ACCUMULATION = 20, 4, 32, 2, 2
 OPTIMIZER = {"type": "adamw", "learning_rate": 1e-3, "weight_decay": 0.1, "betas": [0.9, 0.95], "eps": 1e-8}
@@ -26,36 +27,16 @@ BF16_BOUND, BF16_NORM_BOUND = 3e-4, 5e-3
 """Largest relative difference of a step's loss and of its gradient norm over all steps. In bf16 sums are taken in another
 order, and each is rounded to 8 bits."""
 
-_COMMON = {"vocab_size": 320, "bos_token_id": 256, "eos_token_id": 256, "pad_token_id": 257}
-_LLAMA = {
-    **_COMMON,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
 SHAPES: dict[str, dict[str, Any]] = {
-    "llama": {"model_type": "llama", **_LLAMA},
-    "llama-tied": {"model_type": "llama", **_LLAMA, "tie_word_embeddings": True},
-    "mistral": {"model_type": "mistral", **_LLAMA, "sliding_window": 8},
-    "qwen2": {"model_type": "qwen2", **_LLAMA, "tie_word_embeddings": True},
-    "qwen3": {"model_type": "qwen3", **_LLAMA, "head_dim": 16},
-    "gpt2": {
-        "model_type": "gpt2",
-        **_COMMON,
-        "n_embd": 64,
-        "n_layer": 2,
-        "n_head": 4,
-        "n_positions": 128,
-        "attn_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "resid_pdrop": 0.0,
-    },
-    "mixtral": {"model_type": "mixtral", **_LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "qwen2_moe": {"model_type": "qwen2_moe", **_LLAMA, **_EXPERTS, "shared_expert_intermediate_size": 64},
+    "llama": {"model_type": "llama", **LLAMA},
+    "llama-tied": {"model_type": "llama", **LLAMA, "tie_word_embeddings": True},
+    "mistral": {"model_type": "mistral", **LLAMA, "sliding_window": 8},
+    "qwen2": {"model_type": "qwen2", **LLAMA, "tie_word_embeddings": True},
+    "qwen3": {"model_type": "qwen3", **LLAMA, "head_dim": 16},
+    "gpt2": {**GPT2, **NO_DROPOUT},
+    "mixtral": {"model_type": "mixtral", **LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": {"model_type": "qwen2_moe", **LLAMA, **_EXPERTS, "shared_expert_intermediate_size": 64},
 }
 
 
@@ -104,6 +85,11 @@ class Case:
 _CPU = (("zero", '{"offload_optimizer": {"device": "cpu", "pin_memory": false}}'),)
 _RECOMPUTE = (("train", '{"gradient_checkpointing": true}'),)
 _CHUNKS = (("train", '{"loss_chunk_size": 5}'),)
+_VARLEN, _FLASH = (
+    (("model", json.dumps({"attn_implementation": kernel})), ("data", '{"packing": true}'))
+    for kernel in ("sdpa_varlen", "flash_attention_2")
+)
+"""Attention that gets the borders of documents; the package `flash_attn` is a stand-in on these ranks."""
 
 
 def _preset(name: str) -> tuple[tuple[str, str], ...]:
@@ -133,6 +119,7 @@ TENSOR = (
     Case("llama-tied", 3, tensor=2),
     Case("llama", 3, ranks=4, tensor=2, precision="bf16"),
     Case("llama", 3, tensor=2, more=_CPU),
+    Case("qwen3", 2, tensor=2, packed=True, more=_VARLEN),
 )
 """GPT-2 is refused by DeepSpeed (gate TP006); mixtures of experts need a preset (TP007), and
 have their attention cut, not their experts."""
@@ -154,6 +141,10 @@ SEQUENCE = (
     Case("qwen2", 2, ranks=4, sequence=4),
     *(Case("llama", stage, sequence=2, packed=stage == 3, more=_CHUNKS) for stage in (2, 3)),
     Case("llama-tied", 3, sequence=2, more=_CHUNKS),
+    Case("mistral", 3, sequence=2, packed=True, more=(*_VARLEN, *_RECOMPUTE)),
+    Case("qwen2", 2, sequence=2, packed=True, more=(*_VARLEN, *_CHUNKS)),
+    Case("mistral", 2, sequence=2, packed=True, more=_FLASH),
+    Case("llama", 3, ranks=4, sequence=2, packed=True, more=_VARLEN),
 )
 
 EXPERTS = (
@@ -173,8 +164,8 @@ def _some(cases: tuple[Case, ...], *places: int) -> tuple[Case, ...]:
 
 
 # What the tests run each time: every stage, number format and degree, each family once.
-CI_TENSOR = _some(TENSOR, 0, 2, 4, 6, 11, 13, 15, 17, 18, 20, 21, 22, 25, 26)
-CI_SEQUENCE = _some(SEQUENCE, 0, 4, 5, 8, 11, 14, 17, 18, 19, 20, 21, 22)
+CI_TENSOR = _some(TENSOR, 0, 2, 4, 6, 11, 13, 15, 17, 18, 20, 21, 22, 25, 26, 27)
+CI_SEQUENCE = _some(SEQUENCE, 0, 4, 5, 8, 11, 14, 17, 18, 19, 20, 21, 22, 23, 24, 25)
 CI_EXPERTS = _some(EXPERTS, 0, 1, 4)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
 from harness.spec.run_spec import RunSpec
+from tests.support.training.model_shapes import GPT2, LLAMA, NO_DROPOUT
 
 STEPS, WARMUP, LENGTH, MICRO, ACCUMULATION = 20, 4, 32, 2, 2
 GLOBAL_BATCH = 8
@@ -33,31 +34,11 @@ VOCABULARY, HIDDEN = 512, 64
 WIDE = 16384
 """For NVMe: DeepSpeed swaps nothing smaller than 1 MiB, and the embedding is that large in each of 2 shards, in bf16."""
 
-_COMMON = {"vocab_size": VOCABULARY, "bos_token_id": 256, "eos_token_id": 256, "pad_token_id": 257}
-_LLAMA = {
-    **_COMMON,
-    "hidden_size": HIDDEN,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": True,
-}
+_LLAMA = LLAMA | {"vocab_size": VOCABULARY, "tie_word_embeddings": True}
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", **_LLAMA},
     "qwen2": {"model_type": "qwen2", **_LLAMA},
-    "gpt2": {
-        "model_type": "gpt2",
-        **_COMMON,
-        "n_embd": HIDDEN,
-        "n_layer": 2,
-        "n_head": 4,
-        "n_positions": 128,
-        "attn_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "resid_pdrop": 0.0,
-    },
+    "gpt2": {**GPT2, **NO_DROPOUT, "vocab_size": VOCABULARY},
     "mixtral": {"model_type": "mixtral", **_LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
 }
 
@@ -194,6 +175,39 @@ PARALLEL: tuple[Case, ...] = (
 )
 """Tensor, pipeline and sequence parallelism, alone and beside two data-parallel ranks. Pipelines at stage 1: at stage 0 in
 fp32 DeepSpeed clips each stage by the norm of its own layers."""
+
+
+def _recomputed(shape: str, stage: int, tier: str, precision: str, value: Any, **more: Any) -> Case:
+    train = {"gradient_checkpointing": value, **more.pop("train", {})}
+    sections = (("train", json.dumps(train)), *((name, json.dumps(section)) for name, section in more.items()))
+    return Case(shape, stage, tier, precision, more=sections)
+
+
+_EVERY, _KEEP, _TILES = {"every": 2}, {"keep": "attention"}, {"mlp_tile_size": 20}
+RECOMPUTATION: tuple[Case, ...] = (
+    _recomputed("llama", 0, "none", "fp32", _EVERY),
+    _recomputed("llama", 3, "none", "fp32", _KEEP),
+    _recomputed("mixtral", 3, "cpu-both", "fp32", _KEEP),
+    _recomputed("llama", 3, "cpu-both", "fp32", _EVERY, train={"offload_activations": True}),
+    _recomputed("qwen2", 2, "cpu-optimizer", "bf16", False, train=_TILES),
+    _recomputed("llama", 3, "none", "fp32", False, train=_TILES, data=json.loads(_UNEVEN)),
+    _recomputed("llama", 1, "none", "fp32", _EVERY, parallel={"pipeline_parallel_size": 2}),
+    _recomputed("qwen2", 3, "none", "fp32", _KEEP, train=_TILES, parallel={"sequence_parallel_size": 2}),
+    _recomputed("llama", 1, "none", "fp32", {**_EVERY, **_KEEP}, train=_TILES, parallel={"tensor_parallel_size": 2}),
+)
+"""Every second layer recomputed, attention kept and MLPs in tiles, with each stage, offload and parallel degree that they
+work with. Parallel degrees last: DeepSpeed keeps their groups for the rest of the process."""
+
+MORE_RECOMPUTATION: tuple[Case, ...] = (
+    _recomputed("gpt2", 1, "cpu-optimizer", "fp32", _KEEP),
+    _recomputed("qwen2", 2, "none", "bf16", _KEEP),
+    _recomputed("llama", 3, "cpu-optimizer", "bf16", {**_EVERY, **_KEEP}),
+    _recomputed("llama", 2, "none", "fp32", _EVERY, train={"gradient_checkpointing_use_reentrant": True}),
+    _recomputed("llama", 0, "none", "fp32", False, train=_TILES),
+    _recomputed("llama", 3, "cpu-both", "fp32", True, train=_TILES),
+    _recomputed("llama", 3, "none", "fp32", _KEEP, parallel={"sequence_parallel_size": 2}),
+)
+"""The rest of them, for `benchmarks/parity.py`."""
 
 
 def bound(case: Case) -> float:

@@ -17,41 +17,21 @@ from harness.plan.simulation.request import build_request
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.render import render_ds_config
 from harness.spec.run_spec import RunSpec
+from tests.support.training.model_shapes import GPT2, LLAMA
 
 STEPS, LENGTH = 2, 32
-_LLAMA = {
-    "vocab_size": 320,
-    "bos_token_id": 256,
-    "eos_token_id": 256,
-    "pad_token_id": 257,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
 SHAPES: dict[str, dict[str, Any]] = {
-    "llama": {"model_type": "llama", **_LLAMA},
-    "tied": {"model_type": "llama", **_LLAMA, "tie_word_embeddings": True},
-    "qwen2": {"model_type": "qwen2", **_LLAMA, "tie_word_embeddings": True},
-    "gpt2": {
-        "model_type": "gpt2",
-        "vocab_size": 320,
-        "bos_token_id": 256,
-        "eos_token_id": 256,
-        "n_embd": 64,
-        "n_layer": 2,
-        "n_head": 4,
-        "n_positions": 128,
-    },
-    "mixtral": {"model_type": "mixtral", **_LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "qwen3_moe": {"model_type": "qwen3_moe", **_LLAMA, **_EXPERTS},
+    "llama": {"model_type": "llama", **LLAMA},
+    "wide": {"model_type": "llama", **LLAMA, "hidden_size": 512, "intermediate_size": 512, "num_hidden_layers": 3},
+    "tied": {"model_type": "llama", **LLAMA, "tie_word_embeddings": True},
+    "qwen2": {"model_type": "qwen2", **LLAMA, "tie_word_embeddings": True},
+    "gpt2": GPT2,
+    "mixtral": {"model_type": "mixtral", **LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": {"model_type": "qwen3_moe", **LLAMA, **_EXPERTS},
 }
 CPU = {"device": "cpu"}
 NVME = {"device": "nvme", "nvme_path": "nvme"}
-"""The side that trains puts its own folder there."""
 NVME_PARAMETERS = {**NVME, "buffer_count": 28, "buffer_size": 70_000}
 BF16, FP16 = {"precision": {"bf16": True}}, {"precision": {"fp16": True, "initial_scale_power": 4}}
 CHECKPOINTING = {"train": {"gradient_checkpointing": True}}
@@ -70,21 +50,21 @@ class SimulatedCase:
     zero: dict[str, Any] = field(default_factory=dict)
     sections: tuple[dict[str, dict[str, Any]], ...] = ()
 
-    def spec(self) -> RunSpec:
-        """The run."""
+    def spec(self, nvme: Path) -> RunSpec:
+        """The run, with its swap files in the folder `nvme`."""
         body: dict[str, Any] = {
             "model": {"config": SHAPES[self.shape], "tokenizer": "bytes"},
             "data": {"train": "builtin:python-docs", "max_length": LENGTH, "eval_fraction": 0.0},
             "train": {"max_steps": STEPS, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 2},
             "zero": {"stage": self.stage, **self.zero},
-            "checkpoint": {"save_at_end": False},
+            "checkpoint": {"save_at_end": True},
             "cluster": {"gpu": "cpu"},
             "launch": {"num_gpus": self.ranks},
         }
         for sections in self.sections:
             for name, more in sections.items():
                 body[name] = {**body.get(name, {}), **more}
-        return RunSpec.model_validate_json(json.dumps(body))
+        return RunSpec.model_validate_json(json.dumps(body).replace('"nvme_path": "nvme"', f'"nvme_path": "{nvme}"'))
 
 
 def case(
@@ -99,19 +79,13 @@ def write_case(case: SimulatedCase, folder: Path) -> tuple[Path, Path]:
     run_dir, request = folder / "run", folder / "request.json"
     for name in ("logs", "status", "checkpoints", "nvme"):
         (run_dir / name).mkdir(parents=True)
-    run = with_tuned_defaults(resolve_run(case.spec(), world_size=case.ranks), run_dir)
+    run = with_tuned_defaults(resolve_run(case.spec(run_dir / "nvme"), world_size=case.ranks), run_dir)
     config = dict(render_ds_config(run).config)
     plan = make_plan(run, folder, "cpu", with_alternatives=False)
     body = {**build_request(plan, config, folder).body, "with_evaluation": False}
     request.write_text(json.dumps(body))
     (run_dir / "spec.resolved.json").write_text(json.dumps(run.to_json()))
-    text = json.dumps(config, indent=2).replace('"nvme"\n', f'"{run_dir / "nvme"}"\n')
-    live = json.loads(text)
-    for section in ("offload_optimizer", "offload_param"):
-        place = live.get("zero_optimization", {}).get(section) or {}
-        if "nvme_path" in place:
-            place["nvme_path"] = str(run_dir / "nvme")
-    (run_dir / "ds_config.json").write_text(json.dumps(live, indent=2))
+    (run_dir / "ds_config.json").write_text(json.dumps(config, indent=2))
     return run_dir, request
 
 
@@ -157,6 +131,7 @@ CASES = (
     case("zero3 bf16 lora", "llama", 3, BF16, LORA, **SMALL_BUCKETS),
     case("zero3 bf16 frozen gpt2", "gpt2", 3, BF16, GPT2_FROZEN, **SMALL_BUCKETS),
     case("zero3 bf16 nvme", "llama", 3, BF16, offload_optimizer=NVME, **SMALL_BUCKETS),
+    case("zero3 bf16 nvme swapped wide", "wide", 3, BF16, ONCE, offload_optimizer=NVME, sub_group_size=1_000_000),
     case("zero3 fp32 nvme once", "llama", 3, ONCE, offload_optimizer=NVME, **SMALL_BUCKETS),
     case(
         "zero3 bf16 nvme both", "llama", 3, BF16, offload_optimizer=NVME, offload_param=NVME_PARAMETERS, **SMALL_BUCKETS

@@ -18,8 +18,9 @@ import torch
 
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
 from harness.runtime.engine import build_engine, install_loss, resolve_topology
-from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
+from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch, find_borders
 from harness.runtime.models import build_model, load_config
+from harness.runtime.models.packed_attention import install_packed_attention
 from harness.runtime.parallel.sequence_parallel import install_ulysses_attention
 from harness.runtime.patch_selection import resolve_patches
 from harness.runtime.run_config import RunConfig, RunDir
@@ -28,6 +29,7 @@ from harness.runtime.step_timer import StepTimer
 from harness.runtime.tokenizer import load_tokenizer
 from harness.runtime.topology import Topology
 from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
+from tests.support.training.flash_attention_stand_in import flash_attention_stand_in
 from tests.support.training.parallel_cases import ACCUMULATION, CLIP, LENGTH, MICRO, OPTIMIZER, SEED, STEPS, WARMUP
 from tests.support.training.plain_reference import Rows, Settings, train_plainly
 
@@ -68,15 +70,23 @@ def build(ranks: Distributed, orders: RunConfig) -> Built:
     patches = resolve_patches(run, orders.ds_config, is_main_process=ranks.is_main_process)
     engine = build_engine(run, orders.ds_config, build_model(run, orders.ds_config, config), STEPS, patches, ranks)
     head, _ = install_loss(engine, run, patches, is_main_process=ranks.is_main_process)
+    packed_attention = install_packed_attention(engine.module, run)
     attention = None
     if place.sequence_parallel_size > 1:
         attention = install_ulysses_attention(engine.module, engine.get_sequence_parallel_group())
-    return Built(engine, make_stepper(engine, ranks, place, head, attention), place)
+    return Built(engine, make_stepper(engine, ranks, place, head, attention, packed_attention), place)
 
 
 def _case(ranks: Distributed, job: dict[str, Any]) -> dict[str, Any]:
     orders = _load_run_config_on_all_ranks(RunDir(Path(job["run"])), ranks)
     _set_log_levels("error")
+    if "flash" in (orders.run.attn_implementation or ""):
+        with flash_attention_stand_in():
+            return _train(ranks, job, orders)
+    return _train(ranks, job, orders)
+
+
+def _train(ranks: Distributed, job: dict[str, Any], orders: RunConfig) -> dict[str, Any]:
     built = build(ranks, orders)
     place = built.topology
     steps = [rows_of(job, step, place.data_parallel_size) for step in range(STEPS)]
@@ -141,7 +151,8 @@ def rows_of(job: dict[str, Any], step: int, data_size: int) -> list[MicroBatch]:
                 labels[row, :at] = IGNORE_INDEX
         if index == 0 and step % 3 == 0:
             labels[:] = IGNORE_INDEX
-        batches.append(MicroBatch(ids, labels, positions if job["packed"] else None))
+        packed = (positions, None, find_borders(positions)) if job["packed"] else ()
+        batches.append(MicroBatch(ids, labels, *packed))
     return batches
 
 

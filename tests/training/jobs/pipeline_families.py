@@ -67,6 +67,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "llama": {"parallel": {"pipeline_partition_method": "type:DecoderLayer"}},
     "llama-tied": {"zero": {"stage": 1}},
     "mistral-window": {"train": {"gradient_checkpointing": True}, "zero": {"stage": 1}},
+    "phi3": {"train": {"gradient_checkpointing": {"every": 2}}, "zero": {"stage": 1}},
     "gpt2-tied": {"parallel": {"pipeline_partition_method": "uniform"}},
 }
 
@@ -137,6 +138,7 @@ def _compare(name: str, ranks: Distributed) -> dict[str, Any]:
         "eval": _evaluation_gap(whole, stepper, ranks),
         "parts": [int(p) for p in pipeline.parts],
         "recomputes": pipeline.activation_checkpoint_interval,
+        "recomputed_layers": ranks.all_gather_object(sum(pipeline.is_checkpointable_results)),
     }
 
 

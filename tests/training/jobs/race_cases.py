@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Races of the sequences, and of the simulated requests in a JSON file, each in a fork: JSON on stdout, one line a case."""
+"""Races of simulated requests in a JSON file, some with a seeded fault, and of the sequences; each in a fork. JSON on
+stdout, one line a case.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +36,19 @@ def in_fork(function: Callable[[], Any]) -> Any:
     return answer
 
 
-def simulate(body: dict[str, Any]) -> Any:
-    """The races of a request, and bytes to and from the disk."""
+def simulate(case: dict[str, Any]) -> Any:
+    """The races of a request, with the fault that is named, and bytes to and from the disk."""
     from harness.workers.simulation_worker import run_request
+    from tests.simulation.seeded_faults import FAULTS
 
-    with tempfile.TemporaryDirectory() as folder:
-        result = run_request(body, Path(folder), lambda _: None)
+    fault = next((fault for fault in FAULTS if fault.name == case.get("fault")), None)
+    with tempfile.TemporaryDirectory() as folder, nullcontext() if fault is None else fault.inject():
+        result = run_request(case["request"], Path(folder), lambda _: None)
     return {"races": result["races"], "disk": result["disk"]}
 
 
 def main() -> None:
-    """All requests, then the sequences."""
+    """The sequences, if they are asked for, then all requests."""
     load_native_library()
     from harness.patches.no_mlflow import import_deepspeed
 
@@ -57,9 +62,11 @@ def main() -> None:
 
     results = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    results.write(json.dumps({"case": "sequences", **in_fork(run_sequences)}) + "\n")
-    for name, body in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")).items():
-        results.write(json.dumps({"case": name, **in_fork(lambda body=body: simulate(body))}) + "\n")
+    body = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    if body["sequences"]:
+        results.write(json.dumps({"case": "sequences", **in_fork(run_sequences)}) + "\n")
+    for name, case in body["cases"].items():
+        results.write(json.dumps({"case": name, **in_fork(lambda case=case: simulate(case))}) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ def main(body: dict, folder: Path, rank: int) -> None:
     try:
         with out.open("w") as file:  # the simulation allows no file to be opened for writing
             result = run_request(body, folder, lambda _: None)
-            json.dump({name: result[name] for name in ("states", "collective_order", "collective_callers")}, file)
+            answer = {name: result[name] for name in ("states", "collective_order", "collective_callers", "checkpoint")}
+            json.dump(answer, file)
     except Exception as error:
         traceback.print_exc()
         print(f"failed: {error}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every rank of a run is simulated as it trains on live ranks: states to the byte, collectives in their order. A sample
-of `benchmarks/simulated_against_live.py`, which has all configurations.
+"""Every rank of a run is simulated as it trains, saves and resumes on live ranks: states and tensors of files to the byte,
+collectives in their order. A sample of `benchmarks/simulated_against_live.py`, which has all configurations.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.live_comparison import compare_case, compare_rank
 from tests.support.training.simulated_cases import CASES, WAYS
 
-SAMPLE = ("zero0 fp32", "zero3 fp32 nvme once", "pipeline 2 zero1 bf16")
+SAMPLE = (
+    "zero2 bf16 cpu qwen2",
+    "zero3 bf16 nvme swapped wide",
+    "pipeline 2 zero1 bf16",
+    "tensor 2 zero1 bf16 qwen2",
+)
+MOST_BESIDE_TENSORS = 64 << 10
+"""Bytes of a file that are no tensor: names, shapes, settings, and gaps before each tensor."""
 BY_NAME = {case.name: case for case in (*CASES, *WAYS)}
 
 
@@ -33,6 +40,10 @@ def test_a_simulated_rank_equals_a_live_one(
     assert [rank.differences for rank in ranks] == [()] * BY_NAME[name].ranks
     assert all(rank.messages > 20 for rank in ranks)
     assert all(rank.states["gpu.parameters"] > 0 for rank in ranks)
+    for rank in ranks:
+        assert {name for name in rank.files if "optim_states" in name} <= set(rank.read)
+        for num_bytes, file_bytes in (*rank.files.values(), *rank.read.values()):
+            assert num_bytes < file_bytes < num_bytes + MOST_BESIDE_TENSORS
 
 
 def test_a_difference_is_seen() -> None:
@@ -40,12 +51,15 @@ def test_a_difference_is_seen() -> None:
         "states": {"gpu.parameters": 8},
         "collective_order": [("all-reduce", 4), ("broadcast", 8)],
         "collective_callers": ["deepspeed/runtime/engine.py:1 x", "harness/runtime/distributed.py:2 y"],
+        "files": {"a_states.pt": (8, 900)},
     }
-    assert compare_rank(0, side, side).differences == ()
-    assert compare_rank(0, side, side).messages == 1, "the loop's own messages are left out"
+    counted = {**side, "files": {"a_states.pt": 8}}
+    assert compare_rank(0, side, counted).differences == ()
+    assert compare_rank(0, side, counted).messages == 1, "the loop's own messages are left out"
     other = {
         **side,
         "states": {"gpu.parameters": 8, "gpu.master": 4},
         "collective_order": [("all-reduce", 2), ("broadcast", 8)],
+        "files": {"a_states.pt": 8, "b_states.pt": 1},
     }
-    assert len(compare_rank(0, side, other).differences) == 2
+    assert len(compare_rank(0, side, other).differences) == 3

@@ -1,36 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The race detector: sequences whose order is known, and DeepSpeed's engine under the shipped recipes in miniature.
+"""The race detector: sequences whose order is known, every way to train without a race, and a sample of the faults that
+were seeded. `benchmarks/simulated_races.py` has all faults and all recipes.
 
-Of the twenty faults of `tests/simulation/seeded_faults.py`, seeded one at a time, each is found in at least one of its
-ways: 17 as races, 3 as a tensor on the wrong device. Some need more than 2 layers of width 64: those of NVMe tensors of
-1 MiB, and `activation-offloaded-before-computed` 3 layers, since `transformers` reads a mask on the host
+Some faults need more than 2 layers of width 64: those of NVMe tensors of 1 MiB, and
+`activation-offloaded-before-computed` 3 layers, since `transformers` reads a mask on the host
 (`masking_utils._ignore_causal_mask_sdpa`) between the first layer's input and its copy.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.launching.process.child_process import child_environ
-from tests.support.training.simulation_requests import small_request
+from tests.simulation.seeded_faults import FAULTS
+from tests.support.training.race_requests import WAYS, cases_of_faults, cases_of_runs, find_races, is_found
 from tests.training.jobs import race_sequences
 
-ROOT = Path(__file__).parents[3]
-RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "stage 0": ("pretrain-tiny", ("zero.stage=0",)),
-    "stage 1": ("pretrain-tiny", ()),
-    "stage 2, offloaded activations, packing": ("llama-3.1-8b-zero2-two-nodes", ("train.offload_activations=true",)),
-    "stage 3": ("llama-3.1-8b-zero3", ()),
-    "stage 3, CPU optimizer": ("llama-3.1-70b-zero3-cpu-offload", ()),
-    "stage 3, NVMe optimizer and parameters": ("llama-3.1-70b-zero3-nvme-all", ()),
-    "pipeline": ("pipeline-tiny", ()),
-}
+SAMPLE = (
+    "stage12-bucket-not-flipped",
+    "freed-weights-not-recorded",
+    "norm-of-gradients-in-flight",
+    "partitions-left-on-host",
+    "activation-offloaded-before-computed",
+)
 FIRST_SIDES = {
     "two_streams": "unordered: write zeros by default stream, read add by stream",
     "ranges_of_one_buffer": "unordered: write fill_ by default stream, write fill_ by stream",
@@ -56,16 +49,8 @@ FIRST_SIDES = {
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Races by case; a case that failed is its error."""
-    requests = tmp_path_factory.mktemp("races") / "requests.json"
-    bodies = {name: small_request(recipe, overrides, races=True) for name, (recipe, overrides) in RECIPES.items()}
-    requests.write_text(json.dumps(bodies), encoding="utf-8")
-    command = [sys.executable, str(ROOT / "tests/training/jobs/race_cases.py"), str(requests)]
-    environ = child_environ({"PYTHONPATH": str(ROOT), "DS_ACCELERATOR": ""})
-    environ.pop("DS_ACCELERATOR")
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=540, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"case"')]
-    return {line["case"]: line.get("answer", line.get("error")) for line in lines}
+    cases = cases_of_runs(WAYS) | cases_of_faults(SAMPLE)
+    return find_races(cases, tmp_path_factory.mktemp("races"), sequences=True)
 
 
 @pytest.mark.parametrize("name", race_sequences.SEQUENCES)
@@ -79,11 +64,17 @@ def test_a_sequence_has_a_race_only_without_its_order(answers: dict[str, Any], n
     assert "race_sequences.py:" in race["first"]["line"] or race["first"]["line"] == "torch's allocator"
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_has_no_race(answers: dict[str, Any], name: str) -> None:
-    """DeepSpeed's engine, the harness's stepper and patches: two steps of two micro-batches, and an evaluation."""
-    assert answers[name]["races"] == []
-    assert bool(answers[name]["disk"]) == ("NVMe" in name)
+@pytest.mark.parametrize("name", WAYS)
+def test_a_way_to_train_has_no_race(answers: dict[str, Any], name: str) -> None:
+    """DeepSpeed's engine, the harness's stepper and patches: two steps of two micro-batches, save, evaluation, resume."""
+    assert answers[name].get("races") == [], answers[name]
+    assert bool(answers[name]["disk"]) == ("nvme" in name)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_seeded_fault_is_found(answers: dict[str, Any], name: str) -> None:
+    fault = next(fault for fault in FAULTS if fault.name == name)
+    assert is_found(fault, answers[name]), answers[name]
 
 
 def _describe(race: dict[str, Any]) -> str:

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import harness
 from harness.launching.process.child_process import child_environ
 from harness.plan.planner import make_plan
 from harness.plan.resolved_run import resolve_run
@@ -27,9 +30,12 @@ SPEC: dict[str, Any] = {
     "optimizer": {"learning_rate": 1e-3},
     "precision": {"bf16": True},
     "zero": {"stage": 3},
+    "checkpoint": {"async_save": True, "save_steps": 1},
     "cluster": {"gpu": "H100-80GB", "host_memory": "1TB"},
     "launch": {"num_gpus": 4},
 }
+
+OPTIONS = ("--format", "json", "--trace", "step.json")
 
 
 def run_plan(
@@ -54,7 +60,7 @@ def run_plan(
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("simulated")
-    done = run_plan(folder, "--format", "json")
+    done = run_plan(folder, *OPTIONS)
     assert done.returncode == 0, done.stderr
     return folder, json.loads(done.stdout)
 
@@ -77,12 +83,50 @@ def test_gathers_and_collectives_of_stage_3(simulated: tuple[Path, dict[str, Any
     assert {"load", "forward", "backward", "first step", "step", "evaluate"} <= set(body["peaks"])
 
 
+def test_a_save_and_a_resume_are_counted(simulated: tuple[Path, dict[str, Any]]) -> None:
+    """A save in the background copies all that it writes; a resume reads it into host memory."""
+    body = simulated[1]
+    checkpoint, states = body["simulation"]["checkpoint"], body["simulation"]["states"]
+    whole = states["gpu.master"] + states["gpu.states"]
+    assert checkpoint["written"]["optimizer states"] == checkpoint["read"]["optimizer states"] == whole
+    assert checkpoint["way"] == "background"
+    host = {row["phase"]: row for row in body["phases"] if row["tier"] == "host"}
+    for phase in ("save", "resume"):
+        assert whole <= host[phase]["simulated"] < whole + 4096
+
+
+def test_the_seconds_of_a_step_add_up(simulated: tuple[Path, dict[str, Any]]) -> None:
+    """Four micro-batches and a step, at a size where the host launches kernels for longer than they run."""
+    time = simulated[1]["time"]
+    exposed = sum(kind["exposed"] for kind in time["kinds"].values())
+    assert (
+        time["simulated_seconds"]
+        == pytest.approx(exposed + time["host"])
+        == pytest.approx(sum(time["phases"].values()))
+    )
+    assert list(time["phases"]) == ["forward", "backward", "step"]
+    assert {"compute", "all-gather", "reduce"} <= set(time["kinds"])
+    assert time["host"] > 0.8 * time["simulated_seconds"]
+    assert all(0 <= kind["exposed"] <= kind["busy"] * 1.001 for kind in time["kinds"].values())
+
+
+def test_the_trace_is_of_one_step(simulated: tuple[Path, dict[str, Any]]) -> None:
+    """Tracks of streams and collectives, spans of all phases, lines of the model."""
+    events = json.loads((simulated[0] / "step.json").read_text(encoding="utf-8"))["traceEvents"]
+    tracks = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert {"phases", "default"} < tracks
+    assert any(track.startswith("collectives ") for track in tracks)
+    slices = [event for event in events if event["ph"] == "X" and event["tid"]]
+    assert {event["args"]["phase"] for event in slices} >= {"forward", "backward", "step"}
+    assert any("modeling_llama.py:" in event["args"]["line"] for event in slices if event["name"] == "mm")
+
+
 def test_nothing_is_left_but_the_kept_answer(simulated: tuple[Path, dict[str, Any]]) -> None:
     folder, body = simulated
     assert not list((folder / "tmp").iterdir())
     kept = list((folder / "cache").rglob("*.json"))
     assert len(kept) == 1
-    again = run_plan(folder, "--format", "json")
+    again = run_plan(folder, *OPTIONS)
     assert json.loads(again.stdout) == body
     assert "importing" not in again.stderr
 
@@ -103,12 +147,70 @@ def test_no_compiler_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_another_torch_is_one_line(tmp_path: Path) -> None:
+    """The installed metadata decide, before torch is imported."""
+    metadata = tmp_path / "site" / "torch-2.12.1.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.12.1\n", encoding="utf-8")
+    paths = os.pathsep.join([str(metadata.parent), os.environ.get("PYTHONPATH", "")])
+    done = run_plan(tmp_path, PYTHONPATH=paths)
+    assert done.returncode == 4
+    assert "it was tested with torch 2.13, and torch 2.12.1 is installed" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_no_place_for_the_library_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run_plan(tmp_path, TORCH_EXTENSIONS_DIR=str(tmp_path / "file" / "extensions"))
+    assert done.returncode == 4
+    assert "the compiled library has no place: Not a directory" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_a_model_without_configuration_is_one_finding(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    done = run_plan(tmp_path, spec={**SPEC, "model": {"name_or_path": "model", "tokenizer": "bytes"}})
+    assert done.returncode == 2
+    assert "config.json" in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_an_end_while_the_library_is_compiled_leaves_nothing(tmp_path: Path) -> None:
+    compiler, request, extensions = tmp_path / "slow-compiler", tmp_path / "request.json", tmp_path / "extensions"
+    compiler.write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
+    compiler.chmod(0o755)
+    request.write_text("{}", encoding="utf-8")
+    environ = child_environ({"CXX": str(compiler), "TORCH_EXTENSIONS_DIR": str(extensions)})
+    worker = Path(harness.__file__ or "").parent / "workers" / "simulation_worker.py"
+    with subprocess.Popen([sys.executable, str(worker), str(request)], env=environ, stdout=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while not list(extensions.rglob("*.so")):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.terminate()
+    assert process.returncode == 143
+    assert not [path for path in extensions.rglob("*") if path.is_file()]
+
+
 def accept_ctrl_c() -> None:
     """A shell's background job, as `.ci/test` starts these tests, ignores it, and so would its children."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+def has_process(folder: Path) -> bool:
+    """Is there a process with the folder in its command?"""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(folder).encode() in path.read_bytes():
+                return True
+    return False
+
+
+@pytest.mark.parametrize("moment", ["importing torch", "step 1 of 2"])
+def test_ctrl_c_leaves_nothing(tmp_path: Path, moment: str) -> None:
+    """No temporary folder, no answer; and from the first step on no process that waits for a checkpoint to load."""
     (tmp_path / "run.yaml").write_text(spec_as_yaml(SPEC), encoding="utf-8")
     (tmp_path / "tmp").mkdir()
     environ = child_environ({"XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "tmp")})
@@ -122,13 +224,17 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         preexec_fn=accept_ctrl_c,  # noqa: PLW1509  (only sets a signal)
     ) as process:
         assert process.stderr is not None
-        assert "importing torch" in process.stderr.readline()
+        assert any(moment in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
     assert process.returncode == 130, rest
     assert "Traceback" not in rest
     assert not list((tmp_path / "tmp").iterdir())
     assert not (tmp_path / "cache" / "deepspeed-harness").exists()
+    deadline = time.monotonic() + 10
+    while has_process(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_deepspeeds_own_allocator_rounds_no_block(tmp_path: Path) -> None:

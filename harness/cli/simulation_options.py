@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of `harness plan --simulate`, for typer. Nothing here looks at a value."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+_PANEL = "Simulation"
+SimulateOption = Annotated[
+    bool,
+    typer.Option(
+        "--simulate",
+        help="Run DeepSpeed's engine at full size on a simulated GPU, and show bytes and time next to the plan's.",
+        rich_help_panel=_PANEL,
+    ),
+]
+RacesOption = Annotated[
+    bool, typer.Option("--races", help="With --simulate: find unordered accesses.", rich_help_panel=_PANEL)
+]
+RankOption = Annotated[
+    int,
+    typer.Option("--rank", metavar="N", help="With --simulate: the rank.", show_default=True, rich_help_panel=_PANEL),
+]
+LayersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--layers",
+        metavar="K",
+        help="With --simulate: K layers and half as many, extrapolated to the model's.",
+        rich_help_panel=_PANEL,
+    ),
+]
+TraceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        help="With --simulate: write a step's kernels, collectives, copies and disk traffic for Perfetto (JSON).",
+        rich_help_panel=_PANEL,
+    ),
+]

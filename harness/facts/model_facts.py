@@ -51,6 +51,7 @@ class ModelFacts(NamedTuple):
     built: bool = False
     estimated: bool = False
     counted_only: bool = False
+    attention_dropout: bool = False
 
     @property
     def num_layers(self) -> int:

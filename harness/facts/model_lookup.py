@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import input_limits
+from harness.facts.attention_dropout import has_attention_dropout
 from harness.facts.model_catalogue import catalogue_config, closest_name, is_language_part_only
 from harness.facts.model_facts import LatentAttention, ModelFacts
 from harness.facts.model_families import FAMILIES, SAME_FAMILY, Family
@@ -55,6 +56,13 @@ def facts_from_config(
     `build`: let `transformers`, where it is installed, build a family without a formula here, on the meta device and in
     a process of its own (seconds); where that fails, estimate its size from the usual fields. `estimate`: at once.
     """
+    lookup = _find_facts(config, source, build=build, estimate=estimate)
+    if lookup.facts is None:
+        return lookup
+    return lookup._replace(facts=lookup.facts._replace(attention_dropout=has_attention_dropout(config)))
+
+
+def _find_facts(config: Mapping[str, Any], source: str, *, build: bool, estimate: bool) -> ModelLookup:
     kind = config.get("model_type")
     if not isinstance(kind, str):
         return ModelLookup(None, why_not=f"{source} has no `model_type`")

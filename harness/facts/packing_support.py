@@ -37,3 +37,26 @@ SEPARATES_PACKED_DOCUMENTS = frozenset(
     }
 )
 """`model_type`s whose logits do not, in the same comparison (within 1e-6)."""
+
+TAKES_BORDERS = ("sdpa_varlen", "flash_attention_2", "flash_attention_3")
+"""Attention that gets the borders of packed documents instead of a mask."""
+
+SEPARATES_BY_BORDERS = SEPARATES_PACKED_DOCUMENTS - {"gemma2", "gpt_neo", "llama4_text"} | frozenset(
+    {
+        "cohere2",
+        "deepseek_v2",
+        "deepseek_v3",
+        "glm",
+        "glm4",
+        "nemotron",
+        "olmo3",
+        "persimmon",
+        "qwen3_moe",
+        "seed_oss",
+        "smollm3",
+    }
+)
+"""`model_type`s whose logits for a document are those of the document alone by `sdpa_varlen` (transformers 5.24, within
+1e-6, tests/training/models/test_packed_families.py). Of the others, Gemma-2 and GPT-Neo have no `sdpa`, and Llama-4
+attends in chunks.
+"""

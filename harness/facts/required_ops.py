@@ -16,11 +16,12 @@ COMPILE_SECONDS = {
     "fused_adam": 90,
     "fused_lion": 90,
     "fused_lamb": 90,
+    "quantizer": 120,
     "pin_memory": 36,
     "async_io": 230,
 }
-"""Seconds of each op on two cores with gcc at -O3; only an estimate of the wait for people."""
-CUDA_OPS = frozenset({"fused_adam", "fused_lion", "fused_lamb", "async_io"})
+"""Seconds of each op on two cores with gcc at -O3; only an estimate of the wait for people, of `quantizer` a guess."""
+CUDA_OPS = frozenset({"fused_adam", "fused_lion", "fused_lamb", "quantizer", "async_io"})
 """Ops that need nvcc where torch sees an NVIDIA GPU (`CUDAOpBuilder` in DeepSpeed's `op_builder`): `async_io` too,
 though it has no CUDA code. The optimizers of the CPU and `pin_memory` need the C++ compiler alone.
 """
@@ -28,23 +29,28 @@ WITHOUT_NVCC = {
     "fused_adam": "set `deepspeed.optimizer.params.torch_adam: true`, or offload the optimizer to the CPU",
     "fused_lion": "offload the optimizer to the CPU",
     "fused_lamb": "take another optimizer",
+    "quantizer": "switch `zero_quantized_weights` and the other `zero_quantized` keys off",
     "async_io": "offload to the CPU instead of nvme",
 }
 """The way to train without each of them."""
+_QUANTIZED = ("zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients")
 
 
 def required_ops(config: Mapping[str, Any], *, accelerated: bool, pins_natively: bool = False) -> tuple[str, ...]:
     """Names of the ops in the order of the build, from a rendered DeepSpeed JSON.
 
     Source: `runtime/engine.py` `_configure_basic_optimizer` (which Adam), `comm/torch.py` `build_shm_op` (only on the
-    CPU accelerator), `runtime/swap_tensor/*` (NVMe), `utils/pin_memory.py`. `accelerated` is false where ranks run on
-    the CPU accelerator; `pins_natively` is true where DeepSpeed's own allocator pins host memory.
+    CPU accelerator), `runtime/swap_tensor/*` (NVMe), `utils/pin_memory.py`, `CUDAQuantizer` of
+    `runtime/zero/partition_parameters.py` and `runtime/comm/coalesced_collectives.py` (ZeRO++). `accelerated` is false
+    where ranks run on the CPU accelerator; `pins_natively` is true where DeepSpeed's own allocator pins host memory.
     """
     zero = config.get("zero_optimization") or {}
     stage = zero.get("stage", 0)
     optimizer_device = (zero.get("offload_optimizer") or {}).get("device", "none")
     param_device = (zero.get("offload_param") or {}).get("device", "none") if stage == 3 else "none"
     ops = [] if accelerated else ["deepspeed_shm_comm"]
+    if accelerated and stage == 3 and any(zero.get(key) is True for key in _QUANTIZED):
+        ops.append("quantizer")
     optimizer = config.get("optimizer") or {}
     offloaded = optimizer_device in {"cpu", "nvme"}
     name = str(optimizer.get("type", "")).lower()

@@ -25,6 +25,8 @@ class MicroBatchShape:
     """A micro-batch on one rank: its tokens, in sequences of `seq_length`; `element_bytes` an activation element.
 
     `tensor_parallel_size`: ranks that divide attention and MLP; norms and the inputs of linears are whole on each.
+    `mlp_tile`: tokens of an MLP at once, in tiles; 0 for all. `mask_length`: where attention has
+    a mask, of packed or of padded rows on a GPU, the positions that a token of this rank has in it, 0 without one.
     """
 
     tokens: int
@@ -32,6 +34,15 @@ class MicroBatchShape:
     element_bytes: int
     attention: str = "sdpa"
     tensor_parallel_size: int = 1
+    mask_length: int = 0
+    mlp_tile: int = 0
+
+    @property
+    def mlp_tokens(self) -> int:
+        """Tokens of an MLP at once: tiles are as equal as they can be."""
+        if not self.mlp_tile:
+            return self.tokens
+        return -(-self.tokens // -(-self.tokens // self.mlp_tile))
 
 
 def layer_bytes(
@@ -57,6 +68,13 @@ def all_layer_bytes(
     model: ModelFacts, micro_batch: MicroBatchShape, count: int, training: ModelTraining | None = None
 ) -> list[int]:
     """Bytes that each of `count` layers saves: the heaviest ones where they differ, those first."""
+    return sorted(layer_bytes_in_order(model, micro_batch, training), reverse=True)[:count]
+
+
+def layer_bytes_in_order(
+    model: ModelFacts, micro_batch: MicroBatchShape, training: ModelTraining | None = None
+) -> list[int]:
+    """Bytes that each layer of the model saves without checkpointing, in the order of the layers."""
     known: dict[tuple[int, LayerTraining | None], int] = {}
     sizes = []
     for index, layer in enumerate(model.layers):
@@ -64,7 +82,7 @@ def all_layer_bytes(
         if key not in known:
             known[key] = layer_bytes(model, micro_batch, layer, key[1])
         sizes.append(known[key])
-    return sorted(sizes, reverse=True)[:count]
+    return sizes
 
 
 def _llama_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameters) -> _BytesPerToken:
@@ -85,10 +103,24 @@ def _mlp_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameter
         if model.latent and micro_batch.element_bytes == 2:
             gate = 4 * model.hidden  # the router's input in fp32
         return _expert_bytes(model, micro_batch) + 4 * micro_batch.element_bytes * model.shared + gate
-    width = next(
+    if micro_batch.mlp_tile:
+        return 0
+    return 4 * micro_batch.element_bytes * _mlp_width(model, layer)
+
+
+def _mlp_width(model: ModelFacts, layer: Parameters) -> int:
+    return next(
         (parameter.shape[0] for parameter in layer if parameter.name == "mlp.gate_proj.weight"), model.intermediate
     )
-    return 4 * micro_batch.element_bytes * width
+
+
+def mlp_tile_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
+    """Bytes that one tile of the widest gated MLP saves while it is computed again; and for all tokens the gradients
+    of the tiles' inputs, of which half was counted beyond the rest on the CPU.
+    """
+    width = max((_mlp_width(model, layer) for layer in model.layers), default=model.intermediate)
+    tile = 4 * micro_batch.element_bytes * width * micro_batch.mlp_tokens / micro_batch.tensor_parallel_size
+    return round(tile) + micro_batch.element_bytes * model.hidden * micro_batch.tokens
 
 
 def _gemma_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameters) -> _BytesPerToken:
@@ -108,8 +140,14 @@ def _attention_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> float:
         soft_cap = micro_batch.element_bytes * model.heads * micro_batch.seq_length if model.family == "gemma2" else 0
         copy = 2 * model.heads * micro_batch.seq_length if micro_batch.element_bytes == 2 else 0
         return 4 * micro_batch.element_bytes * width + 4 * model.heads * micro_batch.seq_length + copy + soft_cap
+    if micro_batch.attention == "sdpa_varlen" and micro_batch.element_bytes == 4:
+        # a call for each document: keys and values of every query head, and outputs by document and together
+        return micro_batch.element_bytes * 5 * width + 4 * model.heads
     if model.family == "phi3":  # the value is a view that keeps the fused projection alive
         return micro_batch.element_bytes * (4 * width + 3 * keys) + 4 * model.heads
+    if micro_batch.mask_length and micro_batch.attention == "sdpa":
+        # The memory-efficient kernel of CUDA: keys and values of every query head, and the mask in 16 or 32 bits.
+        return micro_batch.element_bytes * (4 * width + micro_batch.mask_length) + 4 * model.heads
     return micro_batch.element_bytes * (2 * width + 2 * keys) + 4 * model.heads
 
 
@@ -246,14 +284,23 @@ def checkpointed_input_bytes(model: ModelFacts, micro_batch: MicroBatchShape) ->
     return micro_batch.element_bytes * model.hidden * micro_batch.tokens
 
 
+def kept_attention_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
+    """Bytes that a recomputed layer keeps of its attention: the kernel's output, and its logsumexp in fp32."""
+    width = model.latent.value if model.latent else model.head_dim
+    each = model.heads * (micro_batch.element_bytes * width + 4)
+    return round(micro_batch.tokens * each / micro_batch.tensor_parallel_size)
+
+
 def recompute_gradient_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
-    """Gradients inside one recomputed layer while it is differentiated: two MLP-wide tensors."""
+    """Gradients inside one layer while it is differentiated: two MLP-wide tensors. A gated MLP has three, and has
+    freed the input of its last product by then.
+    """
     active = model.experts_per_token or 1
     return round(
         2
         * micro_batch.element_bytes
         * model.intermediate
         * active
-        * micro_batch.tokens
+        * micro_batch.mlp_tokens
         / micro_batch.tensor_parallel_size
     )

@@ -11,9 +11,14 @@ from harness.plan.activation_bytes import (
     checkpointed_input_bytes,
     forward_logits_bytes,
     head_bytes,
+    kept_attention_bytes,
+    layer_bytes_in_order,
+    mlp_tile_bytes,
     recompute_gradient_bytes,
 )
-from harness.plan.memory_items import BACKWARD, MICRO_BATCH, TRAINING, MemoryItem, Phase, Tier
+from harness.plan.checkpointed_layers import count_recomputed, is_recomputed, tiles_mlp
+from harness.plan.memory_items import BACKWARD, FORWARD, MICRO_BATCH, TRAINING, MemoryItem, Phase, Tier
+from harness.plan.memory_moments import at_moments, keep_largest_moments
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.trained_weights import ModelTraining, frozen_head_bytes, model_training
 from harness.plan.zero_partitions import local_vocab_size, tensor_parallel_shard
@@ -28,13 +33,7 @@ _INPUTS_ON_DEVICE = 3
 
 def activation_items(model: ModelFacts, settings: PlanSettings) -> list[MemoryItem]:
     """The saved activations, and the head or one recomputed layer. Of a pipeline, the stage that needs more."""
-    micro_batch = MicroBatchShape(
-        settings.tokens_per_micro_batch,
-        settings.seq_length,
-        2 if settings.mixed_precision else 4,
-        settings.attention,
-        _tensor_ranks(model, settings),
-    )
+    micro_batch = _micro_batch_shape(model, settings)
     if settings.pipeline_parallel_size == 1:
         training = _training_of(model, settings)
         return [
@@ -47,7 +46,32 @@ def activation_items(model: ModelFacts, settings: PlanSettings) -> list[MemoryIt
         *_peak_items(model, settings, micro_batch, head=False),
     ]
     last = [*_layer_items(model, settings, micro_batch, 1), *_peak_items(model, settings, micro_batch, head=True)]
-    return max(first, last, key=lambda items: sum(item.bytes for item in items if "backward" in item.phases))
+    return max(first, last, key=_backward_bytes)
+
+
+def _backward_bytes(items: list[MemoryItem]) -> int:
+    return sum(item.bytes for item in keep_largest_moments(items) if item.tier == "gpu" and "backward" in item.phases)
+
+
+def layer_activation_bytes_on_gpu(model: ModelFacts, settings: PlanSettings) -> int:
+    """Bytes that one layer keeps there from the forward to the backward pass."""
+    micro_batch = _micro_batch_shape(model, settings)
+    if not settings.checkpointing:
+        return max(all_layer_bytes(model, micro_batch, 1, _training_of(model, settings)), default=0)
+    return checkpointed_input_bytes(model, micro_batch) if settings.activation_device == "none" else 0
+
+
+def _micro_batch_shape(model: ModelFacts, settings: PlanSettings) -> MicroBatchShape:
+    return MicroBatchShape(
+        settings.tokens_per_micro_batch,
+        settings.seq_length,
+        2 if settings.mixed_precision else 4,
+        settings.attention,
+        _tensor_ranks(model, settings),
+        # With Ulysses a rank attends over whole rows.
+        settings.seq_length * settings.sequence_parallel_size if _has_masks(settings) else 0,
+        settings.mlp_tile_size if tiles_mlp(settings) else 0,
+    )
 
 
 def _tensor_ranks(model: ModelFacts, settings: PlanSettings) -> int:
@@ -79,12 +103,41 @@ def _layer_items(
     if training is not None:
         num_layers = sum(layer.saves for layer in training.layers)
     in_flight_note = f", {in_flight} micro-batches in flight" if in_flight > 1 else ""
+    kept = _kept_layers(model, settings, micro_batch, num_layers, training)
+    items = []
+    if kept or not settings.checkpointing:
+        formula = _bytes_formula(max(kept, default=0), micro_batch) + in_flight_note
+        what = f"activations of {len(kept)} layers"
+        items.append(MemoryItem("gpu", "activations", what, in_flight * sum(kept), formula, _SOURCE, MICRO_BATCH))
     if not settings.checkpointing:
+        return items
+    inputs = in_flight * (num_layers - len(kept))
+    items += _checkpointed_items(model, settings, micro_batch, inputs, in_flight_note)
+    if settings.keeps_attention:
+        size = kept_attention_bytes(model, micro_batch)
+        formula = f"{inputs} layers x {_bytes_formula(size, micro_batch)}"
+        label, source = (
+            f"attention outputs of {inputs} recomputed layers",
+            "runtime/models/kept_attention.py of the harness",
+        )
+        items.append(MemoryItem("gpu", "activations", label, inputs * size, formula, source, MICRO_BATCH))
+    return items
+
+
+def _kept_layers(
+    model: ModelFacts,
+    settings: PlanSettings,
+    micro_batch: MicroBatchShape,
+    num_layers: int,
+    training: ModelTraining | None,
+) -> list[int]:
+    """Bytes of each layer that keeps its activations; of the layers of a pipeline stage the heaviest, those first."""
+    if not settings.checkpointing or settings.pipeline_parallel_size > 1:
         sizes = all_layer_bytes(model, micro_batch, num_layers, training)
-        formula = _bytes_formula(max(sizes, default=0), micro_batch) + in_flight_note
-        what = f"activations of {num_layers} layers"
-        return [MemoryItem("gpu", "activations", what, in_flight * sum(sizes), formula, _SOURCE, MICRO_BATCH)]
-    return _checkpointed_items(model, settings, micro_batch, in_flight * num_layers, in_flight_note)
+        recomputed = count_recomputed(num_layers, settings.checkpoint_every) if settings.checkpointing else 0
+        return sizes[: num_layers - recomputed]
+    sizes = layer_bytes_in_order(model, micro_batch, training)
+    return [size for index, size in enumerate(sizes) if size and not is_recomputed(index, settings)]
 
 
 def _checkpointed_items(
@@ -112,17 +165,41 @@ def _checkpointed_items(
     ]
 
 
+def _has_masks(settings: PlanSettings) -> bool:
+    """Packed rows have masks, and several rows that are padded; with Ulysses padded rows have none."""
+    return settings.packing or (settings.micro_batch > 1 and settings.sequence_parallel_size == 1)
+
+
 def _mask_items(settings: PlanSettings) -> list[MemoryItem]:
-    """With Ulysses a rank attends over whole rows: the mask of packed rows stays until the next forward pass."""
-    if settings.sequence_parallel_size == 1 or not settings.packing or settings.attention != "sdpa":
+    """The mask of packed or padded rows, which `transformers` makes for a forward pass. With Ulysses it is that of a
+    rank's part of each row, and attends to nothing; that of whole packed rows stays until the next forward pass.
+    """
+    if settings.attention != "sdpa" or not _has_masks(settings):
         return []
-    length = settings.sequence_parallel_size * -(-settings.seq_length // settings.sequence_parallel_size)
-    formula = (
-        f"1 x {length:,} x {length:,} positions x {settings.micro_batch} row{'s' if settings.micro_batch > 1 else ''}"
-    )
-    source = "runtime/parallel/sequence_parallel.py of the harness"
-    description = "attention mask of packed rows"
-    return [MemoryItem("gpu", "activations", description, settings.micro_batch * length**2, formula, source, TRAINING)]
+    degree = settings.sequence_parallel_size
+    part = -(-settings.seq_length // degree)
+    items = [_mask_item("mask of attention", settings.micro_batch, part, "transformers masking_utils.py", MICRO_BATCH)]
+    items += _converted_mask_items(settings, degree * part)
+    if degree > 1 and settings.packing:
+        source = "runtime/parallel/sequence_parallel.py of the harness"
+        items.append(_mask_item("attention mask of packed rows", settings.micro_batch, degree * part, source, TRAINING))
+    return items
+
+
+def _converted_mask_items(settings: PlanSettings, length: int) -> list[MemoryItem]:
+    """A layer inverts the mask and makes one in the queries' format, which a layer without recomputation keeps."""
+    pairs, source = settings.micro_batch * length**2, "torch scaled_dot_product_attention, convert_boolean_attn_mask"
+    width = 1 + (settings.param_bytes if settings.checkpointing else 0)
+    what, squares = "mask while a layer converts it", f"{length:,} x {length:,} positions"
+    forward = MemoryItem("gpu", "activations", what, width * pairs, f"{width} x {squares}", source, FORWARD)
+    backward = MemoryItem("gpu", "activations", what, pairs, f"1 x {squares}", source, BACKWARD)
+    items = [at_moments(forward, "forward layer")]
+    return [*items, at_moments(backward, "backward layer")] if settings.checkpointing else items
+
+
+def _mask_item(what: str, rows: int, length: int, source: str, phases: tuple[Phase, ...]) -> MemoryItem:
+    formula = f"1 x {length:,} x {length:,} positions x {rows} row{'s' if rows > 1 else ''}"
+    return MemoryItem("gpu", "activations", what, rows * length**2, formula, source, phases)
 
 
 def _peak_items(
@@ -133,19 +210,36 @@ def _peak_items(
     head: bool,
     training: ModelTraining | None = None,
 ) -> list[MemoryItem]:
-    """Forward ends with the logits; backward begins with them and later recomputes one layer. The larger one counts."""
+    """Forward ends with the logits; backward begins with them and later differentiates one layer after the other, which
+    checkpointing computes again.
+    """
     items = _head_items(model, settings, micro_batch, training) if head else []
-    if not settings.checkpointing:
-        return items
-    saved_bytes = max(all_layer_bytes(model, micro_batch, 1, training), default=0)
+    saved_bytes = max(all_layer_bytes(model, micro_batch, 1, training), default=0) if settings.checkpointing else 0
     recompute_bytes = saved_bytes + recompute_gradient_bytes(model, micro_batch)
-    if head and items[0].bytes >= recompute_bytes:
-        return items
-    formula = f"{_bytes_formula(saved_bytes, micro_batch)} + 2 x {micro_batch.element_bytes} x intermediate"
-    recompute = MemoryItem(
-        "gpu", "recompute", "one layer while it is recomputed", recompute_bytes, formula, _SOURCE, BACKWARD
-    )
-    return [recompute, *items[1:]]
+    if micro_batch.mlp_tile:
+        recompute_bytes += mlp_tile_bytes(model, micro_batch)
+    if settings.keeps_attention:
+        recompute_bytes -= kept_attention_bytes(model, micro_batch)
+    recompute_bytes = max(0, recompute_bytes - _freed_before_recomputation(model, settings, micro_batch, training))
+    formula = f"2 x {micro_batch.element_bytes} x intermediate"
+    if saved_bytes:
+        formula = f"{_bytes_formula(saved_bytes, micro_batch)} + {formula}"
+    what = "gradients inside one layer"
+    if settings.checkpointing:
+        what = "one layer while it is recomputed"
+    elif micro_batch.mlp_tile:
+        what = "a tile of an MLP while it is recomputed"
+    recompute = MemoryItem("gpu", "recompute", what, recompute_bytes, formula, _SOURCE, BACKWARD)
+    return [*items, at_moments(recompute, "backward layer")]
+
+
+def _freed_before_recomputation(
+    model: ModelFacts, settings: PlanSettings, micro_batch: MicroBatchShape, training: ModelTraining | None
+) -> int:
+    """Activations of the layers behind the last recomputed one, which are gone when the backward pass comes to it."""
+    num_layers = -(-model.num_layers // settings.pipeline_parallel_size)
+    behind = (num_layers - 1) % settings.checkpoint_every
+    return sum(layer_bytes_in_order(model, micro_batch, training)[-behind:]) if behind else 0
 
 
 def _head_items(
@@ -158,7 +252,8 @@ def _head_items(
         saved_bytes -= micro_batch.tokens * frozen_head_bytes(model, training, micro_batch.element_bytes)
     chunk = settings.loss_chunk_size
     if not chunk or settings.pipeline_parallel_size > 1:
-        return [_full_logits_item(model, micro_batch, saved_bytes, p) for p in (BACKWARD, ("forward",))]
+        full = (_full_logits_item(model, micro_batch, saved_bytes, phases) for phases in (BACKWARD, FORWARD))
+        return [at_moments(item, "loss", "loss gradient") for item in full]
     chunk, local_vocab = min(chunk, micro_batch.tokens), local_vocab_size(model, settings)
     # The gradient of the head's weight is summed in fp32; in fp32 it becomes the weight's own gradient.
     weight, width = 4 * local_vocab * model.hidden if has_gradient else 0, 4 if micro_batch.element_bytes == 4 else 6
@@ -168,18 +263,12 @@ def _head_items(
     formula = f"{width} x {local_vocab:,} vocab x {chunk} tokens, {gradient}"
     after = gradient if micro_batch.element_bytes == 2 else "the final norm"
     source = "patches/chunked_loss.py of the harness"
-    return [
+    before = "logits of a chunk and loss at the end of the forward pass"
+    items = [
         MemoryItem("gpu", "logits", "head and loss", backward, after, source, BACKWARD),
-        MemoryItem(
-            "gpu",
-            "logits",
-            "logits of a chunk and loss at the end of the forward pass",
-            forward,
-            formula,
-            source,
-            ("forward",),
-        ),
+        MemoryItem("gpu", "logits", before, forward, formula, source, FORWARD),
     ]
+    return [at_moments(item, "loss", "loss gradient") for item in items]
 
 
 def _full_logits_item(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
+from harness.plan.checkpointed_layers import checkpointing_value, describe_checkpointing
 from harness.plan.memory_estimate import Capacity, Fit, MemoryEstimate, check_fit, estimate_memory, replace_settings
 from harness.plan.plan_settings import OffloadDevice, PlanSettings
 from harness.plan.rates import Rates
@@ -134,10 +135,5 @@ def _describe_differences(settings: PlanSettings, run: PlanSettings) -> Iterator
             yield f"{name} {size}"
     if settings.micro_batch != run.micro_batch:
         yield f"micro-batch {settings.micro_batch}"
-    if settings.checkpointing != run.checkpointing:
+    if checkpointing_value(settings) != checkpointing_value(run):
         yield describe_checkpointing(settings)
-
-
-def describe_checkpointing(settings: PlanSettings) -> str:
-    """Are activations recomputed, in the words of the tables?"""
-    return "gradient checkpointing" if settings.checkpointing else "no gradient checkpointing"

@@ -15,6 +15,7 @@ from typing import Any
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.alternatives import SMALL_SUB_GROUP, Alternative, title_of, with_offload
+from harness.plan.checkpointed_layers import recompute_shares
 from harness.plan.memory_estimate import Capacity, Fit, MemoryEstimate, check_fit, estimate_memory
 from harness.plan.memory_items import (
     BACKWARD,
@@ -29,7 +30,7 @@ from harness.plan.memory_items import (
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.rates import CPU_STEP_BYTES, Rates
 from harness.plan.step_time import StepTime, TimePart, estimate_step_time
-from harness.plan.transient_memory import GPU_PROCESS, gpu_overhead_items
+from harness.plan.transient_memory import GPU_PROCESS, gpu_overhead_items, held_item
 from harness.plan.zero_partitions import ZeroPartitions, partition_model
 
 CPU_OPTIMIZER = "CPU optimizer"
@@ -110,9 +111,12 @@ def with_async_offload(
     else:
         items += _super_offload_items(settings, partitions)
     items = [item for item in items if item.bytes]
-    items += gpu_overhead_items(settings, items, pinned_rounding_bytes(items))
+    items += [*gpu_overhead_items(settings, items, pinned_rounding_bytes(items)), *held_item(settings, partitions)]
     changed = MemoryEstimate(tuple(items), memory.ranks_per_host, memory.pooled)
-    return changed, None if time is None else _with_exposed_step(time, offload, settings, len(partitions.sub_groups))
+    if time is None:
+        return changed, None
+    recomputed = recompute_shares(settings, model.num_layers).layers
+    return changed, _with_exposed_step(time, offload, settings, len(partitions.sub_groups), recomputed)
 
 
 def _is_replaced(item: MemoryItem) -> bool:
@@ -206,7 +210,10 @@ def super_offload_exposed_seconds(offload: SuperOffload, step: float, backward: 
     return unscale + max(stepped / max(1, num_sub_groups), stepped - backward)
 
 
-def _with_exposed_step(time: StepTime, offload: AsyncOffload, settings: PlanSettings, num_sub_groups: int) -> StepTime:
+def _with_exposed_step(
+    time: StepTime, offload: AsyncOffload, settings: PlanSettings, num_sub_groups: int, recomputed: float
+) -> StepTime:
+    """`recomputed`: the share of the layers whose forward pass runs twice."""
     part = next((part for part in time.parts if part.name == CPU_OPTIMIZER), None)
     if part is None:
         return time
@@ -214,7 +221,7 @@ def _with_exposed_step(time: StepTime, offload: AsyncOffload, settings: PlanSett
     if isinstance(offload, ZenFlow):
         exposed = zenflow_exposed_seconds(offload, part.seconds, compute)
     else:
-        passes = 4 if settings.checkpointing else 3
+        passes = 3 + recomputed
         backward = compute / settings.accumulation * (passes - 1) / passes
         exposed = super_offload_exposed_seconds(offload, part.seconds, backward, num_sub_groups)
     less = part.exposed - min(exposed, part.exposed)

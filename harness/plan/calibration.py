@@ -70,7 +70,7 @@ class RateFactor(_Stored):
 
 
 class Calibration(_Stored):
-    """What the runs of one machine say. `date`: of the last change."""
+    """The measurements of one machine's runs. `date`: of the last change."""
 
     fingerprint: Fingerprint
     date: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.facts.model_lookup import ModelFacts
+from harness.plan.checkpointed_layers import recompute_shares
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.rates import CPU_STEP_BYTES
 from harness.plan.zero_partitions import tensor_parallel_shard
@@ -25,7 +26,7 @@ class NvmeBytes:
     parameters_write: float = 0.0
 
 
-def all_gather_bytes(size: float, settings: PlanSettings, per_layer: float = 0.0) -> float:
+def all_gather_bytes(size: float, settings: PlanSettings, model: ModelFacts | None = None) -> float:
     """Payload of parameter all-gathers of data parallelism, bytes a step.
 
     Stages 1, 2: once. Stage 3: forward and backward of every micro-batch, less the parameters that stay gathered from
@@ -37,7 +38,9 @@ def all_gather_bytes(size: float, settings: PlanSettings, per_layer: float = 0.0
     if settings.stage < 3:
         return settings.param_bytes * size
     share_kept = min(size, settings.max_reuse_distance // 2 + settings.prefetch_bucket_size) / size
-    recompute_gathers = 1.0 if settings.checkpointing and 2 * per_layer > settings.max_reuse_distance else 0.0
+    recompute_gathers = 0.0
+    if model is not None and 2 * model.largest_layer_parameters > settings.max_reuse_distance:
+        recompute_gathers = recompute_shares(settings, model.num_layers).layers
     payload = settings.accumulation * (2 - share_kept + recompute_gathers) * settings.param_bytes * size
     return payload / 2 if settings.quantized_weights else payload
 
@@ -68,7 +71,7 @@ def tensor_parallel_bytes(model: ModelFacts, settings: PlanSettings) -> float:
         width = 7.0 * model.num_layers / stages * model.hidden
         return (2 * width + model.vocab) * tokens * (ranks - 1) / ranks
     forward, backward = shard.reduced_width
-    width = forward * (1.5 if settings.checkpointing else 1.0) + backward
+    width = forward * (1 + recompute_shares(settings, model.num_layers).layers / 2) + backward
     logits = model.vocab if shard.head == "gathered" and not settings.loss_chunk_size else 0
     return (2 * width + logits) * tokens * (ranks - 1) / ranks
 

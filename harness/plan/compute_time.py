@@ -32,7 +32,7 @@ def compute_time(
     A given `compute_efficiency` replaces the fitted shares: it is that of all executed operations.
     """
     gpu, attention = _gpu_seconds(work, settings, device, rates, fitted)
-    micro_batch = max(gpu, _host_seconds(work, settings, fitted))
+    micro_batch = max(gpu, work.layer_passes * launch_seconds(settings, fitted))
     return ComputeTime(micro_batch * work.micro_batches / (1 - work.idle_share), attention / micro_batch)
 
 
@@ -56,8 +56,8 @@ def _gpu_seconds(
     return products + attention + traffic / (device.bandwidth * fitted.memory_share), attention
 
 
-def _host_seconds(work: ComputeWork, settings: PlanSettings, fitted: FittedRates) -> float:
-    """Kernel launches and Python of the layers, and ZeRO-3's hooks around their modules."""
+def launch_seconds(settings: PlanSettings, fitted: FittedRates) -> float:
+    """Seconds of the host for one pass through one layer: kernel launches, Python, ZeRO-3's hooks around modules."""
     launch = fitted.launch_seconds * (_COMPILED_LAUNCHES if settings.compiled else 1.0)
     hooks = fitted.hook_seconds * (_LEAF_HOOKS if settings.leaf_decoder_layers else 1.0)
-    return work.layer_passes * (launch + (hooks if settings.stage == 3 else 0.0))
+    return launch + (hooks if settings.stage == 3 else 0.0)

@@ -8,6 +8,7 @@ its own gradient. A pair of positions that attend costs 4 x heads x head size in
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from harness.facts.model_lookup import ModelFacts
 
@@ -17,7 +18,8 @@ class FlopsInputs:
     """The sizes that the counts below depend on.
 
     `matmul`: parameters that a token is multiplied with; `active`: all that it uses; `width`: heads x head size;
-    `recomputed`: those of `matmul` that checkpointed layers compute once more.
+    `recomputed`: those of `matmul` that checkpointed layers compute once more; `down`: those of the last projections
+    of the MLPs, which they do not.
     """
 
     matmul: float
@@ -25,6 +27,7 @@ class FlopsInputs:
     layers: int
     width: int
     recomputed: float
+    down: float = 0.0
 
     @staticmethod
     def from_model(model: ModelFacts) -> FlopsInputs:
@@ -33,7 +36,12 @@ class FlopsInputs:
         layers = model.matmul_parameters - model.vocab * model.hidden
         width = model.heads * model.head_dim
         return FlopsInputs(
-            model.matmul_parameters, model.active_parameters, model.num_layers, width, max(0, layers - down_projections)
+            model.matmul_parameters,
+            model.active_parameters,
+            model.num_layers,
+            width,
+            max(0, layers - down_projections),
+            down_projections,
         )
 
 
@@ -46,6 +54,20 @@ class GradientShares:
 
 
 ALL_GRADIENTS = GradientShares()
+
+
+class RecomputeShares(NamedTuple):
+    """Shares of the layers whose forward pass runs twice: of their products with weights, and of their attention.
+
+    `tiled_mlp`: products of a size of the down projection that MLPs in tiles compute once more.
+    """
+
+    layers: float = 1.0
+    attention: float = 1.0
+    tiled_mlp: float = 0.0
+
+
+NO_RECOMPUTATION, FULL_RECOMPUTATION = RecomputeShares(0.0, 0.0), RecomputeShares()
 
 
 def needed_flops(inputs: FlopsInputs, tokens: float, pairs: float, trained: GradientShares = ALL_GRADIENTS) -> float:
@@ -61,14 +83,14 @@ def executed_flops(
     positions: float,
     pairs: float,
     trained: GradientShares = ALL_GRADIENTS,
-    *,
-    checkpointing: bool = False,
+    recomputed: RecomputeShares = NO_RECOMPUTATION,
 ) -> float:
     """Operations of a step of `positions` with padding, and of all `pairs` that its attention computes, masked ones
     too.
     """
     needed = needed_flops(inputs, positions, pairs, trained)
-    return needed + (2 * inputs.recomputed * positions + 4 * inputs.width * pairs if checkpointing else 0.0)
+    products = inputs.recomputed * recomputed.layers + inputs.down * recomputed.tiled_mlp
+    return needed + 2 * products * positions + 4 * inputs.width * pairs * recomputed.attention
 
 
 def flops_6n(inputs: FlopsInputs, tokens: float) -> float:
@@ -76,15 +98,13 @@ def flops_6n(inputs: FlopsInputs, tokens: float) -> float:
     return 6 * inputs.active * tokens
 
 
-def hardware_flops_per_token(model: ModelFacts, sequence: int, checkpointing: bool) -> float:
+def hardware_flops_per_token(model: ModelFacts, sequence: int, recomputed: RecomputeShares) -> float:
     """Floating-point operations that the hardware executes for a token, forward and backward.
 
     6 a matmul parameter and 6 L a d s of causal attention (half of PaLM's 12). Checkpointing recomputes the layers,
     without the last projection of the MLP (torch stops early): 2 (N_layers - L h f), and the attention's forward.
     """
-    return executed_flops(
-        FlopsInputs.from_model(model), 1, model.num_layers * sequence / 2, checkpointing=checkpointing
-    )
+    return executed_flops(FlopsInputs.from_model(model), 1, model.num_layers * sequence / 2, recomputed=recomputed)
 
 
 def model_flops_per_token(model: ModelFacts, sequence: int) -> float:

@@ -135,6 +135,8 @@ def place_of(settings: PlanSettings) -> tuple[object, ...]:
         settings.pipeline_parallel_size,
         settings.sequence_parallel_size,
         settings.checkpointing,
+        settings.checkpoint_every,
+        settings.keeps_attention,
     )
 
 

@@ -74,7 +74,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class PlanTarget:
-    """What a plan is for, as far as a calibration depends on it."""
+    """The GPUs and hosts of a plan, as far as a calibration depends on them."""
 
     gpu_kind: str
     gpus_per_host: int
@@ -130,7 +130,7 @@ def major_version() -> str:
 
 
 def plan_differences(fingerprint: Fingerprint, target: PlanTarget) -> Iterator[str]:
-    """What a plan is for and the calibrated run was not, each as a clause."""
+    """The differences of a plan from the calibrated run, each as a clause."""
     if target.gpu_kind != fingerprint.gpu_kind:
         yield f"it is of {fingerprint.gpu_kind}, the plan is for {target.gpu_kind}"
     if target.gpus_per_host != fingerprint.gpus_per_host:
@@ -159,7 +159,7 @@ def version_differences(fingerprint: Fingerprint, here: Machine) -> Iterator[str
 
 
 def machine_differences(fingerprint: Fingerprint, here: Machine) -> Iterator[str]:
-    """What this machine has and that of the calibrated run had not, each as a clause."""
+    """The differences of this machine from that of the calibrated run, each as a clause."""
     if fingerprint.gpu not in here.gpus:
         yield f"this machine has no {fingerprint.gpu}"
     if fingerprint.cpu != here.cpu:

@@ -11,15 +11,18 @@ from dataclasses import dataclass, replace
 
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
-from harness.plan.activation_items import activation_items
+from harness.plan.activation_items import activation_items, layer_activation_bytes_on_gpu
+from harness.plan.gathered_items import gathered_items
 from harness.plan.gpu_peaks import ALLOCATED, RESERVED, RESERVED_ZERO3, Share
 from harness.plan.memory_items import PHASES, TRAINING, MemoryItem, Phase, Tier, pinned_rounding_bytes
+from harness.plan.memory_moments import keep_largest_moments
 from harness.plan.model_states import model_state_items
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.transient_memory import (
     cpu_process_items,
     gpu_overhead_items,
     heap_items,
+    held_item,
     transient_items,
 )
 from harness.plan.zero_partitions import ZeroPartitions, partition_model
@@ -52,7 +55,7 @@ ITEM_GROUPS: Mapping[str, tuple[str, ...]] = {
     "optimizer states": ("states", "first_states", "unused_states", "momentum"),
     "activations": ("activations", "logits", "recompute"),
     "buffers and temporaries": ("bucket", "temporary", "swap", "save", "resume", "rounding", "unreleased"),
-    "assumed": ("context", "nccl", "slack", "process", "heap", "export"),
+    "assumed": ("context", "nccl", "slack", "held", "process", "heap", "export"),
 }
 """Kinds of items in a few groups, for pictures."""
 
@@ -101,9 +104,12 @@ class MemoryEstimate:
 
     @property
     def allocated_peak(self) -> int:
-        """Bytes of tensors on the GPU in the phase that has most of them: `torch.cuda.max_memory_allocated`."""
-        tensors = [item for item in self.items_of("gpu") if not item.assumed]
-        return max(sum(item.bytes for item in tensors if phase in item.phases) for phase in PHASES)
+        """Bytes of tensors on the GPU in the phase of training that has most: `torch.cuda.max_memory_allocated`.
+
+        Without building the engine, which may take more where there is room (`s12 available_memory`).
+        """
+        tensors = [item for item in self.items_of("gpu") if not item.assumed or item.kind == "held"]
+        return max(sum(item.bytes for item in tensors if phase in item.phases) for phase in TRAINING)
 
     @property
     def allocated_peak_range(self) -> tuple[int, int]:
@@ -190,16 +196,19 @@ def estimate_memory(
         settings = replace(settings, reduce_bucket_size=bucket_size, activation_device="none")
     candidates = [
         *model_state_items(settings, partitions),
+        *gathered_items(model, settings, partitions, layer_activation_bytes_on_gpu(model, settings)),
         *activation_items(model, settings),
-        *transient_items(settings, partitions),
+        *transient_items(settings, partitions, None if device is None or pooled else device.memory),
     ]
     # On the CPU accelerator nothing is page-locked, and torch keeps no cache of it.
-    items = [item for item in candidates if item.bytes and not (pooled and item.kind == "cache")]
+    candidates = [item for item in candidates if item.bytes and not (pooled and item.kind == "cache")]
+    items = keep_largest_moments(candidates)
     if pooled:
-        heap = [item for item in heap_items(model, settings, partitions, items) if item.bytes]
+        heap = [item for item in heap_items(model, settings, partitions, candidates) if item.bytes]
         items += [*cpu_process_items(settings, partitions), *heap]
     else:
         items += gpu_overhead_items(settings, items, pinned_rounding_bytes(items))
+        items += held_item(settings, partitions)
     return MemoryEstimate(tuple(items), settings.ranks_per_host, pooled, settings.stage == 3)
 
 

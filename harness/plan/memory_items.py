@@ -21,7 +21,10 @@ ENGINE: tuple[Phase, ...] = ("load", "forward", "backward", "step", "save", "res
 """From `deepspeed.initialize` on."""
 TRAINING: tuple[Phase, ...] = ("forward", "backward", "step", "save")
 """From the first step on."""
+OPTIMIZER: tuple[Phase, ...] = (*TRAINING, "resume")
+"""From the first step on, and while a checkpoint is read, which has the states."""
 MICRO_BATCH: tuple[Phase, ...] = ("forward", "backward")
+FORWARD: tuple[Phase, ...] = ("forward",)
 BACKWARD: tuple[Phase, ...] = ("backward",)
 STEP: tuple[Phase, ...] = ("step",)
 SAVE: tuple[Phase, ...] = ("save",)
@@ -31,7 +34,8 @@ SAVE: tuple[Phase, ...] = ("save",)
 class MemoryItem:
     """Bytes of one kind on one tier, for one rank, or for all ranks of a host together where it is `shared`.
 
-    `pinned_blocks`: sizes of its page-locked blocks.
+    `pinned_blocks`: sizes of its page-locked blocks. `moments`: those of its phases at which it is there, if it is not
+    there all the time (`harness.plan.memory_moments`).
     """
 
     tier: Tier
@@ -44,6 +48,7 @@ class MemoryItem:
     pinned_blocks: tuple[int, ...] = ()
     assumed: bool = False
     shared: bool = False
+    moments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from harness.plan.memory_items import (
     BACKWARD,
     MICRO_BATCH,
+    OPTIMIZER,
     STEP,
     TRAINING,
     ElementBytes,
@@ -20,6 +21,7 @@ from harness.plan.memory_items import (
     memory_item,
     pinned_item,
 )
+from harness.plan.memory_moments import at_moments
 from harness.plan.model_states_zero3 import master_and_state_items, stage3_items
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.zero_partitions import ZeroPartitions
@@ -82,7 +84,7 @@ def _stage0_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
     yield from _first_state_items(settings, partitions)
     states = ElementBytes(4 * settings.num_states, num_parameters, "P")
     yield memory_item(
-        "gpu", ("states", "optimizer states, from the first step on"), states, "torch optimizer", TRAINING
+        "gpu", ("states", "optimizer states, from the first step on"), states, "torch optimizer", OPTIMIZER
     )
     bucket = ElementBytes(settings.comm_bytes, min(settings.reduce_bucket_size, num_parameters), "min(bucket, P)")
     source = "runtime/engine.py buffered_allreduce_fallback"
@@ -90,21 +92,17 @@ def _stage0_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
 
 
 def _stage12_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    yield memory_item(
-        "gpu",
-        ("parameters", "parameters"),
-        ElementBytes(settings.param_bytes, partitions.padded_total, "P"),
-        "s12 bit16_groups_flat",
+    flat = ElementBytes(settings.param_bytes, partitions.padded_total, "P")
+    yield at_moments(
+        memory_item("gpu", ("parameters", "parameters"), flat, "s12 bit16_groups_flat"), "flatten", "masters", "engine"
     )
     if settings.uses_bf16_optimizer:
         yield from _bf16_optimizer_items(settings, partitions)
         return
     yield from _stage12_gradient_items(settings, partitions)
-    yield from (
-        _stage12_optimizer_items(settings, partitions)
-        if settings.optimizer_device == "none"
-        else _stage12_cpu_optimizer_items(settings, partitions)
-    )
+    optimizer = _stage12_optimizer_items if settings.optimizer_device == "none" else _stage12_cpu_optimizer_items
+    for item in optimizer(settings, partitions):
+        yield at_moments(item, "masters", "engine", *item.moments)
 
 
 def _stage12_gradient_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
@@ -118,17 +116,18 @@ def _stage12_gradient_items(settings: PlanSettings, partitions: ZeroPartitions) 
             _gradient_phases(settings),
         )
     else:
-        yield memory_item(
-            "gpu",
-            _LARGEST_GRADIENT,
-            ElementBytes(param_bytes, partitions.largest_gradient, "largest parameter"),
-            "torch .grad",
-            BACKWARD,
-        )
+        for count, name, moment in (
+            (partitions.head_gradient if settings.mixed_precision else 0, "head", "loss gradient"),
+            (partitions.largest_gradient, "largest parameter", "layer gradients"),
+        ):
+            amount = ElementBytes(param_bytes, count, name)
+            yield at_moments(memory_item("gpu", _LARGEST_GRADIENT, amount, "torch .grad", BACKWARD), moment)
     partition_gradients = (
         ElementBytes(grad_bytes, partitions.partition_size, "P / N")
         if grad_bytes != param_bytes
-        else ElementBytes(grad_bytes, max(partitions.owned_gradients), "parameters that touch this partition")
+        else ElementBytes(
+            grad_bytes, partitions.owned_gradients_of(settings.rank), "parameters that touch this partition"
+        )
     )
     if settings.optimizer_device == "none":
         label, phases = (
@@ -145,7 +144,8 @@ def _stage12_gradient_items(settings: PlanSettings, partitions: ZeroPartitions) 
         # one for each format that autocast communicates in, all of them as wide as the model's
         num_buckets = (2 if settings.overlap_comm else 1) * (2 if settings.autocast_bytes else 1)
         bucket = ElementBytes(settings.comm_bytes * num_buckets, settings.reduce_bucket_size, "reduce_bucket_size")
-        yield memory_item("gpu", ("bucket", "gradient bucket"), bucket, "s12 setup_buckets", BACKWARD)
+        row = memory_item("gpu", ("bucket", "gradient bucket"), bucket, "s12 setup_buckets", BACKWARD)
+        yield at_moments(row, "backward layer", "layer gradients")  # made by the hook of the first gradient
 
 
 def _stage12_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
@@ -161,9 +161,14 @@ def _stage12_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions)
         ElementBytes(settings.master_bytes, partitions.partition_size, "P / N"),
         ElementBytes(settings.grad_bytes, partitions.partition_size, "P / N"),
     )
-    yield memory_item("gpu", ("temporary", "gradient of the step, as wide as the master"), cast, "s12 step", STEP)
+    label = ("temporary", "gradient of the step, as wide as the master")
+    yield at_moments(memory_item("gpu", label, cast, "s12 step", STEP), "update")
     if settings.grad_bytes != settings.master_bytes:
-        yield memory_item("gpu", ("temporary", "flat gradient before its cast"), flat, "s12 step", STEP)
+        label = ("temporary", "flat gradient before its cast")
+        yield at_moments(memory_item("gpu", label, flat, "s12 step", STEP), "update")
+    largest = min(partitions.largest_gradient, partitions.partition_size)
+    norm, label = ElementBytes(8, largest, "largest parameter"), ("temporary", "gradient in fp64, for its norm")
+    yield at_moments(memory_item("gpu", label, norm, "s12 get_grad_norm_direct", STEP), "norm")
 
 
 def _stage12_cpu_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
@@ -190,7 +195,9 @@ def _stage12_cpu_optimizer_items(settings: PlanSettings, partitions: ZeroPartiti
         and settings.grad_bytes == param_bytes
         and settings.master_bytes == 4
     ):
-        owned = ElementBytes(param_bytes, max(partitions.owned_gradients), "parameters that touch this partition")
+        owned = ElementBytes(
+            param_bytes, partitions.owned_gradients_of(settings.rank), "parameters that touch this partition"
+        )
         label = ("accumulated", "gradients between micro-batches")
         yield pinned_item(label, owned, "s12 accumulated_grads_in_cpu", phases=TRAINING)
 

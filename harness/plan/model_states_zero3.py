@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from harness.plan.memory_items import (
     BACKWARD,
     MICRO_BATCH,
+    OPTIMIZER,
     SAVE,
     STEP,
     TRAINING,
@@ -22,6 +23,7 @@ from harness.plan.memory_items import (
     memory_item,
     pinned_item,
 )
+from harness.plan.memory_moments import at_moments
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.zero_partitions import ZeroPartitions
 
@@ -32,10 +34,15 @@ _SWAPPER_SOURCE = "swap/partitioned_param_swapper.py"
 def stage3_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     """All items of one rank."""
     yield from _parameter_items(settings, partitions)
-    yield from _gradient_items(settings, partitions)
-    yield from _gathered_parameter_items(settings, partitions)
+    yield from (at_moments(item, "engine") for item in _gradient_items(settings, partitions))
+    yield from _resident_parameter_items(settings, partitions)
     yield from _bucket_items(settings, partitions)
-    yield from _optimizer_items(settings, partitions)
+    yield from (_after_flattening(item) for item in _optimizer_items(settings, partitions))
+
+
+def _after_flattening(item: MemoryItem) -> MemoryItem:
+    """Gradients of the masters, and buffers of a swapper, are made last."""
+    return at_moments(item, *(("masters", "engine") if item.kind == "master" else ("engine",)), *item.moments)
 
 
 def _parameter_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
@@ -83,21 +90,8 @@ def _gradient_items(settings: PlanSettings, partitions: ZeroPartitions) -> Itera
     )
 
 
-def _gathered_parameter_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    """Live parameters between forward and backward. The reuse distance decides; `max_live_parameters` limits only the
-    prefetch. Weights that are gathered as one are copied out of one buffer, which a prefetch of as much covers.
-    """
-    prefetched = (
-        min(settings.prefetch_bucket_size + partitions.largest_parameter_in_layer, settings.max_live_parameters)
-        if settings.prefetch_bucket_size
-        else 0
-    )
-    ahead = max(prefetched, partitions.leaf_layer)
-    live = min(partitions.whole, partitions.kept_gathered + partitions.largest_module + ahead)
-    kept_by = "kept layers" if settings.leaf_decoder_layers else "reuse distance / 2"
-    amount = ElementBytes(settings.param_bytes, live, f"min(P, {kept_by} + largest module + prefetch)")
-    source = "zero/partitioned_param_coordinator.py __params_to_release"
-    yield memory_item("gpu", ("gathered", "parameters gathered at once"), amount, source, MICRO_BATCH)
+def _resident_parameter_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
+    """The second shard of ZeRO++, and parameters that stay gathered; all others are in `gathered_items`."""
     if settings.hpz_partition_size > 1:
         second = ElementBytes(settings.param_bytes, partitions.hpz_partition, f"P / {settings.hpz_partition_size}")
         label, source = (
@@ -121,20 +115,38 @@ def _bucket_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
     if settings.contiguous_gradients:  # one a format that autocast communicates in
         width = settings.comm_bytes + settings.autocast_bytes
         bucket = ElementBytes(width, settings.reduce_bucket_size, "reduce_bucket_size")
-        yield memory_item("gpu", ("bucket", "gradient bucket"), bucket, "s3 ipg_buckets")
+        yield at_moments(memory_item("gpu", ("bucket", "gradient bucket"), bucket, "s3 ipg_buckets"), "engine")
     else:
         waiting = ElementBytes(
             settings.param_bytes, min(settings.reduce_bucket_size, partitions.total), "min(bucket, P)"
         )
         label = ("gradients_whole", "gradients that wait for one reduction")
         yield memory_item("gpu", label, waiting, "s3 __add_grad_to_ipg_bucket", BACKWARD)
-    copy = ElementBytes(settings.comm_bytes, min(settings.reduce_bucket_size, partitions.total), "min(bucket, P)")
-    source = "runtime/comm/coalesced_collectives.py reduce_scatter_coalesced"
-    yield memory_item("gpu", ("temporary", "copy of the bucket in reduce-scatter"), copy, source, BACKWARD)
-    together = max(partitions.largest_gradient, partitions.leaf_layer)  # a leaf module is reduced after its backward
-    formula = "largest layer" if together > partitions.largest_gradient else "largest parameter"
-    largest, source = ElementBytes(settings.param_bytes, together, formula), "s3 reduce_leaf_module_grads"
-    yield memory_item("gpu", ("gradient_largest", "largest gradient before it is reduced"), largest, source, BACKWARD)
+    yield from _reduced_gradient_items(settings, partitions)
+
+
+def _reduced_gradient_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
+    """Gradients before they are reduced, and the copy of the bucket that a reduce-scatter makes. A leaf module is
+    reduced after its backward pass, and its first gradient may find a bucket that is full.
+    """
+    bucket = min(settings.reduce_bucket_size, partitions.total)
+    source = "s3 reduce_leaf_module_grads" if partitions.leaf_layer else "s3 reduce_partition_and_remove_grads"
+    if settings.mixed_precision:
+        head = ElementBytes(settings.param_bytes, partitions.head_gradient, "head")
+        label = ("gradient_largest", "gradient of the head before it is reduced")
+        yield at_moments(memory_item("gpu", label, head, source, BACKWARD), "loss gradient")
+    label, largest = ("gradient_largest", "largest gradient before it is reduced"), partitions.largest_gradient
+    if partitions.leaf_layer:  # others leave before the gradients of a layer's activations are largest
+        in_layer = ElementBytes(settings.param_bytes, partitions.largest_layer_gradient, "largest of a layer")
+        yield at_moments(memory_item("gpu", label, in_layer, source, BACKWARD), "backward layer")
+    if partitions.leaf_layer > largest:
+        amount = ElementBytes(settings.param_bytes, partitions.leaf_layer, "largest layer")
+    else:
+        amount = ElementBytes(settings.param_bytes, largest, "largest parameter")
+    yield at_moments(memory_item("gpu", label, amount, source, BACKWARD), "layer gradients")
+    copy = ElementBytes(settings.comm_bytes, bucket, "min(bucket, P)")
+    label, source = ("temporary", "copy of the bucket in reduce-scatter"), "runtime/comm/coalesced_collectives.py"
+    yield at_moments(memory_item("gpu", label, copy, source, BACKWARD), "layer gradients")
 
 
 def _optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
@@ -150,7 +162,11 @@ def _optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iter
             partitions.largest_sub_group,
             "largest sub-group / N",
         )
-        yield memory_item("gpu", ("temporary", "gradient of one sub-group"), both, "s3 _prepare_sub_group", STEP)
+        row = memory_item("gpu", ("temporary", "gradient of one sub-group"), both, "s3 _prepare_sub_group", STEP)
+        yield at_moments(row, "update")
+        largest = ElementBytes(8, -(-partitions.largest_gradient // settings.zero_world_size), "largest parameter / N")
+        label = ("temporary", "gradient in fp64, for its norm")
+        yield at_moments(memory_item("gpu", label, largest, "s3 get_grad_norm_direct", STEP), "norm")
 
 
 def _cpu_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions, source: str) -> Iterator[MemoryItem]:
@@ -190,15 +206,15 @@ def _host_optimizer_items(
 
 
 def _first_states_item(settings: PlanSettings, partitions: ZeroPartitions, state_bytes: int) -> MemoryItem:
-    """The first step makes the states of a sub-group in memory of their own; with `pipeline_write` those of the one
-    before are still written. Simulated: `harness plan --simulate`.
+    """The first step, or a resume, makes the states of a sub-group in memory of their own; with `pipeline_write` those
+    of the one before are still written. Simulated: `harness plan --simulate`.
     """
     groups = [*partitions.nvme_sub_groups, 0]
     pipelined = settings.pipeline_read or settings.pipeline_write
     pairs = [sum(pair) for pair in itertools.pairwise(groups)] if pipelined else groups
     amount = ElementBytes(state_bytes, max(pairs, default=0), f"{'two sub-groups' if pipelined else 'sub-group'} / N")
-    label = ("first_states", "states that the first step makes, until they are written")
-    return memory_item("host", label, amount, "ops/adam/cpu_adam.py step", STEP)
+    label = ("first_states", "states that the first step or a resume makes, until they are written")
+    return memory_item("host", label, amount, "ops/adam/cpu_adam.py step", (*STEP, "resume"))
 
 
 def _nvme_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
@@ -262,11 +278,12 @@ def master_and_state_items(
     )
     label = ("states", "optimizer states, from the first step on")
     source = "exp_avg and exp_avg_sq, or the momentum"
-    yield memory_item(tier, label, ElementBytes(state_bytes, count - muon, "P / N"), source, TRAINING)
+    phases = OPTIMIZER if tier == "gpu" else TRAINING  # on the host they are parts of the file that is read
+    yield memory_item(tier, label, ElementBytes(state_bytes, count - muon, "P / N"), source, phases)
     if muon:
         momentum = ElementBytes(settings.momentum_bytes, muon, "P of matrices / N")
         label = ("states", "momentum of the matrices, by Muon")
-        yield memory_item(tier, label, momentum, "runtime/zero/muon/muon_optimizer.py", TRAINING)
+        yield memory_item(tier, label, momentum, "runtime/zero/muon/muon_optimizer.py", phases)
 
 
 def _align_for_aio(numel: int) -> int:

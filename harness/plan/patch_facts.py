@@ -28,7 +28,7 @@ def patch_facts(
         on_cpu_accelerator=on_cpu_accelerator,
         has_plugins=spec.plugins.file is not None,
         loss_chunk_size=0 if run.parallel_dims.pipeline > 1 else run.loss_chunk_size,
-        has_layer_checkpointing=spec.train.gradient_checkpointing,
+        has_layer_checkpointing=run.checkpointing is not None,
         is_pretrained=spec.model.name_or_path is not None and not spec.model.random_init,
         sequence_size=run.parallel_dims.sequence,
         pipeline_size=run.parallel_dims.pipeline,

@@ -9,6 +9,7 @@ from typing import Any
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.alternatives import Alternative
 from harness.plan.calibration import Calibration
+from harness.plan.checkpointed_layers import checkpointing_value
 from harness.plan.memory_estimate import MemoryEstimate
 from harness.plan.memory_items import PHASES, MemoryItem
 from harness.plan.memory_peaks import PEAK_NAMES, peaks_of
@@ -169,7 +170,7 @@ def _alternative_json(plan: Plan, alternative: Alternative) -> dict[str, Any]:
         "bottleneck": time.bottleneck if time else None,
         "cost": asdict(cost) if cost else None,
         "micro_batch": alternative.settings.micro_batch,
-        "gradient_checkpointing": alternative.settings.checkpointing,
+        "gradient_checkpointing": checkpointing_value(alternative.settings),
         "chosen": alternative.is_current,
         "gpu_by_kind": alternative.memory.bytes_by_group("gpu"),
         "host_by_kind": alternative.memory.bytes_by_group("host"),

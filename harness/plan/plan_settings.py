@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.patches.patch_registry import PatchFacts, is_planned
+from harness.plan.block_values import block_value, dtype_bytes, is_switched_on
 from harness.plan.bytes_per_parameter import BytesPerParameter
 from harness.plan.optimizer_states import Optimizer
 from harness.plan.patch_facts import patch_facts
@@ -46,7 +47,11 @@ class PlanSettings:
     master weights are one buffer. `autocast_bytes`: bytes of a gradient that autocast communicates in a format of its
     own, which has its own buckets; 0 where there is one format. `copies_for_save`: saves in the background, from a copy
     in host memory. `reentrant_checkpointing`: every layer's input requires a gradient, frozen embeddings or not.
-    `steps_matrices_by_muon`: with one momentum, and `num_states` for all else.
+    `steps_matrices_by_muon`: with one momentum, and `num_states` for all else. `checkpoint_every`: with
+    `checkpointing`, layers 0, K, 2K and so on recompute; `keeps_attention`: all but their attention. `mlp_tile_size`:
+    tokens of an MLP at once, 0 for all. `built_bytes`: those of a weight of the model that stages 0 to 2 build; weights
+    that are read have the training format, new ones fp32. `rank`: the rank whose memory it is; None for the one with
+    the most.
     """
 
     stage: int
@@ -101,6 +106,9 @@ class PlanSettings:
     keeps_first_step_states: bool = False
     trainable: TrainableChoice | None = None
     compiled: bool = False
+    checkpoint_every: int = 1
+    keeps_attention: bool = False
+    mlp_tile_size: int = 0
     binds_cores: bool = False
     keeps_first_states: bool = False
     flattens_masters: bool = True
@@ -108,6 +116,8 @@ class PlanSettings:
     copies_for_save: bool = False
     reentrant_checkpointing: bool = False
     steps_matrices_by_muon: bool = False
+    built_bytes: int = 4
+    rank: int | None = None
 
     @property
     def bytes_per_parameter(self) -> BytesPerParameter:
@@ -203,7 +213,8 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
     kind = Optimizer.of(spec.deepspeed.get("optimizer"), spec.optimizer.type, spec.optimizer.momentum)
     is_offloaded = optimizer_device != "none"
     master, state = _master_and_state_bytes(spec) if mixed else (4, 4)
-    checkpointing = spec.train.gradient_checkpointing
+    layers = run.checkpointing
+    checkpointing = layers is not None
     facts = patch_facts(run)
     return PlanSettings(
         stage=stage,
@@ -211,7 +222,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         param_device=parameters.device if parameters and stage == 3 else "none",
         mixed_precision=mixed,
         param_bytes=width,
-        grad_bytes=_dtype_bytes(_raw_value(spec, "data_types", "grad_accum_dtype"), width),
+        grad_bytes=dtype_bytes(block_value(spec, "data_types", "grad_accum_dtype"), width),
         comm_bytes=_comm_bytes(run, width),
         master_bytes=master,
         state_bytes=state,
@@ -220,7 +231,10 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         accumulation=batch.accumulation or 1,
         seq_length=spec.data.max_length,
         checkpointing=checkpointing,
-        attention=spec.model.attn_implementation or "sdpa",
+        checkpoint_every=layers.every if layers else 1,
+        mlp_tile_size=spec.train.mlp_tile_size or 0,
+        keeps_attention=bool(layers and layers.keep == "attention"),
+        attention=run.attn_implementation or "sdpa",
         data_parallel_size=data,
         tensor_parallel_size=run.parallel_dims.tensor,
         pipeline_parallel_size=run.parallel_dims.pipeline,
@@ -245,7 +259,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         hpz_partition_size=zero.get_int("zero_hpz_partition_size", 1) if stage == 3 else 1,
         activation_device="cpu" if checkpointing and _offloads_activations(spec) else "none",
         partition_activations=checkpointing
-        and _raw_value(spec, _ACTIVATION_CHECKPOINTING, "partition_activations") is True,
+        and block_value(spec, _ACTIVATION_CHECKPOINTING, "partition_activations") is True,
         quantized_weights=stage == 3 and zero.get_bool("zero_quantized_weights", False),
         quantized_gradients=stage == 3 and zero.get_bool("zero_quantized_gradients", False),
         multi_rank_bucket_allreduce=zero.get_bool("use_multi_rank_bucket_allreduce", True),
@@ -270,6 +284,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         flattens_masters=stage > 0 or kind.is_fused,
         reentrant_checkpointing=spec.train.gradient_checkpointing_use_reentrant or _offloads_activations(spec),
         steps_matrices_by_muon=kind.is_muon,
+        built_bytes=4 if spec.model.name_or_path is None or spec.model.random_init else width,
         autocast_bytes=_autocast_bytes(run, width),
         copies_for_save=run.kind == "spec"
         and spec.checkpoint.async_save
@@ -290,30 +305,25 @@ def _is_patched(run: ResolvedRun, facts: PatchFacts, name: str, **alternative: A
 
 def _offloads_activations(spec: RunSpec) -> bool:
     """The spec's own key is rendered as DeepSpeed's, which a JSON may set too and which then decides."""
-    raw = _raw_value(spec, _ACTIVATION_CHECKPOINTING, "cpu_checkpointing")
+    raw = block_value(spec, _ACTIVATION_CHECKPOINTING, "cpu_checkpointing")
     return spec.train.offload_activations if raw is None else raw is True
-
-
-def _raw_value(spec: RunSpec, block: str, key: str) -> Any:
-    section = spec.deepspeed.get(block)
-    return section.get(key) if isinstance(section, Mapping) else None
 
 
 def _master_and_state_bytes(spec: RunSpec) -> tuple[int, int]:
     """Bytes of a master weight and of one optimizer state, which bf16 may have in 16 bits."""
-    return tuple(2 if _raw_flag(spec, "bf16", key) else 4 for key in _BF16_STATE_KEYS)  # type: ignore[return-value]
+    return tuple(2 if is_switched_on(spec, "bf16", key) else 4 for key in _BF16_STATE_KEYS)  # type: ignore[return-value]
 
 
 def _is_autocast(run: ResolvedRun) -> bool:
-    return run.spec.zero.stage > 0 and _raw_flag(run.spec, "torch_autocast", "enabled")
+    return run.spec.zero.stage > 0 and is_switched_on(run.spec, "torch_autocast", "enabled")
 
 
 def _autocast_bytes(run: ResolvedRun, width: int) -> int:
     """Bytes of the gradients of linear layers under autocast, where other gradients are wider
     (`runtime/torch_autocast.py`).
     """
-    dtype = _raw_value(run.spec, "torch_autocast", "dtype")
-    bytes_of_linears = _dtype_bytes(dtype, 2)
+    dtype = block_value(run.spec, "torch_autocast", "dtype")
+    bytes_of_linears = dtype_bytes(dtype, 2)
     return bytes_of_linears if _is_autocast(run) and bytes_of_linears != width else 0
 
 
@@ -322,15 +332,7 @@ def _comm_bytes(run: ResolvedRun, width: int) -> int:
     not look at that key beside autocast.)
     """
     name = None if _is_autocast(run) else run.spec.deepspeed.get("communication_data_type")
-    return _dtype_bytes(name, 4 if run.parallel_dims.sequence > 1 else width)
-
-
-def _raw_flag(spec: RunSpec, block: str, key: str) -> bool:
-    return _raw_value(spec, block, key) is True
-
-
-def _dtype_bytes(name: Any, default: int) -> int:
-    return {"fp32": 4, "float32": 4, "fp16": 2, "bf16": 2, "float16": 2, "bfloat16": 2}.get(str(name).lower(), default)
+    return dtype_bytes(name, 4 if run.parallel_dims.sequence > 1 else width)
 
 
 def _ranks_per_host(run: ResolvedRun) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from harness.facts.devices import DEVICES, TERA, Device, describe_device, find_device
 from harness.facts.model_lookup import ModelFacts, ModelLookup, find_model
+from harness.facts.packing_support import TAKES_BORDERS
 from harness.findings import Finding, Fix
 from harness.plan.alternatives import Alternative, best_of_each_kind, title_of
 from harness.plan.async_offload import (
@@ -31,6 +32,7 @@ from harness.plan.step_time import StepTime, estimate_step_time
 from harness.plan.trainable_split import TrainableChoice, TrainableSplit, split_parameters
 from harness.plan.tuned_defaults.impact import DefaultImpact, compute_impacts
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
+from harness.plan.untested_settings import untested_findings
 from harness.plan.zero_partitions import count_trainable
 from harness.spec.sections.cluster_spec import ClusterSpec
 from harness.spec.sections.data_spec import DataSpec
@@ -180,6 +182,8 @@ def make_plan(
             *findings,
             *_built_model_findings(lookup),
             *_row_kernel_findings(run, device),
+            *_attention_findings(run, device),
+            *untested_findings(settings, device),
             *_check_capacity(memory, capacity, fit),
         ),
         checkpoint_cost=checkpoints,
@@ -247,6 +251,16 @@ def _row_kernel_findings(run: ResolvedRun, device: Device | None) -> tuple[Findi
     notes = ("oneDNN does not free them; a run with rows of 1 to 256 tokens held 1,612 MiB a rank instead of 628",)
     fix = Fix("set it to 64, or `data.packing: true`", {key: 64}, effect="more padding, which the loss does not count")
     return (Finding("MM015", "info", message, key, notes=notes, fix=fix),)
+
+
+def _attention_findings(run: ResolvedRun, device: Device | None) -> tuple[Finding, ...]:
+    """The prices of packed rows without masks that no GPU has confirmed."""
+    kernel = run.attn_implementation
+    if not run.spec.data.packing or kernel not in TAKES_BORDERS or device is None or device.is_cpu:
+        return ()
+    message = f"memory and time of packed rows by `{kernel}` are estimated: no run on a GPU has measured them"
+    notes = ("the time is that of one document a row, which shorter ones fall short of",)
+    return (Finding("MM020", "info", message, "model.attn_implementation", notes=notes),)
 
 
 def _may_have_rows(data: DataSpec) -> bool:

@@ -13,9 +13,12 @@ from harness.plan.batch_sizes import BatchSizes, resolve_batch_sizes
 from harness.plan.tuned_default import TunedDefault
 from harness.spec.hostfile import Cluster
 from harness.spec.run_spec import InputKind, RunSpec
+from harness.spec.sections.training_spec import CheckpointingSpec
 
 FORMAT_VERSION = 2
 _LOSS_CHUNK_SIZE = "train.loss_chunk_size"
+ATTN_IMPLEMENTATION = "model.attn_implementation"
+_CHECKPOINTING = "train.gradient_checkpointing"
 
 
 class ParallelDims(NamedTuple):
@@ -63,6 +66,32 @@ class ResolvedRun(NamedTuple):
         spec_size = self.spec.train.loss_chunk_size
         defaults = (int(default.value) for default in self.tuned_defaults or () if default.key == _LOSS_CHUNK_SIZE)
         return next(defaults, 0) if spec_size is None else spec_size
+
+    @property
+    def attn_implementation(self) -> str | None:
+        """The attention kernel: the spec's, or the one chosen for `auto` (`sdpa` until then). None: that of
+        `transformers`.
+        """
+        value = self.spec.model.attn_implementation
+        choices = (str(default.value) for default in self.tuned_defaults or () if default.key == ATTN_IMPLEMENTATION)
+        return next(choices, "sdpa") if value == "auto" else value
+
+    @property
+    def checkpointing(self) -> CheckpointingSpec | None:
+        """The layers that recompute their activations, None for none. `auto`: the tuned default's, else all layers."""
+        value: Any = self.spec.train.gradient_checkpointing
+        if value == "auto":
+            value = next((each.value for each in self.tuned_defaults or () if each.key == _CHECKPOINTING), True)
+            value = CheckpointingSpec(**value) if isinstance(value, dict) else value
+        return CheckpointingSpec() if value is True else value or None
+
+    @property
+    def num_mlp_tiles(self) -> int:
+        """Tiles of a rank's micro-batch in the MLP of a layer, at the longest rows; 1 for all of it at once."""
+        size, micro_batch = self.spec.train.mlp_tile_size, self.batch.micro_batch
+        if size is None or micro_batch is None:
+            return 1
+        return -(-micro_batch * -(-self.spec.data.max_length // self.parallel_dims.sequence) // size)
 
     def to_json(self) -> dict[str, Any]:
         """The content of `spec.resolved.json`, which every rank reads and nobody derives again. Secrets

@@ -13,6 +13,7 @@ from math import lcm
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.alternatives import STAGES_AND_OFFLOADS, is_stage_supported, with_offload
+from harness.plan.checkpointed_layers import list_checkpointing
 from harness.plan.memory_estimate import Capacity, Fit, check_fit, estimate_memory
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.rates import Rates
@@ -45,8 +46,7 @@ def list_settings(model: ModelFacts, run: PlanSettings, variants: Sequence[PlanS
             for stage, optimizer_device, param_device in STAGES_AND_OFFLOADS:
                 if not is_stage_supported(stage, divided):
                     continue
-                for checkpointing in (True, False):
-                    settings = replace(divided, checkpointing=checkpointing)
+                for settings in reversed(list_checkpointing(divided)):
                     found[with_offload(settings, stage, optimizer_device, param_device)] = None
     return list(found)
 

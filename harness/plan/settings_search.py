@@ -21,7 +21,8 @@ from harness.plan.alternatives import (
     is_stage_supported,
     with_offload,
 )
-from harness.plan.memory_estimate import Capacity, replace_settings
+from harness.plan.checkpointed_layers import checkpointing_value, list_checkpointing, with_checkpointing
+from harness.plan.memory_estimate import Capacity
 from harness.plan.plan_settings import PlanSettings, settings_of
 from harness.plan.rates import Rates
 from harness.plan.resolved_run import ResolvedRun, resolve_run
@@ -43,6 +44,8 @@ _NO_PART_IN_PARTITIONS = {
     "micro_batch": 1,
     "accumulation": 1,
     "checkpointing": False,
+    "checkpoint_every": 1,
+    "keeps_attention": False,
     "loss_chunk_size": 0,
     "trainable": None,
     "optimizer_device": "none",
@@ -238,7 +241,7 @@ def _parallel_settings(model: ModelFacts, run: PlanSettings) -> Iterator[PlanSet
 
 
 def _batch_settings(base: PlanSettings, run: PlanSettings) -> Iterator[PlanSettings]:
-    """Micro-batches that keep the global batch, with and without checkpointing."""
+    """Micro-batches that keep the global batch, with and without checkpointing, and with that of the run."""
     sequences = run.micro_batch * run.accumulation * run.data_parallel_size
     if sequences % base.data_parallel_size:
         return
@@ -246,10 +249,9 @@ def _batch_settings(base: PlanSettings, run: PlanSettings) -> Iterator[PlanSetti
         rank_sequences = sequences // base.data_parallel_size
         if rank_sequences % micro_batch:
             continue
-        for checkpointing in (False, True):
-            yield replace(
-                base, micro_batch=micro_batch, accumulation=rank_sequences // micro_batch, checkpointing=checkpointing
-            )
+        yield from list_checkpointing(
+            replace(base, micro_batch=micro_batch, accumulation=rank_sequences // micro_batch)
+        )
 
 
 def list_alternatives(
@@ -280,5 +282,5 @@ def _ladder_settings(run: PlanSettings) -> Iterator[PlanSettings]:
             yield with_offload(run, stage, optimizer_device, param_device)
             continue
         yield run
-        if not run.checkpointing:
-            yield replace_settings(run, checkpointing=True)
+        if checkpointing_value(run) is not True:
+            yield with_checkpointing(run, checkpointing=True)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.facts.model_lookup import ModelFacts
-from harness.plan.alternatives import describe_checkpointing, title_of
+from harness.plan.alternatives import title_of
+from harness.plan.checkpointed_layers import checkpointing_value, describe_checkpointing
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.zero_partitions import partition_model
 from harness.spec.parse.source import KeyPath, value_at
@@ -48,7 +49,7 @@ def spec_changes_for(choice: PlanSettings, model: ModelFacts, raw: Mapping[str, 
             "per_device_train_batch_size": choice.micro_batch,
             "global_batch_size": sequences,
             "gradient_accumulation_steps": None,
-            "gradient_checkpointing": choice.checkpointing,
+            "gradient_checkpointing": checkpointing_value(choice),
         },
         "zero": _zero_changes(choice, model, raw),
         "parallel": {
@@ -118,8 +119,8 @@ def minimal_changes(
             changes |= _offload_changes(("zero", name), zero[name], value_at(raw, ("zero", name)))
     if "sub_group_size" in zero:
         changes["zero", "sub_group_size"] = zero["sub_group_size"]
-    if choice.checkpointing != run.checkpointing:
-        changes["train", "gradient_checkpointing"] = choice.checkpointing
+    if checkpointing_value(choice) != checkpointing_value(run):
+        changes["train", "gradient_checkpointing"] = checkpointing_value(choice)
     if choice.micro_batch != run.micro_batch:
         changes |= _batch_changes(choice, value_at(raw, ("train",)))
     return changes
@@ -151,6 +152,6 @@ def describe_changes(choice: PlanSettings, run: PlanSettings) -> str:
         parts.append(title_of(choice))
     if choice.micro_batch != run.micro_batch:
         parts.append(f"micro-batch {choice.micro_batch} x {choice.accumulation}")
-    if choice.checkpointing != run.checkpointing:
+    if checkpointing_value(choice) != checkpointing_value(run):
         parts.append(describe_checkpointing(choice))
     return ", ".join(parts)

@@ -7,6 +7,7 @@ with a range, not a measurement; no figure for an unknown device.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.facts.devices import Device
@@ -19,7 +20,7 @@ from harness.plan.plan_settings import PlanSettings
 from harness.plan.rates import Rates
 from harness.plan.step_work import CollectiveWork, OptimizerWork, StepWork, count_step_work
 
-_MESSAGE_LATENCY = 20e-6
+MESSAGE_LATENCY = 20e-6
 """Seconds of one message between pipeline stages, without its bytes."""
 _COMPUTE, _CPU_OPTIMIZER, _NVME = "compute", "CPU optimizer", "NVMe"
 _AFTER_STEP = "parameters gathered after the step"
@@ -100,20 +101,28 @@ def estimate_step_time(
     rates = rates or Rates()
     work, links = work or count_step_work(model, settings), group_rates(settings, device, rates)
     parts = time_parts(work, settings, device, rates, links, fitted)
-    seconds = sum(part.exposed for part in parts)
-    fast = sum(part.exposed / part.scatter for part in parts)
-    slow = sum(part.exposed * part.scatter for part in parts)
     peak = device.flops_16 if settings.mixed_precision else device.flops_32
     flops = settings.tokens_per_step * model_flops_per_token(model, settings.seq_length)
+    return _sum_parts(parts, settings.tokens_per_step, flops / (peak * settings.world_size))
+
+
+def replace_parts(time: StepTime, parts: Sequence[TimePart]) -> StepTime:
+    """The step of the same tokens with other parts."""
+    return _sum_parts(parts, time.tokens_per_step, time.mfu * time.seconds)
+
+
+def _sum_parts(parts: Sequence[TimePart], tokens: int, peak_seconds: float) -> StepTime:
+    """`peak_seconds`: those of the model's operations at the peak of all GPUs."""
+    seconds = sum(part.exposed for part in parts)
     return StepTime(
         seconds=seconds,
         bottleneck=max(parts, key=lambda part: part.exposed).name,
         parts=tuple(parts),
         fixed_seconds=sum(part.exposed for part in parts if part.name in PARTS_OF_UPDATE),
-        tokens_per_step=settings.tokens_per_step,
-        mfu=flops / (seconds * peak * settings.world_size),
-        fast_seconds=fast,
-        slow_seconds=slow,
+        tokens_per_step=tokens,
+        mfu=peak_seconds / seconds,
+        fast_seconds=sum(part.exposed / part.scatter for part in parts),
+        slow_seconds=sum(part.exposed * part.scatter for part in parts),
     )
 
 
@@ -160,7 +169,7 @@ def _collective_parts(
     can_overlap = settings.overlap_comm and work.prefetches
     hidden = fitted.overlap * min(1.0, compute / (data + issue or 1.0)) if can_overlap else 0.0
     inside = work.tensor / links.tensor + work.sequence / links.sequence
-    between = work.pipeline / links.pipeline + work.messages * _MESSAGE_LATENCY
+    between = work.pipeline / links.pipeline + work.messages * MESSAGE_LATENCY
     return [
         TimePart("collectives", data, data * (1 - hidden)),
         TimePart("issue of collectives", issue, issue * (1 - hidden)),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from harness.facts.model_lookup import ModelFacts
 from harness.plan import comm_volume
 from harness.plan.activation_bytes import MicroBatchShape, all_layer_bytes
+from harness.plan.checkpointed_layers import recompute_shares
 from harness.plan.flops import FlopsInputs, GradientShares
 from harness.plan.pipeline_schedule import bubble_fraction
 from harness.plan.plan_settings import PlanSettings
@@ -23,10 +24,11 @@ class ComputeWork:
     """Compute of one micro-batch on one rank.
 
     `matmul_flops`: products with weights, recomputed ones too; `attention_forward_flops`, `attention_backward_flops`:
-    products of positions, half of a causal mask; `activation_bytes`: what the layers save for backward, written and
-    read in passes; `logits`: elements of the logits. `width`: the narrowest side of the products, divided by tensor
-    parallelism; `rows`: tokens of one product, an expert's share of them. `layer_passes`: layers times passes.
-    `micro_batches`: of a step, `idle_share`: the share of a step that a pipeline stage waits.
+    products of positions, half of a causal mask, or all of them with the mask of packed rows; `activation_bytes`: what
+    the layers save for backward, written and read in passes; `logits`: elements of the logits. `width`: the narrowest
+    side of the products, divided by tensor parallelism; `rows`: tokens of one product, an expert's share of them.
+    `layer_passes`: layers times passes. `micro_batches`: of a step, `idle_share`: the share of a step that a pipeline
+    stage waits.
     """
 
     matmul_flops: float
@@ -105,23 +107,25 @@ def _count_compute(model: ModelFacts, settings: PlanSettings, trained_share: flo
     ranks = settings.tensor_parallel_size * settings.pipeline_parallel_size * settings.sequence_parallel_size
     tokens = settings.micro_batch * settings.seq_length
     inputs, shares = FlopsInputs.from_model(model), GradientShares(weight_grads=min(1.0, trained_share))
-    recomputed = inputs.recomputed if settings.checkpointing else 0.0
+    again = recompute_shares(settings, model.num_layers)
+    recomputed = inputs.recomputed * again.layers + inputs.down * again.tiled_mlp
     matmul = 2 * tokens * (inputs.matmul * (1 + shares.input_grads + shares.weight_grads) + recomputed)
     attention = 2 * inputs.width * model.num_layers * tokens * settings.seq_length  # half of the pairs
+    if settings.packing and settings.attention == "sdpa":  # a kernel with a mask computes them all
+        attention *= 2
     local = settings.tokens_per_micro_batch
     micro_batch = MicroBatchShape(local, settings.seq_length, settings.param_bytes, settings.attention)
     divided = settings.tensor_parallel_size * settings.pipeline_parallel_size
     saved = sum(all_layer_bytes(model, micro_batch, model.num_layers)) / divided
-    passes = 3 if settings.checkpointing else 2
     return ComputeWork(
         matmul_flops=matmul / ranks * _repeated_work(model, settings),
-        attention_forward_flops=attention * (2 if settings.checkpointing else 1) / ranks,
+        attention_forward_flops=attention * (1 + again.attention) / ranks,
         attention_backward_flops=attention * _BACKWARD_PRODUCTS / ranks,
-        activation_bytes=saved * (1.5 if settings.checkpointing else 1.0),
+        activation_bytes=saved * (1 + again.layers / 2),
         logits=tokens * model.vocab / ranks,
         width=_narrowest_width(model) / math.sqrt(settings.tensor_parallel_size),
         rows=local * (model.experts_per_token / model.experts if model.experts else 1.0),
-        layer_passes=passes * model.num_layers / settings.pipeline_parallel_size,
+        layer_passes=(2 + again.layers) * model.num_layers / settings.pipeline_parallel_size,
         micro_batches=settings.accumulation,
         idle_share=bubble_fraction("1f1b", settings.pipeline_parallel_size, settings.accumulation),
         experts=model.experts > 0,
@@ -146,7 +150,7 @@ def _narrowest_width(model: ModelFacts) -> int:
 def _count_collectives(model: ModelFacts, settings: PlanSettings, size: float, stepped: float) -> CollectiveWork:
     """Stages 1 and 2 gather what was stepped; stage 3 gathers everything, module by module."""
     gathered = size if settings.stage == 3 else stepped
-    payload = comm_volume.all_gather_bytes(gathered, settings, model.largest_layer_parameters)
+    payload = comm_volume.all_gather_bytes(gathered, settings, model)
     is_hpz = settings.hpz_partition_size > 1
     stages = settings.pipeline_parallel_size
     layers = model.num_layers / stages
@@ -158,7 +162,7 @@ def _count_collectives(model: ModelFacts, settings: PlanSettings, size: float, s
         tensor=comm_volume.tensor_parallel_bytes(model, settings),
         sequence=comm_volume.sequence_parallel_bytes(model, settings),
         pipeline=comm_volume.pipeline_bytes(model, settings),
-        gathers=_gathers_of_a_pass(model, settings, layers) * _passes(settings) if settings.stage == 3 else 0.0,
+        gathers=_gathers_of_a_pass(model, settings, layers) * _passes(model, settings) if settings.stage == 3 else 0.0,
         reductions=len(model.largest_layer) * layers * steps if 0 < settings.stage < 3 else 0.0,
         messages=2 * (settings.accumulation + stages - 2) if stages > 1 else 0,
         prefetches=settings.stage < 3
@@ -166,8 +170,8 @@ def _count_collectives(model: ModelFacts, settings: PlanSettings, size: float, s
     )
 
 
-def _passes(settings: PlanSettings) -> int:
-    return settings.accumulation * (3 if settings.checkpointing else 2)
+def _passes(model: ModelFacts, settings: PlanSettings) -> float:
+    return settings.accumulation * (2 + recompute_shares(settings, model.num_layers).layers)
 
 
 def _gathers_of_a_pass(model: ModelFacts, settings: PlanSettings, layers: float) -> float:

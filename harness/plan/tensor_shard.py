@@ -287,7 +287,7 @@ def _find_specs(model: ModelFacts, choice: TensorPlanChoice) -> tuple[LayerSpecs
 
 
 def _head_of(model: ModelFacts, choice: TensorPlanChoice, specs: LayerSpecs) -> Head:
-    """How the output head is divided. The plans of `transformers` join the logits of an untied head; a tied one is
+    """The division of the output head. The plans of `transformers` join the logits of an untied head; a tied one is
     divided over the vocabulary with its embedding, or left whole. One that a plan of the run divides by row is counted
     whole.
     """

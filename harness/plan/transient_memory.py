@@ -14,6 +14,7 @@ from harness.facts.model_lookup import ModelFacts
 from harness.plan.activation_items import activation_items
 from harness.plan.memory_items import (
     ENGINE,
+    MICRO_BATCH,
     PHASES,
     SAVE,
     STEP,
@@ -25,6 +26,7 @@ from harness.plan.memory_items import (
     memory_item,
     pinned_item,
 )
+from harness.plan.memory_moments import at_moments, keep_largest_moments
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.zero_partitions import ZeroPartitions
 
@@ -47,9 +49,13 @@ EXPORT: tuple[Phase, ...] = ("export",)
 _BUILD_SOURCE = "harness/runtime/models/model_builder.py build_model"
 
 
-def transient_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    """Memory of build, save, resume and export on top of the states."""
-    yield from _load_items(settings, partitions)
+def transient_items(
+    settings: PlanSettings, partitions: ZeroPartitions, gpu_memory: int | None = None
+) -> Iterator[MemoryItem]:
+    """Memory of build, save, resume and export on top of the states. `gpu_memory`: bytes of a GPU, where there is one
+    and they are known.
+    """
+    yield from _load_items(settings, partitions, gpu_memory)
     yield from _save_items(settings, partitions)
     yield from _resume_items(settings, partitions)
     size = min(EXPORT_SHARD, settings.param_bytes * partitions.whole)
@@ -57,39 +63,65 @@ def transient_items(settings: PlanSettings, partitions: ZeroPartitions) -> Itera
     yield MemoryItem("host", "export", "one file of the exported folder", size, formula, source, EXPORT, shared=True)
 
 
-def _load_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    """Stages 0 to 2 and AutoTP build the whole model in fp32 on every rank; stage 3 shards each built module."""
-    master_bytes = settings.master_bytes
+def _load_items(settings: PlanSettings, partitions: ZeroPartitions, gpu_memory: int | None) -> Iterator[MemoryItem]:
+    """Stages 0 to 2 and AutoTP build the whole model on every rank; stage 3 shards each built module."""
     if settings.stage < 3 or settings.tensor_parallel_size > 1:
-        yield memory_item(
-            "host",
-            ("model", "the whole model in fp32, built on every rank"),
-            ElementBytes(4, partitions.whole, "P"),
-            _BUILD_SOURCE,
-            LOAD,
-        )
-        if 0 < settings.stage < 3 and settings.optimizer_device == "none":
-            zeros = ElementBytes(master_bytes, partitions.partition_size, "P / N")
-            yield memory_item(
-                "gpu", ("temporary", "gradient that creates the states"), zeros, "s12 initialize_optimizer_states", LOAD
-            )
-    if settings.stage < 3:
+        label = ("model", f"the whole model{' in fp32' if settings.built_bytes == 4 else ''}, built on every rank")
+        built = ElementBytes(settings.built_bytes, partitions.whole, "P")
+        yield at_moments(memory_item("host", label, built, _BUILD_SOURCE, LOAD), "build")
+    if settings.stage == 3:
+        yield from _stage3_load_items(settings, partitions)
+    elif settings.stage and not settings.uses_bf16_optimizer:
+        yield from _flattened_load_items(settings, partitions, gpu_memory)
+        if settings.optimizer_device == "none":
+            zeros = ElementBytes(settings.master_bytes, partitions.partition_size, "P / N")
+            label, source = ("temporary", "gradient that creates the states"), "s12 initialize_optimizer_states"
+            yield at_moments(memory_item("gpu", label, zeros, source, LOAD), "engine")
+
+
+def _flattened_load_items(
+    settings: PlanSettings, partitions: ZeroPartitions, gpu_memory: int | None
+) -> Iterator[MemoryItem]:
+    """DeepSpeed flattens the weights on the GPU where it has room for a second copy, else in host memory."""
+    weights = ElementBytes(settings.param_bytes, partitions.total, "P")
+    label, source = ("temporary", "weights before they are flattened"), "s12 available_memory"
+    room = 0 if gpu_memory is None else gpu_memory - CUDA_CONTEXT - NCCL_BUFFERS
+    if room >= weights.bytes + settings.param_bytes * partitions.padded_total:
+        yield at_moments(memory_item("gpu", label, weights, source, LOAD), "flatten")
         return
+    both = ElementBytes(2 * settings.param_bytes, partitions.total, "P")
+    yield at_moments(memory_item("host", label, both, source, LOAD), "flatten")
+
+
+def _stage3_load_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
+    """In the order of the moments: modules are built, shards joined, masters made, gradients and hooks."""
     module = ElementBytes(settings.param_bytes, partitions.largest_module, "largest module")
-    yield memory_item(
-        "gpu", ("temporary", "one module, gathered to be filled"), module, "zero/partition_parameters.py Init", LOAD
-    )
+    label, source = ("temporary", "one module, gathered to be filled"), "zero/partition_parameters.py Init"
+    yield at_moments(memory_item("gpu", label, module, source, LOAD), "build")
     shards = ElementBytes(settings.param_bytes, partitions.partition_size, "P / N")
     if settings.param_device == "none":
         label = ("temporary", "shards on their way through the host while they are joined")
-        yield memory_item("host", label, shards, "zero/utils.py defragment", LOAD)
+        yield at_moments(memory_item("host", label, shards, "zero/utils.py defragment", LOAD), "flatten")
     elif settings.param_device == "cpu":
         label = ("cache", "first shards, kept by torch's cache of page-locked memory")
         yield pinned_item(label, shards, "s3 _create_fp16_partitions_with_defragmentation", phases=ENGINE)
     masters = ("temporary", "second copy of one sub-group's masters")
-    copies = ElementBytes(master_bytes, partitions.largest_sub_group, "largest sub-group / N")
+    copies = ElementBytes(settings.master_bytes, partitions.largest_sub_group, "largest sub-group / N")
     tier: Tier = "gpu" if settings.optimizer_device == "none" else "host"
-    yield memory_item(tier, masters, copies, "s3 _create_fp32_partitions", LOAD)
+    yield at_moments(memory_item(tier, masters, copies, "s3 _create_fp32_partitions", LOAD), "masters")
+    if settings.optimizer_device != "none" and settings.pin_memory:
+        label = ("temporary", "gradients before they are page-locked")
+        gradients = ElementBytes(settings.grad_bytes, partitions.partition_size, "P / N")
+        yield at_moments(memory_item("host", label, gradients, "s3 _setup_for_real_optimizer", LOAD), "engine")
+    label, largest_numel, name = (
+        ("temporary", "largest parameter, gathered for its hook"),
+        partitions.largest_gradient,
+        "largest parameter",
+    )
+    if settings.param_device != "none":  # and this rank's shard on its way there
+        largest_numel, name = largest_numel + -(-largest_numel // settings.zero_world_size), f"{name} x (1 + 1 / N)"
+    largest = ElementBytes(settings.param_bytes, largest_numel, name)
+    yield at_moments(memory_item("gpu", label, largest, "s3 create_reduce_and_remove_grad_hooks", LOAD), "engine")
 
 
 def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
@@ -99,6 +131,11 @@ def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
     if settings.copies_for_save:
         yield from _copy_items(settings, partitions)
         return
+    if settings.stage in (1, 2) and settings.rank in (None, 0):
+        weights = ElementBytes(settings.param_bytes, partitions.frozen + partitions.padded_total, "P, one rank")
+        label, source = ("save", "weights on their way to the file"), "torch.save of the flat weights"
+        item = MemoryItem("host", *label, weights.bytes, str(weights), source, SAVE, shared=True)
+        yield at_moments(item, "weights")
     if settings.optimizer_device != "none":
         return
     master_bytes = settings.master_bytes
@@ -107,9 +144,8 @@ def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
         3: ElementBytes(master_bytes, partitions.largest_sub_group, "largest sub-group / N"),
     }
     amount = amounts.get(settings.stage, ElementBytes(master_bytes, partitions.partition_size, "P / N"))
-    yield memory_item(
-        "host", ("save", "one tensor on its way to the file"), amount, "torch.save of the flat buffers", SAVE
-    )
+    label, source = ("save", "one tensor on its way to the file"), "torch.save of the flat buffers"
+    yield at_moments(memory_item("host", label, amount, source, SAVE), "optimizer states")
 
 
 def _copy_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
@@ -139,9 +175,13 @@ def _once_a_job(label: tuple[str, str], amount: ElementBytes, source: str) -> Me
 
 
 def _resume_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    """Every rank reads its optimizer file whole before it copies anything."""
+    """Every rank reads the file of the weights, and then its optimizer file, each whole before it copies anything."""
     if settings.optimizer_device == "nvme":
         return
+    if settings.stage in (1, 2):
+        weights = ElementBytes(settings.param_bytes, partitions.frozen + partitions.total, "P")
+        label, source = ("resume", "the file of the weights, read whole"), "runtime/engine.py _load_checkpoint"
+        yield at_moments(memory_item("host", label, weights, source, RESUME), "weights")
     width = settings.master_bytes + settings.state_bytes * settings.num_states
     amount = (
         ElementBytes(width, partitions.total, "P")
@@ -149,7 +189,8 @@ def _resume_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
         else ElementBytes(width, partitions.partition_size, "P / N")
     )
     source = "runtime/engine.py _load_zero_checkpoint, counted"
-    yield memory_item("host", ("resume", "the rank's optimizer file, read whole"), amount, source, RESUME)
+    label = ("resume", "the rank's optimizer file, read whole")
+    yield at_moments(memory_item("host", label, amount, source, RESUME), "optimizer states")
 
 
 def cpu_process_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
@@ -173,6 +214,10 @@ def cpu_process_items(settings: PlanSettings, partitions: ZeroPartitions) -> Ite
             "runtime/utils.py all_gather_dp_groups",
             STEP,
         )
+    if settings.stage == 3 and settings.world_size > 1:
+        copy = ("temporary", "gloo's copy of gathered parameters")
+        gathered = ElementBytes(settings.param_bytes, partitions.largest_module, "largest module or layer")
+        yield memory_item("host", copy, gathered, "gloo all-gather, by what two ranks held", MICRO_BATCH)
 
 
 def heap_items(
@@ -204,7 +249,7 @@ def heap_items(
             )
             for phase in TRAINING
         }
-        for candidates in (items, _without_checkpointing(model, settings, items))
+        for candidates in map(keep_largest_moments, (items, _without_checkpointing(model, settings, items)))
     )
     for phase in TRAINING:
         kept = max(live.values()) - live[phase] + max(allocated.values())
@@ -222,6 +267,16 @@ def _without_checkpointing(
     kinds = {"activations", "recompute", "logits"}
     whole = activation_items(model, replace(settings, checkpointing=False))
     return [*(item for item in items if item.kind not in kinds), *whole]
+
+
+def held_item(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
+    """The host runs ahead of the GPU: what it has released is free once the streams that read it are there. Up to
+    three gathers are under way (`max_ongoing_fetch_events`); one is counted, the largest. No simulation has it.
+    """
+    if settings.stage == 3 and settings.zero_world_size > 1:
+        size, formula = settings.param_bytes * partitions.largest_module, "largest module or layer"
+        label, source = "released parameters that a stream still reads", "assumed: torch record_stream"
+        yield MemoryItem("gpu", "held", label, size, formula, source, MICRO_BATCH, assumed=True)
 
 
 def gpu_overhead_items(settings: PlanSettings, items: Iterable[MemoryItem], padding: int) -> list[MemoryItem]:
@@ -246,9 +301,11 @@ def gpu_overhead_items(settings: PlanSettings, items: Iterable[MemoryItem], padd
 
 
 def allocator_slack_item(items: Iterable[MemoryItem]) -> MemoryItem:
-    """Memory that torch's caching allocator reserves beyond its tensors: a share of the largest phase's tensors."""
+    """Memory that torch's caching allocator reserves beyond its tensors: a share of the tensors of the largest phase of
+    training.
+    """
     tensors = [item for item in items if item.tier == "gpu" and not item.assumed]
-    peak = max(sum(item.bytes for item in tensors if phase in item.phases) for phase in PHASES)
+    peak = max(sum(item.bytes for item in tensors if phase in item.phases) for phase in TRAINING)
     formula = f"{ALLOCATOR_SLACK:.0%} of the largest phase"
     return MemoryItem(
         "gpu", "slack", "allocator slack", int(ALLOCATOR_SLACK * peak), formula, "assumed", PHASES[:-1], assumed=True

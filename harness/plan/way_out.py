@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.alternatives import STAGES_AND_OFFLOADS, Alternative, evaluate_alternative, with_offload
+from harness.plan.checkpointed_layers import with_checkpointing
 from harness.plan.memory_estimate import HOST_RESERVE, Capacity
 from harness.plan.plan_settings import settings_of
 from harness.plan.resolved_run import ResolvedRun, resolve_run
@@ -103,7 +104,7 @@ def can_fit(run: ResolvedRun, model: ModelFacts, device: Device | None, capacity
         return False
     candidates = CandidateSettings(run, model)
     sequences = settings.micro_batch * settings.accumulation
-    thrifty = replace(settings, micro_batch=1, accumulation=sequences, checkpointing=True)
+    thrifty = with_checkpointing(replace(settings, micro_batch=1, accumulation=sequences), checkpointing=True)
     for stage, optimizer_device, param_device in reversed(STAGES_AND_OFFLOADS):
         other = candidates.resolve(with_offload(thrifty, stage, optimizer_device, param_device))
         if other is not None and fits_with_headroom(evaluate_alternative(model, settings, other, device, capacity)):

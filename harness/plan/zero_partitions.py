@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.facts.model_lookup import ModelFacts, Parameter
-from harness.plan.gathered_parameters import embedding_numel_kept_gathered, num_layers_kept_gathered
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.tensor_shard import TensorShard, shard_model
 from harness.plan.trainable_split import split_parameters
@@ -36,7 +35,8 @@ class ZeroPartitions:
     rank keeps at stages 1 and 2, by rank. `sub_groups`: this rank's share of each; `undivided_sub_group`: the largest
     one, of all ranks. `persistent_parameters`: those that stay gathered at stage 3. `hpz_partition`: ZeRO++'s second
     shard. `nvme_gradients`, `nvme_parameters`: elements of this rank's shards that are large enough for NVMe.
-    `kept_gathered`: parameters that stay gathered from the forward to the backward pass, without the largest module.
+    `head_gradient`: the output layer, where it is trained.
+    `largest_layer_gradient`: the largest trainable parameter of a layer.
     `muon_partition`: this rank's share of the matrices that Muon steps. `leaf_layer`: the largest layer that ZeRO-3
     gathers and reduces as one; 0 where it does neither.
     """
@@ -50,9 +50,9 @@ class ZeroPartitions:
     persistent_parameters: int
     largest_parameter: int
     largest_module: int
-    largest_parameter_in_layer: int
-    kept_gathered: int
     largest_gradient: int
+    largest_layer_gradient: int
+    head_gradient: int
     leaf_layer: int = 0
     hpz_partition: int = 0
     nvme_gradients: int = 0
@@ -60,6 +60,10 @@ class ZeroPartitions:
     frozen: int = 0
     frozen_shard: int = 0
     muon_partition: int = 0
+
+    def owned_gradients_of(self, rank: int | None) -> int:
+        """Those of a data-parallel rank, or of the rank with the most."""
+        return max(self.owned_gradients) if rank is None else self.owned_gradients[rank % len(self.owned_gradients)]
 
     @property
     def whole(self) -> int:
@@ -177,8 +181,8 @@ def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions
         largest_gradient=max(trainable_sizes),
         largest_module=max(_largest_module_numel(model, settings, max(sizes)), leaf_layer),
         leaf_layer=leaf_layer,
-        largest_parameter_in_layer=max(parameter.numel for parameter in _largest_local_layer(model, settings)),
-        kept_gathered=_kept_gathered_numel(model, settings),
+        largest_layer_gradient=_largest_layer_gradient(model, parameters),
+        head_gradient=_head_gradient(model, settings, parameters),
         hpz_partition=_hpz_partition_numel(sizes, settings),
         nvme_gradients=sum(_nvme_gradient_numel(numel) for share in shares for numel in share) if stage3 else 0,
         nvme_parameters=sum(
@@ -196,11 +200,11 @@ def _largest_module_numel(model: ModelFacts, settings: PlanSettings, largest_par
     """Elements of the largest module with weights of its own on this rank; the experts of a layer are one."""
     if settings.tensor_parallel_size == 1:
         return model.largest_module
-    experts = sum(p.numel for p in _largest_local_layer(model, settings) if ".experts." in p.name)
+    experts = sum(p.numel for p in largest_local_layer(model, settings) if ".experts." in p.name)
     return max(largest_parameter, experts)
 
 
-def _largest_local_layer(model: ModelFacts, settings: PlanSettings) -> Sequence[Parameter]:
+def largest_local_layer(model: ModelFacts, settings: PlanSettings) -> Sequence[Parameter]:
     """The parameters of the largest kind of layer on this rank."""
     if settings.tensor_parallel_size == 1:
         return model.largest_layer
@@ -233,16 +237,16 @@ def _split_local_parameters(
     return local[0], local[1]
 
 
-def _kept_gathered_numel(model: ModelFacts, settings: PlanSettings) -> int:
-    """Half the reuse distance; with layers gathered as one the parameters that DeepSpeed keeps, without a tied head
-    that counts as the largest module.
-    """
-    if not settings.leaf_decoder_layers:
-        return settings.max_reuse_distance // 2
-    embeddings = embedding_numel_kept_gathered(model, settings.max_reuse_distance)
-    if model.tied and model.largest_module > model.largest_layer_parameters:
-        embeddings = max(0, embeddings - model.largest_module)
-    return num_layers_kept_gathered(model, settings.max_reuse_distance) * model.largest_layer_parameters + embeddings
+def _head_gradient(model: ModelFacts, settings: PlanSettings, trainable: Sequence[Parameter]) -> int:
+    """The head's weight, which is the embedding's where they are tied."""
+    names = {p.name for p in (model.before if model.tied else model.after) if len(p.shape) == _MATRIX}
+    is_trained = any(parameter.name in names for parameter in trainable)
+    return local_vocab_size(model, settings) * model.hidden if is_trained else 0
+
+
+def _largest_layer_gradient(model: ModelFacts, trainable: Sequence[Parameter]) -> int:
+    outside = {parameter.name for parameter in (*model.before, *model.after)}
+    return max((parameter.numel for parameter in trainable if parameter.name not in outside), default=0)
 
 
 def _hpz_partition_numel(sizes: Sequence[int], settings: PlanSettings) -> int:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from harness.facts.required_ops import COMPILE_SECONDS, CUDA_OPS, WITHOUT_NVCC
+from harness.facts.required_ops import COMPILE_SECONDS, CUDA_OPS, WITHOUT_NVCC, required_ops
 from harness.hostinfo.installed_deepspeed import installed_source_folder
 
 _BUILDER = re.compile(r"^class \w+\((\w+)\):.*?^    NAME = ['\"](\w+)", re.MULTILINE | re.DOTALL)
@@ -20,3 +20,22 @@ def test_ops_for_a_gpu_are_those_of_deepspeeds_cuda_builder() -> None:
     files = [(folder / "ops" / "op_builder").glob("*.py"), (folder / "ops" / "op_builder" / "cpu").glob("c*.py")]
     bases = {name: base for group in files for file in group for base, name in _BUILDER.findall(file.read_text())}
     assert {op for op in COMPILE_SECONDS if bases[op] == "CUDAOpBuilder"} == CUDA_OPS == set(WITHOUT_NVCC)
+
+
+@pytest.mark.parametrize(
+    ("stage", "key", "accelerated", "expected"),
+    [
+        (3, "zero_quantized_weights", True, ("quantizer", "cpu_adam")),
+        (3, "zero_quantized_nontrainable_weights", True, ("quantizer", "cpu_adam")),
+        (3, "zero_quantized_gradients", True, ("quantizer", "cpu_adam")),
+        (2, "zero_quantized_weights", True, ("cpu_adam",)),
+        (3, "zero_quantized_weights", False, ("deepspeed_shm_comm", "cpu_adam")),
+    ],
+)
+def test_quantized_shards_need_their_kernels(
+    stage: int, key: str, accelerated: bool, expected: tuple[str, ...]
+) -> None:
+    """All ranks of ZeRO++ would compile them at once, at the first gather."""
+    zero = {"stage": stage, key: True, "offload_optimizer": {"device": "cpu"}}
+    config = {"zero_optimization": zero, "optimizer": {"type": "AdamW"}}
+    assert required_ops(config, accelerated=accelerated) == expected

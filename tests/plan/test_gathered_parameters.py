@@ -37,24 +37,22 @@ def test_what_is_kept(model: str, reuse: int, layers: int, embeddings: int) -> N
 
 
 def test_the_plan_has_it() -> None:
-    """Of Llama-2-7B five layers and the embedding, and a layer, and the next one with at most a matrix more."""
+    """Of Llama-2-7B at the loss: the head, five layers and the embedding, and a part of the next layer ahead."""
     rows = memory_of_run("meta-llama/Llama-2-7b-hf", tuned_defaults=True).items
-    layer, words, matrix = 202_383_360, 32_000 * 4096, 11_008 * 4096
-    gathered = next(row.bytes for row in rows if row.kind == "gathered")
-    assert gathered == 2 * (5 * layer + words + layer + layer + matrix)
+    layer, words, norm = 202_383_360, 32_000 * 4096, 4096
+    gathered = next(row.bytes for row in rows if row.kind == "gathered" and row.phases == ("forward",))
+    assert 0 <= gathered - 2 * (5 * layer + 2 * words + norm) < 2 * layer
 
 
-def test_a_layer_as_one_module_holds_its_gradients_and_the_buffer_that_it_came_in() -> None:
-    """Its parameters have no hook of their own, and are copied out of what one all-gather received."""
+def test_a_layer_as_one_module_holds_its_gradients() -> None:
+    """Its parameters have no hook of their own."""
     model, plain = plan_of("mistralai/Mistral-7B-v0.1").model, settings("mistralai/Mistral-7B-v0.1")
     assert model is not None
     leaf = replace(plain, leaf_decoder_layers=True, prefetch_bucket_size=0)
     sizes = []
     for chosen in (plain, leaf):
         items = stage3_items(chosen, partition_model(model, chosen))
-        sizes.append({item.kind: item.bytes for item in items if item.tier == "gpu"})
-    layer, largest = 2 * model.largest_layer_parameters, 2 * 32_000 * 4096
-    assert layer > largest
-    assert [size["gradient_largest"] for size in sizes] == [largest, layer]
-    kept = 2 * partition_model(model, leaf).kept_gathered
-    assert sizes[1]["gathered"] == kept + layer + layer
+        at_the_end = (item for item in items if "layer gradients" in item.moments)
+        sizes.append({item.kind: item.bytes for item in at_the_end if item.tier == "gpu"})
+    assert [size["gradient_largest"] for size in sizes] == [2 * 32_000 * 4096, 2 * model.largest_layer_parameters]
+    assert sizes[0]["temporary"] == sizes[1]["temporary"] > 0, "a bucket that is full is copied"

@@ -199,7 +199,12 @@ def test_resuming_reads_the_optimizer_file_whole_on_every_rank() -> None:
 
 
 def test_below_stage_3_every_rank_builds_the_whole_model() -> None:
-    assert memory("llama-3.1-8b", zero={"stage": 2}).host_bytes_at("load") > 8 * 4 * 8_030_261_248
+    """Weights that are read in bf16, new ones in fp32."""
+    new = {"random_init": True}
+    assert (
+        3 * 8 * 8_030_261_248 > memory("llama-3.1-8b", zero={"stage": 2}).host_bytes_at("load") > 2 * 8 * 8_030_261_248
+    )
+    assert memory("llama-3.1-8b", model=new, zero={"stage": 2}).host_bytes_at("load") > 4 * 8 * 8_030_261_248
     assert memory("llama-3.1-8b").host_bytes_at("load") < 4 * 8_030_261_248
 
 
@@ -300,7 +305,31 @@ def test_the_mask_of_packed_rows_is_whole_on_each_rank_of_a_sequence_group() -> 
     assert masks() == [(2 * 65536**2, True)]
     assert masks(data={"max_length": 65536}) == []
     assert masks(model={"attn_implementation": "flash_attention_2"}) == []
+    assert masks(model={"attn_implementation": "sdpa_varlen"}) == []
     assert masks(parallel={}) == []
+
+
+def test_sdpa_makes_masks_of_packed_rows_and_the_other_kernels_none() -> None:
+    """At 65,536 tokens: the mask, its inverse while a layer converts it, and bf16 of it for each layer that keeps its own;
+    keys and values of every query head. Counted by the simulated device (tests/training/simulation).
+    """
+    square = 65_536**2
+
+    def activations(kernel: str, **train: Any) -> int:
+        sections: dict[str, Any] = {
+            "data": {"max_length": 65_536, "packing": True},
+            "train": {"per_device_train_batch_size": 1, **train},
+        }
+        rows = memory("llama-3.1-8b", model={"name_or_path": "llama-3.1-8b", "attn_implementation": kernel}, **sections)
+        return sum(row.bytes for row in rows.items if row.kind in ("activations", "recompute"))
+
+    heads = 2 * 2 * (32 - 8) * 128 * 65_536
+    for checkpointing, layers in ((True, 0), (False, 32)):  # one layer at a time is recomputed after the loss, the peak
+        without = activations("sdpa_varlen", gradient_checkpointing=checkpointing)
+        extra = activations("sdpa", gradient_checkpointing=checkpointing) - without
+        assert extra == square + layers * (2 * square + heads)
+        for kernel in ("flash_attention_2", "flash_attention_3"):
+            assert activations(kernel, gradient_checkpointing=checkpointing) == without
 
 
 def test_three_figures_of_the_peak_each_within_its_range() -> None:
@@ -309,6 +338,7 @@ def test_three_figures_of_the_peak_each_within_its_range() -> None:
     tensors = max(
         sum(row.bytes for row in m.items_of("gpu") if not row.assumed and phase in row.phases) for phase in PHASES
     )
+    tensors += next(row.bytes for row in m.items if row.kind == "held")
     assert m.allocated_peak == tensors < m.gpu_peak
     assert m.reserved_peak == int(1.25 * tensors)
     assert fewer.reserved_peak == int(1.10 * fewer.allocated_peak)

@@ -10,7 +10,7 @@ import pytest
 from harness.facts.devices import CPU, find_device
 from harness.facts.model_lookup import facts_from_config, find_model
 from harness.plan.fitted_rates import FITTED
-from harness.plan.flops import hardware_flops_per_token
+from harness.plan.flops import FULL_RECOMPUTATION, NO_RECOMPUTATION, hardware_flops_per_token
 from harness.plan.step_time import StepTime, estimate_step_time
 from harness.plan.zero_partitions import local_num_parameters
 from tests.support.plan_inputs import offload, plan_of, settings
@@ -27,7 +27,7 @@ def test_flops_are_6_a_matmul_parameter_and_the_attention() -> None:
     assert facts is not None
     n = 8_030_261_248 - 128_256 * 4096 - 65 * 4096
     assert facts.matmul_parameters == n
-    assert hardware_flops_per_token(facts, 2048, checkpointing=False) == 6 * n + 6 * 32 * 4096 * 2048
+    assert hardware_flops_per_token(facts, 2048, NO_RECOMPUTATION) == 6 * n + 6 * 32 * 4096 * 2048
 
 
 def test_checkpointing_does_not_recompute_the_last_projection() -> None:
@@ -35,8 +35,8 @@ def test_checkpointing_does_not_recompute_the_last_projection() -> None:
     config = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
     facts = facts_from_config({**config, "intermediate_size": 704, "vocab_size": 1000}).facts
     assert facts is not None
-    extra = hardware_flops_per_token(facts, 128, checkpointing=True) - hardware_flops_per_token(
-        facts, 128, checkpointing=False
+    extra = hardware_flops_per_token(facts, 128, FULL_RECOMPUTATION) - hardware_flops_per_token(
+        facts, 128, NO_RECOMPUTATION
     )
     attention = 2 * 4 * 256 * 128
     assert 256 * (extra - attention) == 1_275_068_416

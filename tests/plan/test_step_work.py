@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.facts.model_lookup import find_model
-from harness.plan.flops import hardware_flops_per_token
+from harness.plan.flops import FULL_RECOMPUTATION, hardware_flops_per_token
 from harness.plan.step_work import StepWork, count_step_work
 from tests.support.plan_inputs import offload, settings
 
@@ -27,7 +27,7 @@ def test_operations_are_those_of_the_flops_formula() -> None:
     assert facts is not None
     compute = work_of().compute
     executed = compute.matmul_flops + compute.attention_forward_flops + compute.attention_backward_flops * 2 / 2.5
-    assert executed == pytest.approx(TOKENS * hardware_flops_per_token(facts, TOKENS, checkpointing=True))
+    assert executed == pytest.approx(TOKENS * hardware_flops_per_token(facts, TOKENS, FULL_RECOMPUTATION))
 
 
 def test_adapters_have_hardly_any_products_for_gradients_of_weights() -> None:

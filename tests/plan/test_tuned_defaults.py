@@ -192,7 +192,8 @@ def test_the_plan_tells_the_difference() -> None:
         for d in make_plan(run_of("llama-3.1-8b", tuned_defaults=True)).tuned_defaults_impact
     }
     assert at_3["reduce_bucket_size"].gpu_bytes < -800_000_000
-    assert at_3["stage3_prefetch_bucket_size"].gpu_bytes > 0
+    assert at_3["stage3_prefetch_bucket_size"].gpu_bytes == 0, "at the loss no room is left to prefetch"
+    assert at_3["stage3_prefetch_bucket_size"].step_seconds < 0
 
 
 TENSOR: dict[str, Any] = {"parallel": {"tensor_parallel_size": 2}, "zero": {"stage": 1}}

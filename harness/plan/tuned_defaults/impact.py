@@ -58,10 +58,7 @@ def compute_impacts(
 def _wire_bytes(model: ModelFacts, settings: PlanSettings) -> float:
     size = float(local_num_parameters(model, settings))
     return (
-        (
-            comm_volume.all_gather_bytes(size, settings, model.largest_layer_parameters)
-            + comm_volume.gradient_reduction_bytes(size, settings)
-        )
+        (comm_volume.all_gather_bytes(size, settings, model) + comm_volume.gradient_reduction_bytes(size, settings))
         * (settings.zero_world_size - 1)
         / settings.zero_world_size
     )

@@ -14,7 +14,7 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
     `partitioned_param_coordinator.py` `__params_to_release`). Smaller layers need no more than the default.
     """
     key, model, spec = "stage3_max_reuse_distance", inputs.model, inputs.run.spec
-    if inputs.stage != 3 or model is None or not spec.train.gradient_checkpointing or not inputs.is_unset(key):
+    if inputs.stage != 3 or model is None or inputs.run.checkpointing is None or not inputs.is_unset(key):
         return None
     offload = spec.zero.offload_param
     if 2 * model.largest_layer_parameters <= _DEFAULT or (offload is not None and offload.device == "nvme"):

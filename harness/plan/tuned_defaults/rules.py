@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from harness.facts.model_lookup import ModelFacts, find_model
@@ -11,6 +12,7 @@ from harness.plan.plan_settings import settings_of
 from harness.plan.resolved_run import ResolvedRun
 from harness.plan.tuned_default import TunedDefault
 from harness.plan.tuned_defaults import (
+    attention_kernel,
     leaf_modules,
     loss_chunk_size,
     max_live_parameters,
@@ -19,6 +21,7 @@ from harness.plan.tuned_defaults import (
     param_swap_buffers,
     pipelined_swap,
     prefetch_bucket,
+    recomputed_layers,
     reduce_bucket,
     sub_group_size,
 )
@@ -52,17 +55,25 @@ def with_tuned_defaults(run: ResolvedRun, base_dir: Path | None = None) -> Resol
 
 
 def tuned_defaults_for(run: ResolvedRun, model: ModelFacts | None) -> tuple[TunedDefault, ...]:
-    """The tuned defaults of a run. None with `tuned_defaults: false`, and none for a DeepSpeed JSON, where a missing
-    key means DeepSpeed's default.
+    """The tuned defaults of a run. With `tuned_defaults: false` only the attention kernel, where the spec asks for one;
+    none for a DeepSpeed JSON, where a missing key means DeepSpeed's default.
     """
+    attention = attention_kernel.choose_default(DefaultInputs(run, model, None))
+    asked = () if attention is None else (attention,)
     if not run.spec.tuned_defaults or run.kind != "spec":
-        return ()
+        return asked
+    run = run._replace(tuned_defaults=asked)
     is_known = model is not None and not (model.built or model.counted_only)
     inputs = DefaultInputs(run, model if is_known else None, settings_of(run))
     choices = (rule(inputs) for rule in _RULES)
-    return tuple(
+    defaults = asked + tuple(
         default
         for choice in choices
         if choice is not None
         for default in ((choice,) if isinstance(choice, TunedDefault) else choice)
     )
+    if not recomputed_layers.is_asked(inputs):
+        return defaults
+    settings = settings_of(run._replace(tuned_defaults=defaults))
+    layers = recomputed_layers.choose_default(replace(inputs, settings=settings))
+    return defaults if layers is None else (*defaults, layers)

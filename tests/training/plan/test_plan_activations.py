@@ -3,20 +3,38 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from torch.utils._pytree import tree_iter
 
 from harness.facts.model_lookup import facts_from_config
-from harness.plan.activation_bytes import MicroBatchShape, checkpointed_input_bytes, head_bytes, layer_bytes
+from harness.plan.activation_bytes import (
+    MicroBatchShape,
+    checkpointed_input_bytes,
+    head_bytes,
+    kept_attention_bytes,
+    layer_bytes,
+)
+from harness.plan.activation_items import activation_items
+from harness.plan.plan_settings import settings_of
+from harness.plan.resolved_run import resolve_run
 from harness.plan.trainable_split import TrainableChoice
 from harness.plan.trained_weights import frozen_head_bytes, model_training
+from harness.runtime.models import kept_attention
+from harness.runtime.models.activation_checkpointing import enable_activation_checkpointing
 from harness.runtime.models.lora import add_adapters
+from harness.runtime.models.tiled_mlp import tile_mlps
 from harness.runtime.models.trainable_parameters import freeze_parameters
+from harness.spec.run_spec import RunSpec
 from harness.spec.sections.model_spec import ModelSpec
+from harness.spec.sections.training_spec import CheckpointingSpec, TrainSpec
 
 _SMALL = {"hidden_size": 64, "num_attention_heads": 4, "vocab_size": 199}
 _KV = {**_SMALL, "num_key_value_heads": 2, "intermediate_size": 96, "head_dim": 16}
@@ -75,12 +93,14 @@ def saved(
     layers: int,
     e: int,
     attention: str,
-    checkpointing: bool = False,
+    checkpointing: CheckpointingSpec | None = None,
     spec: ModelSpec | None = None,
+    num_tiles: int = 1,
 ) -> int:
     """Bytes of unique storages that forward saves, parameters and buffers left out; 2 sequences of 32 tokens. `spec`:
     what is trained of the model.
     """
+    kept: list[deque[Any]] = []
     count = "n_layer" if kind == "gpt2" else "num_hidden_layers"
     config = transformers.AutoConfig.for_model(kind, **fields, **{count: layers}, use_cache=False)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention).to(_DTYPES[e]).train()
@@ -88,8 +108,10 @@ def saved(
         add_adapters(model, spec.lora, seed=1)
     if spec is not None and (spec.freeze or spec.train_only):
         freeze_parameters(model, spec)
+    if num_tiles > 1:
+        tile_mlps(model, num_tiles)
     if checkpointing:
-        model.gradient_checkpointing_enable()
+        enable_activation_checkpointing(model, checkpointing, TrainSpec(), {})
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     seen: dict[int, Any] = {}
 
@@ -100,11 +122,28 @@ def saved(
         return tensor
 
     tokens = torch.randint(0, 100, (2, 32))
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), keeping_in(kept):
         loss = model(input_ids=tokens, labels=tokens).loss
+    for tensor in tree_iter([list(outputs) for outputs in kept]):
+        if isinstance(tensor, torch.Tensor):
+            pack(tensor)
     total = sum(storage.nbytes() for storage in seen.values())
     del loss
     return total
+
+
+@contextmanager
+def keeping_in(kept: list[deque[Any]]) -> Iterator[None]:
+    """Collect what `{keep: attention}` keeps of each layer, which no hook sees."""
+    plain = kept_attention.KeepAttention.__init__
+
+    def init(self: Any, outputs: deque[Any]) -> None:
+        kept.append(outputs)
+        plain(self, outputs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_attention.KeepAttention, "__init__", init)
+        yield
 
 
 def facts(kind: str, fields: dict[str, Any]) -> Any:
@@ -147,8 +186,62 @@ def test_the_head_of_llama(e: int) -> None:
 
 
 def test_checkpointing_keeps_the_input_of_a_layer() -> None:
-    counted = saved("llama", _KV, 3, 2, "sdpa", True) - saved("llama", _KV, 2, 2, "sdpa", True)
+    all_layers = CheckpointingSpec()
+    counted = saved("llama", _KV, 3, 2, "sdpa", all_layers) - saved("llama", _KV, 2, 2, "sdpa", all_layers)
     assert counted == checkpointed_input_bytes(facts("llama", _KV), MicroBatchShape(64, 32, 2))
+
+
+@pytest.mark.parametrize("e", [2, 4])
+@pytest.mark.parametrize(("kind", "fields"), [case for case in CASES if case[0] not in ("gemma2", "gpt_oss")])
+def test_kept_attention_is_an_output_and_a_logsumexp(kind: str, fields: dict[str, Any], e: int) -> None:
+    keep = CheckpointingSpec(keep="attention")
+    counted = saved(kind, fields, 3, e, "sdpa", keep) - saved(kind, fields, 2, e, "sdpa", keep)
+    model, shape = facts(kind, fields), MicroBatchShape(64, 32, e)
+    assert counted == checkpointed_input_bytes(model, shape) + kept_attention_bytes(model, shape)
+
+
+@pytest.mark.parametrize("e", [2, 4])
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text"])
+def test_an_mlp_in_tiles_saves_its_input_alone(kind: str, e: int) -> None:
+    fields, attention = dict(CASES)[kind], "eager" if kind == "gemma2" else "sdpa"
+    counted = saved(kind, fields, 3, e, attention, num_tiles=3) - saved(kind, fields, 2, e, attention, num_tiles=3)
+    expected = layer_bytes(facts(kind, fields), MicroBatchShape(64, 32, e, attention, mlp_tile=24))
+    assert counted == pytest.approx(expected, rel=0 if kind in _TO_THE_BYTE else 0.01)
+
+
+@pytest.mark.parametrize("keep", [None, "attention"])
+def test_every_second_layer_keeps_its_activations(keep: Any) -> None:
+    """Layers 2 and 3 of four: the input of one, and all of the other."""
+    layers = CheckpointingSpec(every=2, keep=keep)
+    counted = saved("llama", _KV, 4, 2, "sdpa", layers) - saved("llama", _KV, 2, 2, "sdpa", layers)
+    model, shape = facts("llama", _KV), MicroBatchShape(64, 32, 2)
+    kept = kept_attention_bytes(model, shape) if keep else 0
+    assert counted == layer_bytes(model, shape) + checkpointed_input_bytes(model, shape) + kept
+
+
+@pytest.mark.parametrize(
+    "value", [True, {"every": 2}, {"every": 3}, {"keep": "attention"}, {"every": 4, "keep": "attention"}]
+)
+def test_the_plan_counts_what_a_model_saves(value: Any) -> None:
+    """All rows of activations that stay from the forward to the backward pass, of a whole model of five layers. The
+    plan is that of one row, which has no mask; neither have the two of the model, which are not padded.
+    """
+    fields = {**_KV, "num_hidden_layers": 5}
+    run = {
+        "model": {"config": {"model_type": "llama", **fields}},
+        "data": {"train": "x", "max_length": 64},
+        "train": {"per_device_train_batch_size": 1, "gradient_checkpointing": value, "loss_chunk_size": 0},
+        "precision": {"bf16": True},
+    }
+    resolved = resolve_run(RunSpec.model_validate(run, strict=False), world_size=1)
+    settings = settings_of(resolved)
+    assert settings is not None
+    planned = sum(i.bytes for i in activation_items(facts("llama", fields), settings) if i.kind == "activations")
+    layers = resolved.checkpointing
+    rest = saved("llama", _KV, 2, 2, "sdpa") - 2 * layer_bytes(facts("llama", _KV), MicroBatchShape(64, 32, 2))
+    # Where no layer is plain, cosine and sine wait with the functions that recompute, where no hook sees them.
+    rotary = 2 * 32 * 16 * 2 if layers is not None and layers.every == 1 else 0
+    assert planned == saved("llama", _KV, 5, 2, "sdpa", layers) - (rest - rotary)
 
 
 TRAINED: dict[str, dict[str, Any]] = {

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of DeepSpeed's blocks that have no field of their own in a run spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.spec.run_spec import RunSpec
+
+
+def block_value(spec: RunSpec, block: str, key: str) -> Any:
+    """The value below `deepspeed`, None where it is not written."""
+    section = spec.deepspeed.get(block)
+    return section.get(key) if isinstance(section, Mapping) else None
+
+
+def is_switched_on(spec: RunSpec, block: str, key: str) -> bool:
+    """Is the value `true`?"""
+    return block_value(spec, block, key) is True
+
+
+def dtype_bytes(name: Any, default: int) -> int:
+    """Bytes of an element of a format by its name, `default` for another name."""
+    return {"fp32": 4, "float32": 4, "fp16": 2, "bf16": 2, "float16": 2, "bfloat16": 2}.get(str(name).lower(), default)

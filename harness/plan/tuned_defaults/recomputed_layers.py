@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`train.gradient_checkpointing: auto`: as few layers recompute as fit the GPU. Chosen where it is asked for alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from harness.facts.devices import Device, describe_device, find_device
+from harness.facts.model_facts import ModelFacts
+from harness.plan.checkpointed_layers import checkpointing_value, recompute_shares, with_checkpointing
+from harness.plan.cluster_sizes import parse_size
+from harness.plan.flops import FlopsInputs, executed_flops
+from harness.plan.memory_estimate import estimate_memory
+from harness.plan.plan_settings import PlanSettings
+from harness.plan.tuned_default import TunedDefault
+from harness.plan.tuned_defaults.default_inputs import DefaultInputs
+from harness.units import parse_bytes
+
+KEY = "train.gradient_checkpointing"
+_EVERY = (8, 4, 3, 2, 1)
+_HEADROOM = 0.05
+
+
+def is_asked(inputs: DefaultInputs) -> bool:
+    """Does the spec leave the choice to the planner?"""
+    return bool(inputs.run.spec.train.gradient_checkpointing == "auto")
+
+
+def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
+    """The choice with the fewest operations that leaves a twentieth of the GPU free; every layer where none does, or
+    where the GPU or the model is unknown. `inputs.settings` are those with all other tuned defaults.
+    """
+    if not is_asked(inputs):
+        return None
+    model, settings = inputs.model, inputs.settings
+    device = _find_gpu(inputs)
+    if model is None or settings is None or device is None or not device.memory:
+        unknown = (
+            "model" if model is None else "ranks or the micro-batch" if settings is None else "GPU (`cluster.gpu`)"
+        )
+        return _default(True, f"every layer: the {unknown} of the run is unknown")
+    flops = FlopsInputs.from_model(model)
+    pairs = model.num_layers * settings.seq_length / 2
+    candidates = sorted(
+        _list_candidates(settings, model),
+        key=lambda each: executed_flops(flops, 1, pairs, recomputed=recompute_shares(each, model.num_layers)),
+    )
+    for candidate in candidates:
+        peak = estimate_memory(model, candidate, device).gpu_peak
+        if peak <= device.memory * (1 - _HEADROOM):
+            share = f"{peak / device.memory:.0%} of the memory of a {device.name}"
+            return _default(checkpointing_value(candidate), f"the least that is recomputed within it: {share}")
+    return _default(True, f"every layer: less does not fit a {device.name}")
+
+
+def _find_gpu(inputs: DefaultInputs) -> Device | None:
+    """The kind of GPU that the spec names, with its own figure of the memory."""
+    cluster = inputs.run.spec.cluster
+    memory, _ = parse_size("cluster.gpu_memory", cluster.gpu_memory, parse_bytes)
+    name = cluster.gpu or ""
+    return describe_device(name, memory, None, None, find_device(name) if name else None)
+
+
+def _list_candidates(settings: PlanSettings, model: ModelFacts) -> Iterator[PlanSettings]:
+    yield with_checkpointing(settings, checkpointing=False)
+    every_layer = with_checkpointing(settings, checkpointing=True)
+    keeps = (True, False) if _can_keep_attention(settings, model) else (False,)
+    for every in _EVERY:
+        for keep in keeps:
+            yield replace(every_layer, checkpoint_every=every, keeps_attention=keep)
+
+
+def _can_keep_attention(settings: PlanSettings, model: ModelFacts) -> bool:
+    """As the gate MD040 has it, and as a rank refuses it (MD160)."""
+    is_plain = not (settings.reentrant_checkpointing or settings.compiled or settings.pipeline_parallel_size > 1)
+    return is_plain and settings.attention != "eager" and not model.attention_dropout
+
+
+def _default(value: object, reason: str) -> TunedDefault:
+    return TunedDefault("recomputed layers", KEY, value, True, reason, ours=True)

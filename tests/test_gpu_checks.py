@@ -17,7 +17,11 @@ from benchmarks.gpu_checks import rank_processes
 from benchmarks.gpu_checks.check import Ending, Start, Task
 from benchmarks.gpu_checks.check_list import CHECKS, find_check
 from benchmarks.gpu_checks.check_runner import Outcome, Session, render_table, run_checks
+from benchmarks.gpu_checks.checks import kills
 from benchmarks.gpu_checks.checks.wire_probe import choose_wire
+from benchmarks.gpu_checks.simulated_figures import find_simulated, make_cases
+from harness.hostinfo import machine
+from tests.support.fake_gpu import CPU_BUILD, NO_DRIVER, ONE_H200, ROCM, made_up_gpu
 
 GB = 10**9
 ON_GPU: dict[str, dict[str, Any]] = {
@@ -44,6 +48,9 @@ ON_GPU: dict[str, dict[str, Any]] = {
         "planned_reserved_most": 19 * GB,
         "reserved": 14 * GB,
         "gathered_elements": 10,
+        "gathered_in_two_steps": 20,
+        "always_there": 0,
+        "simulated": {"forward": 9 * GB, "backward": 10 * GB, "gathered_elements": 20},
         "layers_as_one": True,
         "waited_share": 0.1,
     },
@@ -61,8 +68,12 @@ ON_GPU: dict[str, dict[str, Any]] = {
         "communication_share": 0.1,
     },
     "activations": {name: {"losses": [5.0, 4.0], "peak_bytes": peak} for name, peak in (("kept", 9), ("offloaded", 7))},
+    "recompute": {
+        name: {"losses": [5.0, 4.0], "seconds": 1.0, "peak_bytes": peak}
+        for name, peak in (("kept", 9), ("every-2", 8), ("attention", 7), ("all", 6), ("tiles", 5))
+    },
     "saves": {
-        name: {"is_whole": True, "gb": 5.0, "on_disk_gb": 5.0, "stall_seconds": stall}
+        name: {"is_whole": True, "gb": 5.0, "on_disk_gb": 5.0, "sha256": "a", "stall_seconds": stall}
         for name, stall in (("in_line", 5.0), ("background", 2.0))
     },
     "kills": {
@@ -95,6 +106,15 @@ ON_GPU: dict[str, dict[str, Any]] = {
         "finish_codes": [0, 0],
         "output": "",
         "sha256": {name: ["a", "b"] for name in ("untouched", "sigterm", "sigkill", "oom")},
+    },
+    "packing": {
+        "shapes": {
+            "a": {
+                "length": 65_536,
+                "one call": {"ms": 90.0, "gb": 2.0, "error": 0.01},
+                "by document": {"ms": 110.0, "gb": 3.0, "error": 0.01},
+            }
+        }
     },
     "copies": {
         f"{kind}_{way}_gb_per_second": rate
@@ -141,7 +161,10 @@ BROKEN: list[tuple[str, Sequence[str], Any, str]] = [
     ("gathers", (), {"waited": 0, "ahead": 0, "waited_share": 0.0}, "nothing was gathered"),
     ("memory-leaf", ("measured", "backward"), 13 * GB, "backward allocates"),
     ("memory-leaf", ("measured", "forward"), GB, "forward allocates"),
-    ("memory-leaf", ("planned_allocated_most",), 9 * GB, "the end of the plan's range"),
+    ("memory-leaf", ("measured", "forward"), 14 * GB, "the end of the plan's range"),
+    ("memory-leaf", ("simulated", "backward"), 8 * GB, "backward allocates 10,000,000,000 bytes at most, simulated"),
+    ("memory-leaf", ("simulated", "forward"), 11 * GB, "forward allocates 9,000,000,000 bytes at most, simulated"),
+    ("memory-leaf", ("simulated", "gathered_elements"), 30, "two steps gather 20 elements, simulated are 30"),
     ("memory-leaf", ("reserved",), 20 * GB, "are reserved"),
     ("memory-leaf", ("gathered_elements",), 0, "nothing was gathered"),
     ("memory-leaf", ("waited_share",), 0.9, "90% of the elements"),
@@ -149,6 +172,10 @@ BROKEN: list[tuple[str, Sequence[str], Any, str]] = [
     ("attention", ("shapes", "a", "error"), 1.0, "off that of each document"),
     ("attention", ("shapes", "a", "causal", "tflops"), 9000.0, "more than a GPU has"),
     ("attention", ("shapes",), {}, "no shape was measured"),
+    ("packing", ("shapes", "a", "one call", "error"), 0.5, "0.5 off attention of each document"),
+    ("packing", ("shapes", "a", "by document", "gb"), 9.0, "as much as a mask"),
+    ("packing", ("shapes", "a"), {"length": 64}, "torch's own kernel was not run"),
+    ("packing", ("shapes",), {}, "no shape was measured"),
     ("loss", ("widths", "a", "chunks of 512", "error"), 0.1, "gradients are 0.1 off"),
     ("loss", ("widths", "a", "chunks of 512", "gb"), 10.0, "10 GB in chunks"),
     ("loss", ("widths",), {}, "no width was measured"),
@@ -164,9 +191,12 @@ BROKEN: list[tuple[str, Sequence[str], Any, str]] = [
     ("telemetry", ("communication_share",), None, "the share of communication is None"),
     ("activations", ("offloaded", "losses"), [5.0, 4.1], "losses are [5.0, 4.1]"),
     ("activations", ("offloaded", "peak_bytes"), 9, "the peak is 9 bytes"),
+    ("recompute", ("attention", "losses"), [5.0, 4.2], "losses of `attention` are [5.0, 4.2]"),
+    ("recompute", ("tiles", "peak_bytes"), 6, "the peak of `tiles` is 6 bytes"),
     ("saves", ("background", "is_whole"), False, "is not whole"),
     ("saves", ("in_line", "on_disk_gb"), 1.0, "1 GB are on the disk"),
     ("saves", ("background", "stall_seconds"), 6.0, "stalls 6.00 s"),
+    ("saves", ("background", "sha256"), "b", "other tensors than one in line"),
     ("kills", ("ended", "sigterm", "codes"), [0, 3], "did not stop in order"),
     ("kills", ("ended", "sigkill", "codes"), [0, -9], "a rank ended well without its peer"),
     ("kills", ("ended", "sigkill", "codes"), [3, 3], "sigkill: codes [3, 3]"),
@@ -222,6 +252,11 @@ def end_with(codes: Sequence[int], figures: dict[str, Any], output: str = "") ->
     return lambda _: Ending(codes, figures, output, 0.1)
 
 
+@pytest.fixture(autouse=True)
+def enough_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "host_memory", lambda: machine.HostMemory(128 << 30, 100 << 30))
+
+
 def run(names: Sequence[str], start: Callable[[Task], Ending], seconds: float = 600) -> list[Outcome]:
     session = Session(start, False, time.monotonic() + seconds)
     return list(run_checks([find_check(name) for name in names], session))
@@ -246,12 +281,40 @@ def test_no_check_starts_that_does_not_fit() -> None:
     assert "240 s" in outcomes[0].why
 
 
+@pytest.mark.parametrize(("gib", "states"), [(40, ["SKIP", "PASS"]), (80, ["FAIL", "PASS"])])
+def test_no_check_starts_without_its_memory(gib: int, states: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel would end a rank, or all that runs there."""
+    monkeypatch.setattr(machine, "host_memory", lambda: machine.HostMemory(100 << 30, gib << 30))
+    outcomes = run(["real-size", "copies"], end_with([0], ON_GPU["copies"]))
+    assert [outcome.state for outcome in outcomes] == states
+    assert (outcomes[0].why == "needs 56 GiB of host memory, 40 are available") is (gib == 40)
+
+
 def test_all_starts_of_a_check_share_its_seconds() -> None:
     limits = []
     start = Start(Task("kills", "", False, seconds=2.0), lambda task: limits.append(task.seconds) or time.sleep(0.1))  # type: ignore[func-returns-value, return-value]
     start()
     start("finish")
     assert limits[1] < limits[0] <= 2.0
+
+
+def test_figures_of_each_memory_check_are_simulated(tmp_path: Path) -> None:
+    """After a change of what is rendered: `python -m benchmarks.gpu_checks.simulated_figures --write`."""
+    for name, rehearse, spec, ranks in make_cases(tmp_path):
+        figures = find_simulated(spec, ranks)
+        assert figures is not None, name
+        assert (figures["check"], figures["rehearsal"]) == (name, rehearse)
+
+
+def test_a_gpu_without_simulated_figures_is_compared_with_the_plan() -> None:
+    """As with another release of DeepSpeed; a rehearsal fails."""
+    figures = ON_GPU["memory-leaf"] | {"simulated": None}
+    check = find_check("memory-leaf")
+    assert check.judge(figures, rehearse=False) == []
+    assert "no simulation" in "; ".join(check.judge(figures, rehearse=True))
+    low = figures | {"planned": {"forward": 7 * GB, "backward": 7 * GB}}
+    assert "are planned" in "; ".join(check.judge(low, rehearse=False))
+    assert check.judge(low | {"simulated": ON_GPU["memory-leaf"]["simulated"]}, rehearse=False) == []
 
 
 def test_each_part_fits_into_nine_minutes() -> None:
@@ -271,6 +334,7 @@ def test_exit_code_lines_and_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gpu_acceptance, "start_ranks", end_with([0], ON_GPU["copies"]))
+    monkeypatch.setattr(gpu_acceptance, "find_device_problem", lambda: "")
     output = tmp_path / "out"
     assert gpu_acceptance.main(["--part", "3", "--only", "copies", "--output", str(output)]) == 0
     assert gpu_acceptance.main(["--part", "1", "--only", "rows", "--output", str(output)]) == 1
@@ -279,7 +343,77 @@ def test_exit_code_lines_and_table(
     assert {"nvidia_smi", "versions", "git_revision", "seed"} <= set(lines[0]["figures"])
     assert capsys.readouterr().out.splitlines()[0] == (output / "part-3.jsonl").read_text().splitlines()[0]
     assert (output / "part-1.txt").read_text().startswith("FAIL  rows")
+    assert "part 3: 1 passed, " in (output / "part-3.txt").read_text()
     assert len(list(output.iterdir())) == 4
+    assert gpu_acceptance.main(["--part", "3", "--minutes", "0", "--output", str(output)]) == 1
+    assert "part 3: 4 skipped, " in (output / "part-3.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("torch", "environ", "why"),
+    [
+        (ONE_H200, {}, ""),
+        (ONE_H200, {"DS_ACCELERATOR": "cpu"}, "DS_ACCELERATOR is `cpu`"),
+        (CPU_BUILD, {}, "torch 2.13.0 is a CPU build: install a build of torch for CUDA 12, which driver 570.1 runs"),
+        (NO_DRIVER, {}, "driver 570.1 is older than CUDA 13.0 of torch 2.13.0 needs (580)"),
+        (NO_DRIVER, {"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES is empty"),
+        (ROCM, {}, "can use 1 AMD GPU"),
+    ],
+)
+def test_no_check_starts_without_a_gpu(
+    torch: str,
+    environ: dict[str, str],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The reason is said at once, in the first line and in the table, and no later part is tried."""
+    driver = "580.65.06" if environ or not why else "570.1"
+    made = made_up_gpu(tmp_path / "made", torch, driver=driver)
+    for name in ("DS_ACCELERATOR", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"PATH": made["PATH"], "PYTHONPATH": made["PYTHONPATH"], **environ}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(gpu_acceptance, "start_ranks", end_with([0], ON_GPU["copies"]))
+    code = gpu_acceptance.main(["--only", "copies", "--only", "rows", "--output", str(tmp_path / "out")])
+    assert code == 1  # `rows` fails with these figures
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    if not why:
+        assert [line["check"] for line in lines] == ["facts", "rows", "facts", "copies"]
+        return
+    assert [(line["check"], line["state"]) for line in lines] == [("facts", "FAIL")]
+    assert why in lines[0]["figures"]["why"]
+    assert why in (tmp_path / "out" / "part-1.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--part", "2", "--only", "rows"], "part 2 has none of these checks: it has ops-2, attention, "),
+        (["--part", "1", "--from", "kills"], "part 1 has none of these checks"),
+        (["--rehearse", "--wire", "nccl"], "needs a GPU"),
+        (["--output", __file__], "--output: "),
+        (["--shared"], "CUDA does not survive a fork"),
+    ],
+)
+def test_arguments_that_make_no_sense(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        gpu_acceptance.main(arguments)
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+def test_an_interrupt_ends_the_ranks(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(ranks: list[Any], _deadline: float) -> int:
+        started.extend(ranks)
+        raise KeyboardInterrupt
+
+    started: list[Any] = []
+    monkeypatch.setattr(rank_processes, "_wait_for_ranks", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        rank_processes.start_ranks(Task("rows", str(program), False, 2, "hang", seconds=60))
+    assert [rank.wait(10) for rank in started] == [-9, -9]
 
 
 def test_a_table_has_the_reason() -> None:
@@ -328,7 +462,14 @@ def test_ranks_are_ended(mode: str, codes: list[int], output: str, program: Path
     assert time.monotonic() - began < 20
 
 
-def test_shared_processes_need_a_rehearsal(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        gpu_acceptance.main(["--shared"])
-    assert "CUDA does not survive a fork" in capsys.readouterr().err
+@pytest.mark.parametrize(("visible", "expected"), [("", 1 << 20), ("3,1", 3 << 20), ("GPU-7", 7 << 20)])
+def test_memory_is_that_of_the_gpu_of_the_ranks(
+    visible: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may use the first GPU of a host."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text('#!/bin/sh\ncase "$*" in *"-i 3") echo 3;; *"-i GPU-7") echo 7;; *) echo 1; echo 2;; esac\n')
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert kills._used_gpu_memory() == expected

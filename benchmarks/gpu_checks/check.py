@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -57,8 +57,8 @@ class Start:
     def __call__(self, mode: str = "", ranks: int | None = None) -> Ending:
         """The ending of so many ranks in this mode; the check's own number of ranks where it is left out."""
         left = max(1.0, self._deadline - time.monotonic())
-        changes = {"mode": mode, "ranks": self.task.ranks if ranks is None else ranks, "seconds": left}
-        return self._start_ranks(Task(**{**asdict(self.task), **changes}))
+        number = self.task.ranks if ranks is None else ranks
+        return self._start_ranks(replace(self.task, mode=mode, ranks=number, seconds=left))
 
 
 class RanksFailed(Exception):
@@ -88,6 +88,8 @@ class Check:
     ranks: int = 1
     needs: float = 30.0
     limit: float = 120.0
+    host_gib: float = field(default=0.0, kw_only=True)
+    """Host memory of all ranks, by `harness plan` and their processes; on a GPU it is not started with less."""
     cannot_show: str = field(default="", kw_only=True)
     """A rehearsal on a CPU leaves this open."""
 

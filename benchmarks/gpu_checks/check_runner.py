@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_checks.check import Check, Ending, Figures, Start, State, Task
+from harness.hostinfo import machine
 
 KEPT_OUTPUT = 4000
 """Characters of the output of a failed check."""
@@ -73,12 +74,23 @@ class Session:
 def run_checks(checks: Sequence[Check], session: Session) -> Iterator[Outcome]:
     """Each outcome as soon as it is there."""
     for check in checks:
-        needs = 0.0 if session.rehearse else check.needs
-        left = session.seconds_left()
-        if left < max(needs, 1.0):
-            yield Outcome(check.name, "SKIP", 0.0, {}, f"needs {check.needs:.0f} s, {max(left, 0):.0f} s are left")
+        left, why = session.seconds_left(), _find_shortage(check, session)
+        if why:
+            yield Outcome(check.name, "SKIP", 0.0, {}, why)
             continue
+        about = f"{check.name}: {check.about}" + ("" if session.rehearse else f" (about {check.needs:.0f} s)")
+        print(f"{about}, {left:.0f} s are left", file=sys.stderr, flush=True)
         yield _run_check(check, session)
+
+
+def _find_shortage(check: Check, session: Session) -> str:
+    """The time or host memory that the check lacks here; empty where it has both."""
+    left, available = session.seconds_left(), machine.host_memory().available / (1 << 30)
+    if left < max(0.0 if session.rehearse else check.needs, 1.0):
+        return f"needs {check.needs:.0f} s, {max(left, 0):.0f} s are left"
+    if not session.rehearse and available < check.host_gib:
+        return f"needs {check.host_gib:.0f} GiB of host memory, {available:.0f} are available"
+    return ""
 
 
 def _run_check(check: Check, session: Session) -> Outcome:
@@ -107,8 +119,8 @@ def render_table(outcomes: Sequence[Outcome]) -> str:
     width = max(len(outcome.name) for outcome in outcomes)
     lines = []
     for outcome in outcomes:
-        text = outcome.why.strip().splitlines()[-1] if outcome.why else _format_figures(outcome.figures)
-        lines.append(f"{outcome.state}  {outcome.name:{width}}  {outcome.seconds:6.1f} s  {text[:150]}")
+        text = outcome.why.strip().splitlines()[-1][:400] if outcome.why else _format_figures(outcome.figures)[:150]
+        lines.append(f"{outcome.state}  {outcome.name:{width}}  {outcome.seconds:6.1f} s  {text}")
     return "\n".join(lines) + "\n"
 
 
@@ -116,4 +128,5 @@ def _format_figures(figures: Figures) -> str:
     def shorten(value: Any) -> str:
         return f"{value:.4g}" if isinstance(value, float) else str(value)
 
-    return ", ".join(f"{k} {shorten(v)}" for k, v in figures.items() if isinstance(v, int | float | str))
+    short = {k: v for k, v in figures.items() if isinstance(v, int | float | str) and "\n" not in str(v)}
+    return ", ".join(f"{name} {shorten(value)}" for name, value in short.items())

@@ -15,13 +15,14 @@ from benchmarks.gpu_checks.check import RanksFailed
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def plan_spec(file: Path, spec: dict[str, Any], ranks: int) -> dict[str, Any]:
+def plan_spec(file: Path, spec: dict[str, Any], ranks: int, *options: str, seconds: float = 60) -> dict[str, Any]:
     """The plan of this spec, which is written to `file` first. Raises RanksFailed with the command's own words."""
     file.write_text(json.dumps(spec), encoding="utf-8")  # JSON is YAML
     command = [sys.executable, "-m", "harness", "plan", str(file), "--format", "json", "--world-size", str(ranks)]
+    command += options
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        command, cwd=file.parent, capture_output=True, text=True, check=False, timeout=60, env=environment
+        command, cwd=file.parent, capture_output=True, text=True, check=False, timeout=seconds, env=environment
     )
     if done.returncode not in (0, 1) or not done.stdout:
         raise RanksFailed(f"`harness plan` ended with {done.returncode}: {done.stderr[-500:]}")

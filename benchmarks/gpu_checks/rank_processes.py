@@ -36,7 +36,11 @@ def start_ranks(task: Task) -> Ending:
                     command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True
                 )
             )
-    first = _wait_for_ranks(ranks, began + task.seconds)
+    try:
+        first = _wait_for_ranks(ranks, began + task.seconds)
+    except BaseException:  # the user ends this program, and nobody else would take the ranks off the GPU
+        _kill(ranks)
+        raise
     text = (folder / f"output-{first}.txt").read_text(encoding="utf-8", errors="replace")
     return Ending([rank.wait() for rank in ranks], read_figures(folder), text, time.monotonic() - began)
 
@@ -74,11 +78,16 @@ def _wait_for_ranks(ranks: list[subprocess.Popen[bytes]], deadline: float) -> in
         if failed and first < 0:
             first, end = failed[0], min(deadline, time.monotonic() + GRACE_SECONDS)
         if time.monotonic() > end:
-            for rank in ranks:
-                with suppress(ProcessLookupError):
-                    os.killpg(rank.pid, signal.SIGKILL)
+            _kill(ranks)
         time.sleep(0.05)
     return max(first, 0) if first >= 0 else next((n for n, rank in enumerate(ranks) if rank.poll()), 0)
+
+
+def _kill(ranks: list[subprocess.Popen[bytes]]) -> None:
+    """End these ranks and what they started."""
+    for rank in ranks:
+        with suppress(ProcessLookupError):
+            os.killpg(rank.pid, signal.SIGKILL)
 
 
 def _free_port() -> int:

@@ -103,9 +103,12 @@ def build_harness_engine(scene: Scene, run: Any, model: Any, zero: Mapping[str, 
 
 
 def build_plain_engine(scene: Scene, run: Any, model: Any) -> Any:
-    """DeepSpeed by itself with the same JSON, parameter groups and schedule, and none of the harness's patches."""
+    """DeepSpeed by itself with the same JSON, parameter groups and schedule, and none of the harness's patches but the
+    one without which a run with weights on NVMe ends ("already assigned swap buffer id").
+    """
     import deepspeed
 
+    from harness.patches.nvme_prefetch_duplicate import drop_duplicate_prefetches
     from harness.runtime.engine import weight_decay_groups
     from harness.runtime.lr_schedule import scheduler_factory
 
@@ -118,6 +121,7 @@ def build_plain_engine(scene: Scene, run: Any, model: Any) -> Any:
         config=config,
         lr_scheduler=scheduler_factory(run.spec.scheduler, run.spec.train.max_steps),
     )
+    drop_duplicate_prefetches(engine, bool)
     return engine
 
 
@@ -136,13 +140,36 @@ def train_on_rows(engine: Any, steps: int, length: int, vocabulary: int, rank: i
 
 
 def digest_masters(engine: Any) -> str:
-    """sha256 of this rank's fp32 master weights at stage 3, wherever they are, and of the weights it computes with."""
+    """sha256 of this rank's fp32 master weights at stage 3, wherever they are, and of the weights it computes with.
+    A collective, where weights are on NVMe.
+    """
     import torch
     from deepspeed.utils import safe_get_local_fp32_param
 
     digest = hashlib.sha256()
     for parameter in engine.module.parameters():
         master = safe_get_local_fp32_param(parameter)
-        for tensor in (master, parameter.ds_tensor):
+        for tensor in (master, _read_weight(parameter)):
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def count_on_nvme(engine: Any) -> int:
+    """Weights whose shards are files."""
+    return sum(_is_on_nvme(parameter) for parameter in engine.module.parameters())
+
+
+def _is_on_nvme(parameter: Any) -> bool:
+    from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
+
+    return bool(parameter.ds_tensor.final_location == OffloadDeviceEnum.nvme)
+
+
+def _read_weight(parameter: Any) -> Any:
+    """This rank's shard; of a weight on NVMe all of it, which DeepSpeed reads and gathers."""
+    import deepspeed
+
+    if not _is_on_nvme(parameter):
+        return parameter.ds_tensor
+    with deepspeed.zero.GatheredParameters([parameter]):
+        return parameter.detach().clone()

@@ -16,6 +16,7 @@ from benchmarks.gpu_checks.device import DELAY_SECONDS, delay_stream, make_deter
 from benchmarks.gpu_checks.training import (
     build_harness_engine,
     build_plain_engine,
+    count_on_nvme,
     digest_masters,
     llama,
     make_model,
@@ -25,6 +26,8 @@ from benchmarks.gpu_checks.training import (
 )
 
 STEPS, TOY_STEPS = 6, 3
+LARGEST = 1 << 20
+"""Elements of the largest matrix of each model whose states go to NVMe."""
 
 
 def measure(scene: Scene) -> Figures:
@@ -64,35 +67,40 @@ def judge(figures: Figures, rehearse: bool) -> list[str]:
 
 
 def _cases(scene: Scene, place: str) -> dict[str, dict[str, Any]]:
-    """bf16, accumulation, overlap of communication, pinned memory; a rehearsal has one case alone."""
+    """bf16, accumulation, overlap of communication, pinned memory; a rehearsal has one case alone. With the optimizer
+    on NVMe bf16 weights are there, too, and memory is pinned in any case.
+    """
     every = list(product((True, False), (1, 3), (True, False), (True, False)))
     if place == "nvme":
-        every = [case for case in every if case[2] and case[3]]  # pinned in any case
+        every = [case for case in every if case[2] and case[3]]
     # One rank takes half of them, two take the other half; any two settings meet in each.
-    half = [case for case in every if (sum(value in (True, 3) for value in case) + scene.world_size) % 2]
-    chosen = scene.pick(half, half[:1] if scene.world_size == 1 else half[-1:])
+    half = [case for case in every if (case[0] + (case[1] == 3) + case[2] + case[3] + scene.world_size) % 2]
+    chosen = scene.pick(half, [case for case in half if case[0]][:1])
     found = {}
     for bf16, accumulation, overlap, pinned in chosen:
         name = f"{'bf16' if bf16 else 'fp32'}, accumulation {accumulation}, overlap {overlap}, pinned {pinned}"
-        found[name] = {
+        on_nvme = place == "nvme" and bf16
+        found[name + ", weights on NVMe" * on_nvme] = {
             "bf16": bf16,
             "accumulation": scene.pick(accumulation, min(accumulation, 2)),
             "overlap": overlap,
             "pinned": pinned,
             "place": place,
+            "on_nvme": on_nvme,
         }
     return found
 
 
 def _train(scene: Scene, name: str, options: dict[str, Any], *, patched: bool) -> tuple[str, int, float]:
     """Digest after the last step, delays, seconds. The harness's side is held back, DeepSpeed's is not."""
-    place = {"device": options["place"]}
-    if options["place"] == "nvme":
-        place |= {"nvme_path": str(scene.folder / name.replace(" ", "").replace(",", "-")), "buffer_count": 8}
-    else:
-        place |= {"pin_memory": options["pinned"]}
+    nvme = {"device": "nvme", "nvme_path": str(scene.folder / name.replace(" ", "").replace(",", "-"))}
+    place = {**nvme, "buffer_count": 8}
+    if options["place"] == "cpu":
+        place = {"device": "cpu", "pin_memory": options["pinned"]}
+    buffers = {"buffer_count": 24, "buffer_size": LARGEST, "max_in_cpu": 0}
+    weights = {"offload_param": nvme | buffers} if options["on_nvme"] else {}
     # DeepSpeed swaps nothing below 1 MiB to NVMe.
-    hidden, vocabulary = scene.pick((1024, 320), (256, 1024) if options["place"] == "nvme" else (32, 64))
+    hidden, vocabulary = scene.pick((1024, 320), (256, 4096) if options["place"] == "nvme" else (32, 64))
     config = llama(hidden, scene.pick(2, 1), intermediate_size=hidden, vocab_size=vocabulary)
     spec = make_spec(
         scene.folder,
@@ -104,13 +112,16 @@ def _train(scene: Scene, name: str, options: dict[str, Any], *, patched: bool) -
             "stage": 3,
             "overlap_comm": options["overlap"],
             "offload_optimizer": place,
-            "reduce_bucket_size": scene.pick(2_000_000, 500_000),
-            "sub_group_size": scene.pick(4_000_000, 1_000_000),
+            "reduce_bucket_size": 2 * LARGEST,
+            "sub_group_size": scene.pick(4 * LARGEST, LARGEST),
+            **weights,
         },
     )
     run = resolve(spec, scene.world_size)
     build = build_harness_engine if patched else build_plain_engine
     engine = build(scene, run, make_model(config))
+    if options["on_nvme"] and not count_on_nvme(engine):
+        raise RuntimeError("no weight is on NVMe")
     counted = _hold_back(engine) if patched else [0]
     start = time.perf_counter()
     train_on_rows(engine, scene.pick(STEPS, TOY_STEPS), scene.pick(128, 16), config["vocab_size"], scene.rank)

@@ -54,8 +54,10 @@ def _describe(run: Path, ending: Ending) -> Figures:
 
 
 def _used_gpu_memory() -> int:
-    """Bytes in use on the first GPU, of all processes; 0 without nvidia-smi."""
+    """Bytes in use on the GPU of the ranks, of all processes; 0 without nvidia-smi."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
+    command += ["-i", first] if first else []  # a number or a UUID
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

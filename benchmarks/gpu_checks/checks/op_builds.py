@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.gpu_checks.check import Figures, Start
+from benchmarks.gpu_checks.check import Figures, Start, Task
 
 BUILDER = Path(__file__).resolve().parents[3] / "harness" / "workers" / "op_builder.py"
 GPU_OPS = ("cpu_adam", "fused_adam", "pin_memory", "async_io")
@@ -25,14 +26,26 @@ def drive(start: Start) -> Figures:
     task = start.task
     ops = CPU_OPS if task.rehearse else GPU_OPS
     missing = [op for op in ops if not (torch_extensions_dir() / op / f"{op}.so").is_file()]
-    began, jobs = time.monotonic(), {}
+    jobs = {}
     for op in () if task.rehearse else ops:
         log = (Path(task.folder) / f"{op}.log").open("wb")
         environment = {**os.environ, "MAX_JOBS": "4"}
         jobs[op] = subprocess.Popen(
             [sys.executable, str(BUILDER), op], env=environment, stdout=log, stderr=log, start_new_session=True
         )
-    seconds, failed = {}, {}
+    try:
+        seconds, failed = _wait_for_builds(task, jobs)
+    except BaseException:  # the user ends this program, and nobody else would end the compilers
+        for job in jobs.values():
+            _end(job)
+        raise
+    found = [op for op in ops if (torch_extensions_dir() / op / f"{op}.so").is_file()]
+    return {"seconds_by_op": seconds, "were_missing": missing, "failed": failed, "found": found, "wanted": list(ops)}
+
+
+def _wait_for_builds(task: Task, jobs: dict[str, subprocess.Popen[bytes]]) -> tuple[dict[str, float], dict[str, str]]:
+    """Seconds of each op, and the end of the output of those that failed."""
+    began, seconds, failed = time.monotonic(), {}, {}
     while set(jobs) - set(seconds):
         for op, job in jobs.items():
             if op not in seconds and job.poll() is not None:
@@ -41,11 +54,16 @@ def drive(start: Start) -> Figures:
                     failed[op] = (Path(task.folder) / f"{op}.log").read_text(errors="replace")[-600:]
         if time.monotonic() - began > task.seconds:
             for op in set(jobs) - set(seconds):
-                os.killpg(jobs[op].pid, signal.SIGKILL)  # and its compilers
+                _end(jobs[op])
                 seconds[op], failed[op] = task.seconds, f"not ready after {task.seconds:.0f} s"
         time.sleep(0.2)
-    found = [op for op in ops if (torch_extensions_dir() / op / f"{op}.so").is_file()]
-    return {"seconds_by_op": seconds, "were_missing": missing, "failed": failed, "found": found, "wanted": list(ops)}
+    return seconds, failed
+
+
+def _end(job: subprocess.Popen[bytes]) -> None:
+    """With its compilers."""
+    with suppress(ProcessLookupError):
+        os.killpg(job.pid, signal.SIGKILL)
 
 
 def judge(figures: Figures, _rehearse: bool) -> list[str]:

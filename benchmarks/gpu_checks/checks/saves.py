@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves of states that are on the device: for how long a step stands still, in line and in the background, and GB/s."""
+"""Saves of states that are on the device: for how long a step stands still, in line and in the background, and GB/s;
+and whether both have the same tensors.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_checks.check import Figures, Scene
+from benchmarks.gpu_checks.device import make_deterministic
 from benchmarks.gpu_checks.runs import newest_checkpoint, read_lines, train_run
 from benchmarks.gpu_checks.training import llama, make_spec
 
@@ -15,6 +19,7 @@ STEPS = 4
 
 def measure(scene: Scene) -> Figures:
     """The last save of each way, and whether its files are whole."""
+    make_deterministic()
     found: Figures = {}
     for name, background in (("in_line", False), ("background", True)):
         folder = scene.folder / name
@@ -22,6 +27,7 @@ def measure(scene: Scene) -> Figures:
         saves = read_lines(folder, "save")
         last = next(line for line in reversed(saves) if line["background"] is background)
         checkpoint = newest_checkpoint(folder)
+        is_whole = checkpoint is not None and _is_whole(checkpoint)
         files = [file for file in checkpoint.rglob("*") if file.is_file()] if checkpoint else []
         found[name] = {
             "saves": len(saves),
@@ -30,8 +36,9 @@ def measure(scene: Scene) -> Figures:
             "stall_seconds": last["stall_seconds"],
             "gb_per_second": last["bytes"] / 1e9 / last["seconds"],
             "stall_gb_per_second": last["bytes"] / 1e9 / max(last["stall_seconds"], 1e-9),
-            "is_whole": checkpoint is not None and _is_whole(checkpoint),
+            "is_whole": is_whole,
             "on_disk_gb": sum(file.stat().st_size for file in files) / 1e9,
+            "sha256": digest_tensors(checkpoint) if checkpoint and is_whole else "",
         }
     return found
 
@@ -55,8 +62,22 @@ def _is_whole(folder: Path) -> bool:
     return describe_problem(folder, "full") is None
 
 
+def digest_tensors(checkpoint: Path) -> str:
+    """sha256 of all tensors of the files that torch wrote, in their order."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    digest = hashlib.sha256()
+    for file in sorted(checkpoint.rglob("*.pt")):
+        content = torch.load(file, map_location="cpu", weights_only=False)  # written a moment ago, by this process
+        for tensor in tree_leaves(content):
+            if isinstance(tensor, torch.Tensor):
+                digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
 def judge(figures: Figures, rehearse: bool) -> list[str]:
-    """Both are whole, and a save in the background stalls no longer than one in line."""
+    """Both are whole and have the same tensors, and a save in the background stalls no longer than one in line."""
     reasons = []
     for name in ("in_line", "background"):
         found = figures[name]
@@ -64,6 +85,8 @@ def judge(figures: Figures, rehearse: bool) -> list[str]:
             reasons.append(f"the checkpoint saved {name.replace('_', ' ')} is not whole")
         if not found["gb"] > 0 or found["on_disk_gb"] < 0.99 * found["gb"]:
             reasons.append(f"{name}: {found['gb']:.3g} GB are reported, {found['on_disk_gb']:.3g} GB are on the disk")
+    if figures["background"]["sha256"] != figures["in_line"]["sha256"]:
+        reasons.append("a save in the background has other tensors than one in line")
     behind, in_line = figures["background"]["stall_seconds"], figures["in_line"]["stall_seconds"]
     if not rehearse and behind > in_line:
         reasons.append(f"a save in the background stalls {behind:.2f} s, one in line {in_line:.2f} s")

@@ -8,6 +8,8 @@ from them by the functions that the whole model calls, so that neither goes thro
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +22,8 @@ from harness.runtime.micro_batch import MicroBatch
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+_NO_CACHE = {"cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values": None}
+"""`transformers` 5.24 has renamed the argument, and warns of the old name."""
 LayerTensors = tuple[torch.Tensor, torch.Tensor]
 """Hidden states (rows, length, hidden), or token ids (rows, length) before the embedding; and positions."""
 
@@ -39,16 +43,27 @@ class SharedInputs:
 
     def __init__(self, config: PreTrainedConfig) -> None:
         self._config = config
+        self._is_padded = self._is_packed = True
         self._positions: torch.Tensor | None = None
         self._cache: dict[str, Any] = {}
+
+    def start_step(self, micro_batches: Sequence[MicroBatch]) -> None:
+        """Note from the host's tensors if rows are padded or packed: a stage that read it from the positions would wait
+        for its device in each forward and in each recomputation.
+        """
+        self._is_padded = any(batch.attention_mask is not None for batch in micro_batches)
+        self._is_packed = any(batch.position_ids is not None for batch in micro_batches)
+        self._positions, self._cache = None, {}
 
     def update(self, hidden: torch.Tensor, positions: torch.Tensor) -> None:
         """Switch to this micro-batch, unless it is the current one."""
         if positions is self._positions:
             return
         padding = positions < 0
-        attended = (~padding).long() if bool(padding.any()) else None
         ids = torch.where(padding, -1 - positions, positions)
+        attended = (~padding).long() if self._is_padded else None
+        if attended is not None and self._is_packed and not bool(padding.any()):  # no dataset has both in a step
+            attended = None
         self._positions, self._cache = positions, {"ids": ids, "attended": attended, "like": hidden.detach()}
 
     @property
@@ -58,15 +73,17 @@ class SharedInputs:
         return ids
 
     def attention_mask(self, kind: str) -> Any:
-        """The mask of `transformers` for this kind of layer; None where its attention needs none."""
+        """The mask of `transformers` for this kind of layer; None where its attention needs none. `transformers` looks
+        for documents in position ids, which waits for the device.
+        """
         if kind not in self._cache:
             create_mask = create_sliding_window_causal_mask if kind == "sliding_attention" else create_causal_mask
             self._cache[kind] = create_mask(
                 config=self._config,
                 inputs_embeds=self._cache["like"],
                 attention_mask=self._cache["attended"],
-                past_key_values=None,
-                position_ids=self.position_ids,
+                position_ids=self.position_ids if self._is_packed else None,
+                **_NO_CACHE,
             )
         return self._cache[kind]
 

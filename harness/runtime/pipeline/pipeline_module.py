@@ -63,9 +63,18 @@ class Pipeline(PipelineModule):  # type: ignore[misc]  # as above
     Raises UserError (PP103) when a stage would have nothing to train.
     """
 
-    def __init__(self, specs: list[LayerSpec], fill: Callable[[int, nn.Module], None], **options: Any) -> None:
-        self._fill = fill
+    def __init__(
+        self, specs: list[LayerSpec], fill: Callable[[int, nn.Module], None], recompute_every: int, **options: Any
+    ) -> None:
+        self._fill, self._recompute_every = fill, recompute_every
         super().__init__(specs, **options)
+
+    def _is_checkpointable(self, funcs: list[Any]) -> bool:
+        """DeepSpeed asks for one layer at a time. Of the stage's decoder layers those that `every` names recompute."""
+        if not super()._is_checkpointable(funcs):
+            return False
+        decoders = [layer for layer in self.forward_funcs if isinstance(layer, layers.Decoder)]
+        return next(i for i, layer in enumerate(decoders) if layer is funcs[0]) % self._recompute_every == 0
 
     def _build(self) -> None:
         self._check_stages()
@@ -97,29 +106,31 @@ def build_pipeline(run: ResolvedRun, config: PreTrainedConfig) -> Pipeline:
     set_seed(run.spec.train.seed)
     deferred_init = DeferredInit(draw_random=is_random_init(spec))
     with deferred_init:
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **model_kwargs(spec))
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **model_kwargs(run))
     if spec.freeze or spec.train_only:
         freeze_parameters(model, spec)
     weights = None if is_random_init(spec) else LayerWeights(spec, model, parts)
-    specs = _build_layer_specs(model, parts)
+    shared_inputs = layers.SharedInputs(model.config)
+    specs = _build_layer_specs(model, parts, shared_inputs)
 
     def fill(index: int, layer: nn.Module) -> None:
         deferred_init.materialize(layer)
         if weights is not None:
             weights.read_layer(index, layer)
 
-    checkpoint_layers = run.spec.train.gradient_checkpointing
     method = _resolve_partition_method(parallel.pipeline_partition_method, specs)
     pipeline = Pipeline(
         specs,
         fill,
+        run.checkpointing.every if run.checkpointing else 1,
         num_stages=parallel.pipeline_parallel_size,
         loss_fn=TokenLoss(model.config.vocab_size),
         partition_method=method,
-        activation_checkpoint_interval=int(checkpoint_layers),
+        activation_checkpoint_interval=int(run.checkpointing is not None),
         activation_checkpoint_func=non_reentrant_checkpoint,
         checkpointable_layers=[layers.Decoder.__name__],
     )
+    pipeline.shared_inputs = shared_inputs
     pipeline.generation_config = _generation_config(run, model)
     pipeline.train()
     return pipeline
@@ -156,10 +167,11 @@ def _check_plugin(run: ResolvedRun) -> None:
             )
 
 
-def _build_layer_specs(model: PreTrainedModel, parts: list[PipelinePart]) -> list[LayerSpec]:
+def _build_layer_specs(
+    model: PreTrainedModel, parts: list[PipelinePart], shared_inputs: layers.SharedInputs
+) -> list[LayerSpec]:
     """One layer for each part, empty as the model is."""
     config, layout = model.config, layout_of(model.config)
-    shared_inputs = layers.SharedInputs(config)
     rotary = model.get_submodule(f"{layout.base}.{layout.rotary}") if layout.rotary else None
     tied = any(part.prefix is None for part in parts)
     embedding = layers.Embedding(model.get_submodule(f"{layout.base}.{layout.embedding}"))

@@ -14,7 +14,7 @@ import torch
 from harness.runtime.distributed import Distributed
 from harness.runtime.engine_protocol import PipelineEngine
 from harness.runtime.micro_batch import MicroBatch
-from harness.runtime.pipeline.layers import encode_positions
+from harness.runtime.pipeline.layers import SharedInputs, encode_positions
 from harness.runtime.pipeline.loss import TokenLoss
 from harness.runtime.step_timer import StepTimer
 from harness.runtime.topology import Topology
@@ -32,7 +32,7 @@ class PipelineStepper:
     def train_step(self, micro_batches: Sequence[MicroBatch], num_targets: int, timer: StepTimer) -> torch.Tensor:
         """One optimizer step; see `step.Stepper`. Ranks that are not of the last stage return 0."""
         share = num_targets / (len(micro_batches) * self._data_size)
-        self._reset_activation_shape(micro_batches)
+        self._prepare_stages(micro_batches)
         with timer.span("pipeline"):
             self._engine.train_batch(iter([_pipeline_inputs(batch, share) for batch in micro_batches]))
         return self._pop_loss()
@@ -40,7 +40,7 @@ class PipelineStepper:
     def eval_step(self, batch: MicroBatch) -> tuple[torch.Tensor, int]:
         """One forward through the stages; the last one counts."""
         predicted = batch.num_targets
-        self._reset_activation_shape([batch])
+        self._prepare_stages([batch])
         self._engine.eval_batch(
             iter([_pipeline_inputs(batch, max(predicted, 1))]), bcast_loss=False, num_micro_batches=1
         )
@@ -50,8 +50,11 @@ class PipelineStepper:
     def _pop_loss(self) -> torch.Tensor:
         return cast("TokenLoss", self._engine.module.loss_fn).pop_loss(self._device)
 
-    def _reset_activation_shape(self, micro_batches: Sequence[MicroBatch]) -> None:
-        """The engine keeps the buffers of its first shape, and would fill them with other shapes."""
+    def _prepare_stages(self, micro_batches: Sequence[MicroBatch]) -> None:
+        """Tell the layers if rows are padded or packed. The engine keeps the buffers of its first shape, and would fill
+        them with other shapes.
+        """
+        cast("SharedInputs", self._engine.module.shared_inputs).start_step(micro_batches)
         shapes = {batch.input_ids.shape for batch in micro_batches}
         self._engine.dynamic_shape = len(shapes) > 1
         shape = shapes.pop()

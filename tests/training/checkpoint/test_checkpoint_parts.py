@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +15,10 @@ import pytest
 import torch
 
 from harness.errors import UserError
-from harness.runtime.checkpoint import disk_space, hashing_writer, rng_state, safe_load, shared_fs
+from harness.launching.process.child_process import child_environ
+from harness.runtime.checkpoint import disk_space, hashing_writer, rng_state, safe_load, shared_fs, snapshot
 from harness.runtime.checkpoint.hashing_writer import CheckpointFile, tensor_bytes, write_files
-from harness.runtime.checkpoint.snapshot import HostSnapshot
+from harness.runtime.checkpoint.snapshot import HostSnapshot, StagedCopy
 from harness.runtime.train_state import DataPosition, TrainState
 
 
@@ -85,6 +89,44 @@ def test_a_copy_is_independent_shares_what_was_shared_and_uses_its_memory_again(
     (one,) = write_files(tmp_path, [CheckpointFile("copy.pt", again)], 0, 0).values()
     (other,) = write_files(tmp_path, [CheckpointFile("original.pt", original)], 0, 0).values()
     assert one.sha256 == other.sha256 or one.bytes == other.bytes  # torch.save may put a random id into a file
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 16, 17, 40, 43])
+def test_a_copy_in_parts_is_whole(size: int) -> None:
+    """Parts of 8 bytes, through two buffers in turn."""
+    source, target = torch.arange(size, dtype=torch.uint8), torch.full((size,), 255, dtype=torch.uint8)
+    staged = StagedCopy(chunk_bytes=8)
+    for _ in range(2):
+        source += 1
+        staged.copy(source, target)
+        assert target.equal(source)
+
+
+def test_a_copy_of_a_device_is_that_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if everything was on a device: shared and empty storages, a few bytes, more than a buffer has."""
+    monkeypatch.setattr(snapshot, "_is_on_device", lambda _: True)
+    monkeypatch.setattr(snapshot.StagedCopy.__init__, "__defaults__", (1000,))
+    original = state_dict()
+    copied = HostSnapshot().copy_of(original)
+    for name in ("flat", "empty", "half"):
+        assert copied[name].equal(original[name])
+    assert all(a.equal(b) for a, b in zip(copied["views"], original["views"], strict=True))  # type: ignore[call-overload]
+    assert copied["flat"].untyped_storage().data_ptr() == copied["views"][0].untyped_storage().data_ptr()
+
+
+def test_copies_of_a_device_have_no_race() -> None:
+    """On the simulated device: the host reads a buffer after the copy to it, and it is filled again after that."""
+    job = Path(__file__).parents[1] / "jobs" / "snapshot_races.py"
+    environ = child_environ()
+    del environ["DS_ACCELERATOR"]
+    done = subprocess.run([sys.executable, str(job)], capture_output=True, text=True, env=environ, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["races"] == []
+    (race, *_) = found["without events"]
+    assert "snapshot.py" in race["first"]["line"]
+    assert (race["first"]["operator"], race["second"]["stream"]) == ("copy_", "host")
+    assert found["device to host"] == [5, 40]
 
 
 def test_random_states_come_back(tmp_path: Path) -> None:

@@ -58,6 +58,12 @@ def test_gradient_checkpointing_recomputes_in_stages(found: dict[str, Any]) -> N
     assert recomputing == {name for name, way in WAYS.items() if way.get("train", {}).get("gradient_checkpointing")}
 
 
+def test_every_second_layer_recomputes_in_each_stage(found: dict[str, Any]) -> None:
+    """Of three layers stage 0 has two: all three recompute, or one of each stage."""
+    assert sorted(set(found["mistral-window"]["recomputed_layers"])) == [1, 2]
+    assert set(found["phi3"]["recomputed_layers"]) == {1}
+
+
 def test_a_rank_reads_the_tensors_of_its_own_layers_and_no_others(found: dict[str, Any]) -> None:
     read = found["pretrained"]["read"]
     first, last = read[0], read[-1]

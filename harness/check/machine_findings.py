@@ -37,7 +37,7 @@ def with_machine_findings(checked: CheckedFile, *, here: bool, planned: bool = F
     if checked.run is None or checked.run.kind != "spec":
         return checked
     spec = checked.run.spec
-    missing = list(find_missing_software(spec.model, spec.telemetry, spec.launch.env))
+    missing = list(find_missing_software(spec.model, spec.data, spec.telemetry, spec.launch.env))
     if here:
         packages = missing_packages_finding()
         return with_findings(checked, [*missing, *([packages] if packages is not None else [])])

@@ -19,7 +19,7 @@ from harness.plan.calibration import (
     Observation,
     sum_by_rate,
 )
-from harness.plan.machine_fingerprint import Fingerprint, given_rates, major_version, rates_digest, to_gib
+from harness.plan.machine_fingerprint import Fingerprint, PlanTarget, major_version, rates_digest, target_of, to_gib
 from harness.plan.plan_usage import usage_error
 from harness.plan.planner import Plan, make_plan
 from harness.plan.step_time import PARTS_OF_UPDATE, StepTime, rate_of_part
@@ -67,9 +67,9 @@ def measure_run(run_dir: Path) -> tuple[Fingerprint, CalibratedRun]:
     if device is None:
         raise _not_usable(run_dir, f"its GPU is not known: `{driver_name}`")
     plan = make_plan(record.run, record.base_dir, device.name, with_alternatives=False)
-    fingerprint = _fingerprint_of(run_dir, plan, header, driver_name, device.name)
-    assert plan.time is not None  # noqa: S101 - `_fingerprint_of` raises where it is
-    observations = tuple(_observe(record, header, plan.time))
+    target, time = _planned_step(run_dir, plan, device.name)
+    fingerprint = _fingerprint_of(run_dir, target, header, driver_name)
+    observations = tuple(_observe(record, header, time))
     if not observations:
         raise _not_usable(run_dir, "its metrics have no parts of a step")
     _check_sizes(run_dir, observations)
@@ -104,16 +104,21 @@ def _count_typical_steps(record: RunRecord) -> int:
     return int(sum(by_line[:typical]))
 
 
-def _fingerprint_of(
-    run_dir: Path, plan: Plan, header: Mapping[str, Any], driver_name: str, gpu_kind: str
-) -> Fingerprint:
-    settings = plan.settings
-    if plan.time is None or settings is None or plan.device is None:
+def _planned_step(run_dir: Path, plan: Plan, gpu_kind: str) -> tuple[PlanTarget, StepTime]:
+    """The plan's target and time. Raises UserError for a step that cannot be planned, or that is planned for another
+    GPU.
+    """
+    settings, time = plan.settings, plan.time
+    if time is None or settings is None or plan.device is None:
         reason = next((finding.message for finding in plan.findings if finding.gate.startswith("MM")), "no time")
         raise _not_usable(run_dir, f"its step cannot be planned: {reason}")
     if plan.device.name != gpu_kind:
         reason = f"it trained on {gpu_kind}, and its `cluster.gpu` is {plan.device.name}"
         raise _not_usable(run_dir, reason, "correct `cluster.gpu` in the spec")
+    return target_of(gpu_kind, settings, plan.run.spec.cluster), time
+
+
+def _fingerprint_of(run_dir: Path, target: PlanTarget, header: Mapping[str, Any], driver_name: str) -> Fingerprint:
     host = _machine_of(run_dir, header)
     missing = next((name for name in ("cpu", "torch", "deepspeed") if not _text_of(host, name)), None)
     if missing is not None:
@@ -122,14 +127,14 @@ def _fingerprint_of(
         cpu=_text_of(host, "cpu"),
         host_memory_gib=to_gib(finite_number(host.get("host_memory_bytes")) or 0.0),
         gpu=driver_name[:_MAX_TEXT],
-        gpu_kind=gpu_kind,
-        gpus_per_host=settings.ranks_per_host,
-        several_hosts=settings.num_hosts > 1,
+        gpu_kind=target.gpu_kind,
+        gpus_per_host=target.gpus_per_host,
+        several_hosts=target.several_hosts,
         torch=_text_of(host, "torch"),
         deepspeed=_text_of(host, "deepspeed"),
         harness=(_text_of(host, "harness") or major_version()).partition(".")[0],
         rates=rates_digest(),
-        cluster=given_rates(plan.run.spec.cluster),
+        cluster=target.cluster,
     )
 
 

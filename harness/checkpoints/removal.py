@@ -19,7 +19,7 @@ from harness.folder_walk import MAX_DEPTH, find_deep_folder
 ROOT = 0
 MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
-"""How the kernel writes a blank in a mount point."""
+"""The kernel writes a blank of a mount point so."""
 
 
 def require_checkpoints(paths: Iterable[Path]) -> None:

@@ -133,10 +133,10 @@ class LogEvent:
     phase: PhaseMark = NO_PHASE
     """The last phase that lines above it show."""
     attempt: int = 0
-    """How often the job had been restarted before it."""
+    """Restarts of the job before it."""
     num_ends: int = 0
     num_retries: int = 0
-    """How often its log had said before it that the training ended well, and that a smaller batch is tried."""
+    """Lines before it that say that the training ended well, and that a smaller batch is tried."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ def describe_releases(cause: str, pattern: str) -> str:
 
 
 def _describe_range(first: str, last: str, oldest: str, newest: str) -> str:
-    """Which releases say a message; of those before the oldest and after the newest none was read."""
+    """The releases that say a message; of those before the oldest and after the newest none was read."""
     if first == oldest:
         return f"DeepSpeed up to {last} says this"
     if last == newest:

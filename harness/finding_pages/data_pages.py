@@ -75,7 +75,8 @@ more follow, such as without their reasoning. A guess would silently train on th
 The data has chats, and neither the tokenizer nor `data.chat_template` has a chat template.
 
 ## MD128 packed-rows-see-each-other
-In a packed row the model would attend to the documents before the one that it predicts. Gate MD020 explains why.
+In a packed row the model would attend to the documents before the one that it predicts, or its
+layers do not get the borders: attention in chunks, or a family that was not compared. Gates MD020 and MD024 say why.
 
 ## MD129 cache-not-usable
 The cache folder for prepared data cannot be created or written.
@@ -127,6 +128,15 @@ returns a wrong type.
 
 ## MD159 compiler-backend
 torch has no compiler backend of that name, or DeepCompile cannot be used on this kind of device.
+
+## MD160 kept-attention-with-dropout
+Attention that drops weights at random cannot be kept by `train.gradient_checkpointing.keep`. It would not be computed
+again and draw no random numbers then, so that every later dropout of the layer would draw others than in the forward
+pass, and the gradients would be wrong.
+
+## MD161 mlp-tiles-not-possible
+No layer of the model has a dense MLP of the name `mlp` that `train.mlp_tile_size` could run in tiles. Experts get the
+tokens that a router sends them, not tiles of the sequence.
 ## OP101 no-optimizer
 The rendered DeepSpeed JSON has no optimizer.
 

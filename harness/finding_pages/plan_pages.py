@@ -75,4 +75,14 @@ a C++ compiler for this, once. `harness plan` without `--simulate` needs none of
 ## MM018 simulated-engine-failed
 DeepSpeed's engine raised an error on the simulated GPU. Either a real GPU would raise it too, such as for a tensor on
 the wrong device, or the engine needs values, which simulated tensors do not have. The message names the line.
+
+## MM019 not-run-on-a-gpu
+The setting trains as planned on CPU ranks, and no GPU has trained with it yet. The plan counts its memory and the
+operations that it repeats; what the device and its allocator make of them was not measured.
+`python benchmarks/gpu_acceptance.py --only recompute` compares losses and peaks on a GPU.
+
+## MM020 attention-without-masks-estimated
+Packed rows by `sdpa_varlen`, `flash_attention_2` or `flash_attention_3` have no mask in the plan. Their bytes are those
+of a simulated device, and their time follows from the products of one document a row; neither was measured on a GPU.
+`benchmarks/gpu_acceptance.py` measures both.
 """

@@ -4,7 +4,9 @@
 Upstream: `gradient_checkpointing_enable` of `transformers` takes options for torch's `checkpoint` only, not DeepSpeed's
 function, which can keep the inputs of layers in host memory.
 
-Patch: `runtime/models/activation_checkpointing.py` calls `_set_gradient_checkpointing` with either function.
+Patch: `runtime/models/activation_checkpointing.py` calls `_set_gradient_checkpointing` with either function. For
+`{keep: attention}` two `TorchDispatchMode`s keep the outputs of attention kernels: torch's own for this task compares
+every operator of both passes, which differ under ZeRO-3 (`runtime/models/kept_attention.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ from harness.patches.patch_registry import Patch, Target
 PATCH = Patch(
     name="layer-checkpointing",
     kind="use",
-    targets=(Target("transformers.modeling_utils:PreTrainedModel._set_gradient_checkpointing"),),
+    targets=(
+        Target("transformers.modeling_utils:PreTrainedModel._set_gradient_checkpointing"),
+        Target("transformers.modeling_layers:GradientCheckpointingLayer"),
+        Target("torch.utils._python_dispatch:TorchDispatchMode"),
+        Target("torch.utils._pytree:tree_map_only"),
+    ),
     remove_when="`gradient_checkpointing_enable` takes a function",
     when="`train.gradient_checkpointing`",
     package="transformers",

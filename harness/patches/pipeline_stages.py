@@ -5,7 +5,9 @@ Upstream: `PipelineModule` builds its stage from layer specifications, but a mod
 every rank before it can be split.
 
 Patch: `runtime/pipeline/` overrides `PipelineModule._build`, fills the weights of the layers between `_local_start` and
-`_local_stop` first, and creates the model under a `TorchDispatchMode` in which new weights have no memory.
+`_local_stop` first, and creates the model under a `TorchDispatchMode` in which new weights have no memory. It overrides
+`_is_checkpointable` for `train.gradient_checkpointing: {every: K}`, since DeepSpeed's own interval recomputes K layers
+as one.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ PATCH = Patch(
     targets=(
         Target("deepspeed.runtime.pipe.module:PipelineModule.__init__", "e73e8aab253c0271"),
         Target("deepspeed.runtime.pipe.module:PipelineModule._build", "f25bd28404110930"),
+        Target("deepspeed.runtime.pipe.module:PipelineModule._is_checkpointable", "e139154cfc37d49a"),
         Target("torch.utils._python_dispatch:TorchDispatchMode"),
     ),
     remove_when="`PipelineModule` has a public hook before the layers of a stage are built",

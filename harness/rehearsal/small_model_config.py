@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's configuration with fewer layers, or narrower, for a rehearsal.
+"""A model's configuration that is narrower, for a rehearsal.
 
 Has the key names of `transformers` configurations. Does not choose the size.
 """
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
+from harness.facts.layer_keys import LAYER_KEYS, find_key
+
 HIDDEN_SIZE_KEYS = ("hidden_size", "n_embd", "d_model")
 HEAD_KEYS = ("num_attention_heads", "n_head")
 KV_HEAD_KEYS = ("num_key_value_heads",)
@@ -22,16 +23,10 @@ MLP_WIDTH_KEYS = (
 )
 _NESTED_KEYS = ("text_config", "vision_config")
 _LATENT_KEY = "kv_lora_rank"
-_PER_LAYER_KEYS = ("layer_types", "mlp_layer_types")
 HEAD_DIM = 32
 """Width of a head of a narrowed model."""
 MIN_VOCAB_SIZE = 512
 """Enough for the 258 tokens of the byte tokenizer."""
-
-
-def find_key(config: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    """The first of the names that the configuration has."""
-    return next((name for name in names if isinstance(config.get(name), int)), None)
 
 
 def find_value(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
@@ -51,20 +46,6 @@ def unsupported_reason(config: Mapping[str, Any], *, narrow: bool) -> str | None
     if narrow and _LATENT_KEY in config:
         return "the widths of latent attention cannot be shrunk"
     return None
-
-
-def reduce_layers(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    """The configuration with `layers` layers at most. Lists with an entry a layer are cut."""
-    small_config = dict(config)
-    name = find_key(config, LAYER_KEYS)
-    if name is None:
-        raise ValueError("no number of layers")
-    num_layers = int(config[name])
-    small_config[name] = min(layers, num_layers)
-    for key in _PER_LAYER_KEYS:
-        if isinstance(config.get(key), list):
-            small_config[key] = config[key][: small_config[name]]
-    return small_config
 
 
 def reduce_width(config: Mapping[str, Any], hidden: int, degree: int) -> dict[str, Any]:

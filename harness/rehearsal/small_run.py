@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from harness.facts.layer_keys import LAYER_KEYS, PER_LAYER_KEYS, reduce_layers
 from harness.findings import Finding, Fix
 from harness.plan.planner import Plan, make_plan
 from harness.plan.resolved_run import ResolvedRun, resolve_run
@@ -108,7 +109,7 @@ def _iter_candidates(
     run: ResolvedRun, config: Mapping[str, Any], resources: AvailableResources
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """(configuration, ranks), the largest first."""
-    layers = small_model_config.find_value(config, small_model_config.LAYER_KEYS) or 1
+    layers = small_model_config.find_value(config, LAYER_KEYS) or 1
     min_layers = run.parallel_dims.pipeline
     if resources.num_devices == 0:
         degrees = shrink_degrees(run, resources)
@@ -117,13 +118,13 @@ def _iter_candidates(
         hidden_size = 2 * HIDDEN_ON_CPU if _parameters_on_nvme(run) else HIDDEN_ON_CPU
         for hidden in (hidden_size, hidden_size // 2):
             narrow_config = small_model_config.reduce_width(config, hidden, degree)
-            yield small_model_config.reduce_layers(narrow_config, max(min_layers, LAYERS_ON_CPU)), ranks
+            yield reduce_layers(narrow_config, max(min_layers, LAYERS_ON_CPU)), ranks
         return
     world_size, model_parallel_size = run.parallel_dims.world_size or 1, prod(shrink_degrees(run, resources).values())
     ranks = min(world_size, resources.num_devices) // model_parallel_size * model_parallel_size
     share = max(min_layers, round(layers * ranks / world_size))
     for num_layers in sorted({max(min_layers, share * part // 8) for part in range(1, 9)}, reverse=True):
-        yield small_model_config.reduce_layers(config, max(1, num_layers)), ranks
+        yield reduce_layers(config, max(1, num_layers)), ranks
 
 
 def shrink_degrees(run: ResolvedRun, resources: AvailableResources) -> dict[str, int]:
@@ -157,11 +158,7 @@ def _plan_small_run(
     narrow = resources.num_devices == 0
     for key in [*small_config, *(set(config) - set(small_config))]:
         if small_config.get(key) != config.get(key):
-            reason = (
-                "fewer layers"
-                if key in (*small_model_config.LAYER_KEYS, "layer_types", "mlp_layer_types")
-                else "narrower for the CPU"
-            )
+            reason = "fewer layers" if key in (*LAYER_KEYS, *PER_LAYER_KEYS) else "narrower for the CPU"
             draft.changes.append(KeyChange(f"model.{key}", config.get(key), small_config.get(key), reason))
     degrees = shrink_degrees(run, resources)
     _set_model_and_data(draft, run, files)

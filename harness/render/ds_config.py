@@ -90,7 +90,7 @@ def _training_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
         run.spec.train.max_grad_norm,
         "`train.max_grad_norm`, always written: DeepSpeed's default became 1.0 in 0.19.3",
     )
-    if run.spec.train.gradient_checkpointing and run.spec.train.offload_activations:
+    if run.checkpointing is not None and run.spec.train.offload_activations:
         yield "activation_checkpointing.cpu_checkpointing", True, "`train.offload_activations`"
     yield "steps_per_print", None, "the harness prints its own progress; the default was 10 up to 0.15.1"
 
@@ -169,8 +169,8 @@ def _parallel_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
     if parallel.sequence_parallel_size > 1:
         # Not `data_parallel_size` as well: the groups that DeepSpeed makes of the two leave gradients unreduced.
         yield "sequence_parallel_size", parallel.sequence_parallel_size, "`parallel.sequence_parallel_size`"
-    if parallel.pipeline_parallel_size > 1 and run.spec.train.gradient_checkpointing:
-        yield "pipeline.activation_checkpoint_interval", 1, "`train.gradient_checkpointing`: every layer by itself"
+    if parallel.pipeline_parallel_size > 1 and run.checkpointing is not None:
+        yield "pipeline.activation_checkpoint_interval", 1, "`train.gradient_checkpointing`: each layer by itself"
         yield "pipeline.use_reentrant", False, "the embedding of a reentrant pipeline gets no gradient"
 
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 def refuse_hub_kernels(config: PreTrainedConfig) -> None:
     """Raises ValueError where a configuration, or one inside of it, names a repository as its `attn_implementation`.
 
-    The spec's own `model.attn_implementation` takes three values; a configuration comes with a model or a checkpoint.
+    The spec's own `model.attn_implementation` takes no such name; a configuration comes with a model or a checkpoint.
     """
     value = getattr(config, "_attn_implementation", None)
     for name in value.values() if isinstance(value, Mapping) else (value,):

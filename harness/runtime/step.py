@@ -17,6 +17,7 @@ from harness.patches.chunked_loss import ChunkedHead
 from harness.runtime.distributed import Distributed
 from harness.runtime.engine_protocol import Engine, PipelineEngine
 from harness.runtime.micro_batch import BatchGeometry, MicroBatch, copy_to_device
+from harness.runtime.models.packed_attention import PackedAttention
 from harness.runtime.parallel.sequence_parallel import UlyssesAttention
 from harness.runtime.parallel.sequence_stepper import SequenceParallelStepper
 from harness.runtime.pipeline.pipeline_stepper import PipelineStepper
@@ -41,7 +42,8 @@ class Stepper(Protocol):
 class DataParallelStepper:
     """A model that sees whole rows on every rank, sharded by ZeRO or AutoTP.
 
-    `head` computes the loss in chunks; `eval_needs_logits`: not in an evaluation.
+    `head` computes the loss in chunks; `eval_needs_logits`: not in an evaluation. `packed_attention` takes the borders
+    of packed documents.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class DataParallelStepper:
         distributed: Distributed,
         topology: Topology,
         head: ChunkedHead | None = None,
+        packed_attention: PackedAttention | None = None,
         *,
         eval_needs_logits: bool = False,
     ) -> None:
         self._engine, self._device, self._data_size = engine, distributed.device, topology.data_parallel_size
         self._head, self._eval_head = head, None if eval_needs_logits else head
+        self._packed_attention = packed_attention
         # A tensor group has one loss.
         self._tensor_parallel_size = topology.tensor_parallel_size
         self._counts_loss = topology.tensor_parallel_rank == 0
@@ -76,24 +80,30 @@ class DataParallelStepper:
 
     def _compute_loss(self, batch: MicroBatch, share: float) -> torch.Tensor:
         """Sum of the token losses over `share`, the mean number of predicted tokens of a micro-batch."""
-        inputs, labels = batch.to_model_inputs(self._device), copy_to_device(batch.labels, self._device)
-        loss: torch.Tensor
         if self._head is not None:
-            self._head.set_labels(labels, share)
-            loss = self._engine(**inputs, labels=labels, use_cache=False).loss
-        elif self._accepts_num_items:
-            loss = self._engine(**inputs, labels=labels, use_cache=False, num_items_in_batch=share).loss
-        else:
-            loss = self._engine(**inputs, labels=labels, use_cache=False).loss * (batch.num_targets / share)
+            return self._forward(batch, self._head, share)
+        if self._accepts_num_items:
+            return self._forward(batch, None, num_items_in_batch=share)
+        return self._forward(batch, None) * (batch.num_targets / share)
+
+    def _forward(
+        self, batch: MicroBatch, head: ChunkedHead | None, share: float | None = None, **arguments: float
+    ) -> torch.Tensor:
+        """The model's loss. `head` computes it in chunks, over `share` or as the mean."""
+        inputs, labels = batch.to_model_inputs(self._device), copy_to_device(batch.labels, self._device)
+        if head is not None:
+            head.set_labels(labels, share)
+        if self._packed_attention is not None:
+            self._packed_attention.start_forward(batch, self._device)
+        loss: torch.Tensor = self._engine(**inputs, labels=labels, use_cache=False, **arguments).loss
+        if self._packed_attention is not None:
+            self._packed_attention.check_layers()
         return loss
 
     def eval_step(self, batch: MicroBatch) -> tuple[torch.Tensor, int]:
         """A forward; a batch without targets is computed too, since other ranks gather in it (ZeRO-3)."""
         predicted = batch.num_targets
-        inputs, labels = batch.to_model_inputs(self._device), copy_to_device(batch.labels, self._device)
-        if self._eval_head is not None:
-            self._eval_head.set_labels(labels, None)
-        loss = self._engine(**inputs, labels=labels, use_cache=False).loss.detach().double()
+        loss = self._forward(batch, self._eval_head).detach().double()
         if not predicted or not self._counts_loss:
             return torch.zeros_like(loss), 0
         return loss * predicted, predicted
@@ -111,19 +121,23 @@ def make_stepper(
     topology: Topology,
     head: ChunkedHead | None = None,
     attention: UlyssesAttention | None = None,
+    packed_attention: PackedAttention | None = None,
     *,
     eval_needs_logits: bool = False,
 ) -> Stepper:
-    """The stepper of this engine. `head` and `attention` are what was installed in its model: a loss in chunks, and
-    attention over a sequence group, without which there is no sequence parallelism. Changes nothing.
+    """The stepper of this engine. `head`, `attention` and `packed_attention` are what was installed in its model: a
+    loss in chunks, attention over a sequence group, without which there is no sequence parallelism, and attention that
+    takes the borders of packed documents. Changes nothing.
     """
     if topology.pipeline_parallel_size > 1:
         return PipelineStepper(cast("PipelineEngine", engine), distributed, topology)
     if attention is not None:
         return SequenceParallelStepper(
-            engine, distributed, topology, attention, head, eval_needs_logits=eval_needs_logits
+            engine, distributed, topology, attention, head, packed_attention, eval_needs_logits=eval_needs_logits
         )
-    return DataParallelStepper(engine, distributed, topology, head, eval_needs_logits=eval_needs_logits)
+    return DataParallelStepper(
+        engine, distributed, topology, head, packed_attention, eval_needs_logits=eval_needs_logits
+    )
 
 
 class MeanLoss:

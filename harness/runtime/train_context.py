@@ -30,6 +30,7 @@ from harness.runtime.engine_protocol import Engine
 from harness.runtime.lr_schedule import check_schedule, total_steps
 from harness.runtime.metrics import MetricsWriter
 from harness.runtime.models import build_model, load_config
+from harness.runtime.models.packed_attention import install_packed_attention
 from harness.runtime.nvme_io import counting_handle_class
 from harness.runtime.parallel.sequence_parallel import install_ulysses_attention
 from harness.runtime.patch_selection import resolve_patches
@@ -114,11 +115,18 @@ def build_context(
     # For dropout: every rank draws its own mask, but a tensor group one, since its ranks share the activations.
     set_seed(run.spec.train.seed + distributed.rank - topology.tensor_parallel_rank)
 
+    packed_attention = install_packed_attention(engine.module, run)
     attention = None
     if topology.sequence_parallel_size > 1:
         attention = install_ulysses_attention(engine.module, engine.get_sequence_parallel_group())
     stepper = make_stepper(
-        engine, distributed, topology, head, attention, eval_needs_logits=run.spec.plugins.file is not None
+        engine,
+        distributed,
+        topology,
+        head,
+        attention,
+        packed_attention,
+        eval_needs_logits=run.spec.plugins.file is not None,
     )
     return TrainContext(
         run_config=run_config,

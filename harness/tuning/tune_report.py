@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.findings import Finding
+from harness.plan.checkpointed_layers import checkpointing_value
 from harness.spec.parse.source import join_key
 from harness.tuning.trials import Ranking, Trial
 
@@ -75,7 +76,7 @@ def _trial_json(trial: Trial) -> dict[str, Any]:
         "offload_param": settings.param_device,
         "micro_batch": settings.micro_batch,
         "gradient_accumulation_steps": settings.accumulation,
-        "gradient_checkpointing": settings.checkpointing,
+        "gradient_checkpointing": checkpointing_value(settings),
         "planned_step_seconds": trial.candidate.planned_step_seconds,
         "planned_gpu_peak_bytes": alternative.gpu_peak,
         "planned_host_peak_bytes": alternative.host_peak,

@@ -67,4 +67,4 @@ class Observations:
     last_batch: dict[str, Any] | None = None
     """The last batch of this rank: a digest of its tokens, and its rows."""
     replica_comparisons: int = 0
-    """How often replicas have been compared. Each comparison takes other weights."""
+    """Comparisons of replicas so far. Each takes other weights."""

@@ -16,14 +16,24 @@ import numpy as np
 import torch
 
 from harness.facts.model_lookup import ModelFacts, ModelLookup, facts_from_config
-from harness.plan.flops import ALL_GRADIENTS, FlopsInputs, GradientShares, executed_flops, flops_6n, needed_flops
+from harness.plan.checkpointed_layers import shares_of_layers
+from harness.plan.flops import (
+    ALL_GRADIENTS,
+    NO_RECOMPUTATION,
+    FlopsInputs,
+    GradientShares,
+    RecomputeShares,
+    executed_flops,
+    flops_6n,
+    needed_flops,
+)
+from harness.plan.resolved_run import ResolvedRun
 from harness.runtime.dataset.token_dataset import TokenDataset
-from harness.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-_MASK_SKIPPING_ATTENTION = ("flash_attention_2", "flash_attention_3", "flex_attention")
+_MASK_SKIPPING_ATTENTION = ("sdpa_varlen", "flash_attention_2", "flash_attention_3", "flex_attention")
 """Attention that computes no masked pair: no padding, nothing between the documents of a packed row."""
 
 
@@ -50,7 +60,7 @@ class FlopsCounter:
     """Attention window -> number of layers with it; None: the layer attends to all earlier positions."""
     attention: str
     trained_fractions: GradientShares = ALL_GRADIENTS
-    checkpointing: bool = False
+    recomputed: RecomputeShares = NO_RECOMPUTATION
 
     def count(self, rows: np.ndarray) -> BatchCounts:
         """Counts of rows (..., micro-batch). Each last axis is padded together. Rows of a stream are all alike."""
@@ -79,7 +89,7 @@ class FlopsCounter:
             tokens,
             total,
             needed_flops(self.sizes, tokens, pairs, self.trained_fractions),
-            executed_flops(self.sizes, total, computed_pairs, self.trained_fractions, checkpointing=self.checkpointing),
+            executed_flops(self.sizes, total, computed_pairs, self.trained_fractions, self.recomputed),
             flops_6n(self.sizes, tokens),
         )
 
@@ -123,7 +133,7 @@ def _attention_pairs(lengths: np.ndarray, window: int | None) -> float:
 
 
 def make_flops_counter(
-    spec: RunSpec, config: PreTrainedConfig, module: torch.nn.Module, sequences: TokenDataset
+    run: ResolvedRun, config: PreTrainedConfig, module: torch.nn.Module, sequences: TokenDataset
 ) -> FlopsCounter:
     """The counter of the model of a `transformers` configuration; `module` is the model or a pipeline stage of it."""
     text_config = config.get_text_config()
@@ -136,8 +146,19 @@ def make_flops_counter(
         source,
         _count_layers_by_window(text_config),
         str(getattr(text_config, "_attn_implementation", None) or "sdpa"),
-        _trained_fractions(module, is_whole_model=spec.parallel.pipeline_parallel_size == 1),
-        spec.train.gradient_checkpointing,
+        _trained_fractions(module, is_whole_model=run.parallel_dims.pipeline == 1),
+        _recompute_shares(run, text_config),
+    )
+
+
+def _recompute_shares(run: ResolvedRun, text_config: PreTrainedConfig) -> RecomputeShares:
+    recomputed = run.checkpointing
+    layers = -(-getattr(text_config, "num_hidden_layers", 1) // run.parallel_dims.pipeline)
+    return shares_of_layers(
+        layers,
+        recomputed.every if recomputed else None,
+        keeps_attention=recomputed is not None and recomputed.keep == "attention",
+        in_tiles=run.num_mlp_tiles > 1,
     )
 
 

@@ -84,7 +84,7 @@ def write_run_header(
 
 
 def describe_machine() -> dict[str, Any]:
-    """What measurements of this run are of, beside its devices."""
+    """The machine that this run measures, without its devices."""
     versions = {name: machine.package_version(name) for name in ("torch", "deepspeed")}
     memory = machine.host_memory().total
     return {"cpu": machine.cpu_model(), "host_memory_bytes": memory, **versions, "harness": __version__}

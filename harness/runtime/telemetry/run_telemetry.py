@@ -62,7 +62,7 @@ class Telemetry:
         self.timer = StepTimer()
         self.device_peak: DevicePeak = find_device_peak(spec)
         self.flops_counter: FlopsCounter = make_flops_counter(
-            spec, ctx.config, ctx.engine.module, ctx.train_data.dataset
+            run_config.run, ctx.config, ctx.engine.module, ctx.train_data.dataset
         )
         self.rank_stats = RankStats(
             spec.telemetry, ctx.distributed, ctx.topology, on_device=self.timer.on_device, log=self.print_line

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from harness.plan.resolved_run import ATTN_IMPLEMENTATION
 from harness.slowness.run_measurements import RunMeasurements, SettingChange, Slowdown, format_percent
 
 LIMIT = 0.15
@@ -22,6 +23,7 @@ def detect(run: RunMeasurements) -> Slowdown | None:
     plan_run = run.plan.run if run.plan else None
     changes = []
     if plan_run is None or not plan_run.spec.data.packing:
-        effect = "several records share a sequence, a step has more tokens"
-        changes.append(SettingChange("several records in a sequence", {"data.packing": True}, effect))
+        effect = "several records share a sequence without a mask, a step has more tokens"
+        sets = {"data.packing": True, ATTN_IMPLEMENTATION: "auto"}
+        changes.append(SettingChange("several records in a sequence", sets, effect))
     return Slowdown("padding", "padding", share, evidence, tuple(changes))

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from harness.plan.flops import hardware_flops_per_token
+from harness.plan.checkpointed_layers import recompute_shares
+from harness.plan.flops import NO_RECOMPUTATION, hardware_flops_per_token
 from harness.slowness.run_measurements import (
     RunMeasurements,
     SettingChange,
@@ -20,10 +21,9 @@ def detect(run: RunMeasurements) -> Slowdown | None:
     settings, plan = run.settings, run.plan
     if settings is None or plan is None or plan.model is None or not settings.checkpointing:
         return None
-    executed_flops = hardware_flops_per_token(plan.model, settings.seq_length, checkpointing=True)
-    recompute_share = (
-        1 - hardware_flops_per_token(plan.model, settings.seq_length, checkpointing=False) / executed_flops
-    )
+    shares = recompute_shares(settings, plan.model.num_layers)
+    executed_flops = hardware_flops_per_token(plan.model, settings.seq_length, shares)
+    recompute_share = 1 - hardware_flops_per_token(plan.model, settings.seq_length, NO_RECOMPUTATION) / executed_flops
     compute_share = sum(run.measured_share(part) or 0.0 for part in ("forward", "backward", "pipeline"))
     share = recompute_share * (compute_share or run.planned_share("compute") or 0.0)
     if share < LIMIT:

@@ -4,10 +4,11 @@
     python benchmarks/packing.py [--rounds 5] [--steps 24] [--ranks 2] [--write]
 
 Chats whose lengths are spread as those of public chat collections are (log-normal, a median of 160 tokens and a mean
-of 270, here in bytes, cut at 1,024) are trained on by a small Llama at ZeRO-2 in three ways that compute rows of
+of 270, here in bytes, cut at 1,024) are trained on by a small Llama at ZeRO-2 in four ways that compute rows of
 at most 1,024 positions: padded in random order (what most loops do), padded with rows of like length together
-(the harness's default), and packed. A useful token is one that is not padding. Runs alternate. `--write` puts the table
-into `benchmarks/results/packing-DATE.md`.
+(the harness's default), packed, and packed with attention that takes borders of documents in place of a mask
+(`model.attn_implementation: sdpa_varlen`). A useful token is one that is not padding. Runs alternate. `--write` puts
+the table into `benchmarks/results/packing-DATE.md`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ WAYS: dict[str, dict[str, bool]] = {
     "padded, random order": {"packing": False, "group_by_length": False},
     "padded, like lengths together": {"packing": False, "group_by_length": True},
     "packed": {"packing": True},
+    "packed, without masks": {"packing": True},
 }
+WITHOUT_MASKS = "packed, without masks"
 
 
 def main() -> int:
@@ -96,7 +99,11 @@ def spec(folder: Path, way: str, steps: int) -> dict[str, Any]:
     data = {"train": str(folder / "chats.jsonl"), "max_length": LENGTH, "eval_fraction": 0.0, "chat_template": "chatml"}
     return {
         "name": "packing",
-        "model": {"config": {**LLAMA, "max_position_embeddings": LENGTH}, "tokenizer": "bytes"},
+        "model": {
+            "config": {**LLAMA, "max_position_embeddings": LENGTH},
+            "tokenizer": "bytes",
+            "attn_implementation": "sdpa_varlen" if way == WITHOUT_MASKS else None,
+        },
         "data": {**data, **WAYS[way], "cache_dir": str(folder / "cache")},
         "train": {"max_steps": steps, "per_device_train_batch_size": ROWS, "seed": 1},
         "optimizer": {"learning_rate": 1e-4},

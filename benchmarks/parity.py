@@ -36,6 +36,7 @@ GROUPS: dict[str, tuple[table.Case, ...]] = {
     "Optimizers": table.OPTIMIZERS,
     "The batch cut in other ways": table.SPLITS,
     "Parallel degrees": table.PARALLEL,
+    "Recomputed layers, MLPs in tiles": (*table.RECOMPUTATION, *table.MORE_RECOMPUTATION),
 }
 
 

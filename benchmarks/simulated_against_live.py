@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated device against live engines: each configuration trains two steps on CPU ranks, and every rank of it is
-simulated. Compared to the byte and in order: model states by tier and kind, and DeepSpeed's collectives.
+"""The simulated device against live engines: each configuration trains two steps on CPU ranks, saves and resumes, and
+every rank of it is simulated. Compared to the byte and in order: model states by tier and kind, tensors of each file
+that is written and read, and DeepSpeed's collectives.
 
     python benchmarks/simulated_against_live.py [PART OF A NAME ...] [--write]
 
@@ -64,16 +65,25 @@ def _compare(case: SimulatedCase, live: ForkedRanks, simulated: ForkedRanks) -> 
         "ranks": case.ranks,
         "messages": [rank.messages for rank in ranks],
         "state_bytes": [sum(rank.states.values()) for rank in ranks],
+        "written": [_tensor_bytes(rank.files) for rank in ranks],
+        "read": [_tensor_bytes(rank.read) for rank in ranks],
+        "overhead": max((size - tensors for rank in ranks for tensors, size in rank.files.values()), default=0),
         "named": sorted({place for rank in ranks for place in rank.named}),
         "differences": differences,
     }
     verdict = "DIFFERENT" if differences else "equal"
     print(
-        f"{case.name:45} {verdict:10} {row['messages']} collectives, {row['state_bytes']} bytes of states", flush=True
+        f"{case.name:45} {verdict:10} {row['messages']} collectives, {row['state_bytes']} bytes of states,"
+        f" {row['written']} written, {row['read']} read",
+        flush=True,
     )
     for text in (*row["named"], *differences):
         print(f"    {text}", flush=True)
     return row
+
+
+def _tensor_bytes(files: dict[str, tuple[int, int]]) -> int:
+    return sum(tensors for tensors, _ in files.values())
 
 
 def _to_markdown(rows: list[dict[str, Any]]) -> str:
@@ -81,19 +91,22 @@ def _to_markdown(rows: list[dict[str, Any]]) -> str:
     lines = [
         "# Simulated ranks against live ones",
         "",
-        f"{date.today().isoformat()}, {versions}; live ranks on the CPU by gloo, two steps each. Compared on every",
-        "rank: bytes of the model states by tier and kind, and every collective by kind and bytes, in order. The",
-        "loop's own messages (losses, flags, findings: `harness/runtime/distributed.py`) are left out.",
-        "*Bytes left out*: where DeepSpeed broadcasts pickled tensors.",
+        f"{date.today().isoformat()}, {versions}; live ranks on the CPU by gloo, two steps each, a save and a resume.",
+        "Compared on every rank: bytes of the model states by tier and kind, bytes of the tensors of each file that is",
+        "written and read, and every collective of training, save and resume by kind and bytes, in order. The loop's",
+        "own messages (losses, flags, findings: `harness/runtime/distributed.py`) are left out. *Bytes left out*:",
+        "where DeepSpeed broadcasts pickled tensors. Beyond its tensors a file had at most"
+        f" {max(row['overhead'] for row in rows):,} bytes.",
         "",
-        "| Run | Ranks | Bytes of states by rank | Collectives by rank | Verdict | Bytes left out |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| Run | Ranks | Bytes of states by rank | Written | Read | Collectives by rank | Verdict | Bytes left out |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        cells = [", ".join(f"{number:,}" for number in sorted(set(row[key]))) for key in ("state_bytes", "messages")]
+        keys = ("state_bytes", "written", "read", "messages")
+        cells = [", ".join(f"{number:,}" for number in sorted(set(row[key]))) for key in keys]
         verdict = "; ".join(row["differences"]) or "equal"
         named = ", ".join(f"`{place}`" for place in row["named"])
-        lines.append(f"| {row['case']} | {row['ranks']} | {cells[0]} | {cells[1]} | {verdict} | {named} |")
+        lines.append(f"| {row['case']} | {row['ranks']} | {' | '.join(cells)} | {verdict} | {named} |")
     return "\n".join(lines) + "\n"
 
 

@@ -20,6 +20,7 @@ from harness.check.machine_findings import check_for_plan, with_machine_findings
 from harness.facts.tokenizer_facts import find_tokenizer
 from harness.findings import Finding
 from harness.hostinfo import machine
+from harness.plan.tuned_defaults import attention_kernel
 from harness.spec import named_paths
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -364,6 +365,7 @@ def test_targets_of_adapters_are_modules_of_the_model_on_this_machine(folder, ta
 
 def test_packages_and_devices_follow_the_same_rule(folder, monkeypatch):
     monkeypatch.setattr(missing_software, "find_spec", {}.get)
+    monkeypatch.setattr(attention_kernel, "find_spec", {}.get)
     text = f"""\
 model: {{config: {json.dumps(LLAMA)}, tokenizer: bytes, attn_implementation: flash_attention_2}}
 data: {{train: builtin:python-docs}}
@@ -378,7 +380,14 @@ telemetry: {{trackers: [csv, wandb]}}
         ("error", "model.attn_implementation"),
         ("error", "telemetry.trackers"),
     ]
+    assert "`sdpa` takes torch's own flash kernel" in errors[0].notes[0]
+    packed = text.replace("python-docs}", "python-docs, packing: true, max_length: 65536}").replace("tion_2", "tion_3")
+    error = about_paths(check(packed, here=True), ("EN016",))[0]
+    assert "`flash_attn_interface`" in error.message
+    assert "one of 4.00 GiB a row" in error.notes[0]
+    assert error.fix.sets == {"model.attn_implementation": "sdpa_varlen"}
     monkeypatch.setattr(missing_software, "find_spec", str)
+    monkeypatch.setattr(attention_kernel, "find_spec", str)
     (device,) = about_paths(check(text, here=True), ("EN016",))
     assert "needs a GPU" in device.message
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.check.check_file import check_file
+from harness.facts.layer_keys import LAYER_KEYS, reduce_layers
 from harness.facts.model_catalogue import catalogue_config
 from harness.facts.model_lookup import facts_from_config
 from harness.findings import Finding
@@ -79,7 +80,7 @@ def test_on_eight_devices_nothing_is_narrower_and_all_layers_fit(path: Path) -> 
 def test_on_one_device_a_rank_has_its_share_of_the_layers(path: Path) -> None:
     """An eighth of the ranks, at most an eighth of the layers: a rank's shards of them are as large as in the run."""
     small = small_run_of(path, ONE_H200)
-    layers = small_model_config.find_value(small.config, small_model_config.LAYER_KEYS)
+    layers = small_model_config.find_value(small.config, LAYER_KEYS)
     assert layers is not None
     assert 1 <= layers <= 10
     assert small.config["hidden_size"] == 8192
@@ -137,9 +138,7 @@ def test_narrowed_models_are_models(name: str, degree: int) -> None:
     config = catalogue_config(name)
     if config is None:
         pytest.fail(name)
-    small = facts_from_config(
-        small_model_config.reduce_layers(small_model_config.reduce_width(config, 256, degree), 2)
-    ).facts
+    small = facts_from_config(reduce_layers(small_model_config.reduce_width(config, 256, degree), 2)).facts
     assert small is not None
     assert small.hidden == 256
     assert small.num_layers == 2

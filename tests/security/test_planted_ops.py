@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -26,12 +26,22 @@ from tests.support.other_user import MALLORY, give_to_other, needs_root, shared_
 
 pytestmark = needs_root
 OP = "cpu_adam"
+ANOTHER_USER = "belongs to another user"
 
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
     with shared_folder() as folder:
         yield folder
+
+
+@pytest.fixture
+def ops(shared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the op compiled, below one that may be planted, too."""
+    monkeypatch.setattr(build_cache, "build_stamp_key", lambda _: "k")
+    root = shared / "above" / "ext"
+    built(root)
+    return root
 
 
 def built(root: Path) -> Path:
@@ -113,17 +123,17 @@ def _object(root: Path) -> None:
         attempt_param(
             Attempt("S40", "another user's library in the folder of compiled ops", "every rank loads it", "EN018"),
             _library,
-            "belongs to another user",
+            ANOTHER_USER,
         ),
         attempt_param(
             Attempt("S41", "another user made the op's folder before its user, in a shared cache", "loaded", "EN018"),
             _folder,
-            "belongs to another user",
+            ANOTHER_USER,
         ),
         attempt_param(
             Attempt("S42", "another user made `TORCH_EXTENSIONS_DIR`, as in `/tmp`", "loaded", "EN018"),
             _root,
-            "belongs to another user",
+            ANOTHER_USER,
         ),
         attempt_param(
             Attempt("S43", "a library of compiled ops that everybody may write", "loaded", "EN018, with a `chmod`"),
@@ -143,33 +153,28 @@ def _object(root: Path) -> None:
         attempt_param(
             Attempt("S46", "another user's link leads to one's own compiled ops, for now", "followed", "EN018"),
             _link,
-            "belongs to another user",
+            ANOTHER_USER,
         ),
         attempt_param(
             Attempt("S47", "another user's object file, which the next build links into the op", "linked", "EN018"),
             _object,
-            "belongs to another user",
+            ANOTHER_USER,
         ),
     ],
 )
-def test_planted_ops(plant: object, reason: str, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_cache, "build_stamp_key", lambda _: "k")
-    root = shared / "above" / "ext"
-    built(root)
-    plant(root)  # type: ignore[operator]
-    text = refusal(root)
+def test_planted_ops(plant: Callable[[Path], None], reason: str, ops: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(ops)
+    text = refusal(ops)
     assert reason in text
     assert "HARNESS_TRUSTED_ACCOUNTS" in text
     monkeypatch.setenv("HARNESS_TRUSTED_ACCOUNTS", f"{MALLORY}, @{MALLORY}" if "every user" not in reason else "*")
-    load_ops(root)
+    load_ops(ops)
 
 
-def test_a_private_folder_above_shields_what_a_group_may_write(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_cache, "build_stamp_key", lambda _: "k")
-    root = shared / "above" / "ext"
-    _group(built(root).parents[1])
-    root.parent.chmod(0o700)
-    load_ops(root)
+def test_a_private_folder_above_shields_what_a_group_may_write(ops: Path) -> None:
+    _group(ops)
+    ops.parent.chmod(0o700)
+    load_ops(ops)
 
 
 @Attempt(

@@ -161,7 +161,9 @@ def test_a_small_micro_batch() -> None:
 def test_padding() -> None:
     report = only(diagnose_changes(ON_DEVICE, step_tokens=600.0), "padding")
     assert report.slowdown.share == pytest.approx(0.4 * 0.91)
-    assert [setting.sets for setting, _ in report.settings] == [{"data.packing": True}]
+    assert [setting.sets for setting, _ in report.settings] == [
+        {"data.packing": True, "model.attn_implementation": "auto"}
+    ]
 
 
 def test_several_causes_come_the_costliest_first() -> None:

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 
 from harness.plan.flops import GradientShares
+from harness.plan.resolved_run import resolve_run
 from harness.runtime.dataset.token_dataset import BlockDataset, DocumentDataset, TokenDataset
 from harness.runtime.telemetry.flops_counter import FlopsCounter, make_flops_counter
 from harness.spec.run_spec import RunSpec
@@ -51,7 +52,7 @@ def documents(lengths: list[list[int]], full: int, *, packed: bool) -> TokenData
 
 
 def work(config: Any, model: Any, sequences: TokenDataset, **train: Any) -> FlopsCounter:
-    return make_flops_counter(RunSpec.model_validate({"train": train}), config, model, sequences)
+    return make_flops_counter(resolve_run(RunSpec.model_validate({"train": train})), config, model, sequences)
 
 
 def counted(model: Any, rows: int = ROWS, length: int = LENGTH) -> float:

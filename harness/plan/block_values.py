@@ -6,18 +6,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.spec.run_spec import RunSpec
 
-
-def block_value(spec: RunSpec, block: str, key: str) -> Any:
-    """The value below `deepspeed`, None where it is not written."""
-    section = spec.deepspeed.get(block)
+def block_value(config: Mapping[str, Any], block: str, key: str) -> Any:
+    """The value in a block of `config`, None where it is not written."""
+    section = config.get(block)
     return section.get(key) if isinstance(section, Mapping) else None
 
 
-def is_switched_on(spec: RunSpec, block: str, key: str) -> bool:
+def is_switched_on(config: Mapping[str, Any], block: str, key: str) -> bool:
     """Is the value `true`?"""
-    return block_value(spec, block, key) is True
+    return block_value(config, block, key) is True
 
 
 def dtype_bytes(name: Any, default: int) -> int:

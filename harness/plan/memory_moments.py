@@ -13,8 +13,8 @@ MOMENTS: Mapping[Phase, tuple[str, ...]] = {
     "forward": ("forward layer", "loss", "forward copy"),
     "backward": ("loss gradient", "backward layer", "layer gradients", "backward copy"),
     "step": ("norm", "update"),
-    "save": ("weights", "optimizer states"),
-    "resume": ("weights", "optimizer states"),
+    "save": ("weights saved", "states saved"),
+    "resume": ("weights read", "states read"),
 }
 """Building the model, flattening its weights, making masters, all else of the engine. A layer computes, head and loss
 compute, their gradients, a layer is differentiated, its gradients are reduced; and while gathered parameters are copied

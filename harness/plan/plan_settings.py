@@ -222,7 +222,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         param_device=parameters.device if parameters and stage == 3 else "none",
         mixed_precision=mixed,
         param_bytes=width,
-        grad_bytes=dtype_bytes(block_value(spec, "data_types", "grad_accum_dtype"), width),
+        grad_bytes=dtype_bytes(block_value(spec.deepspeed, "data_types", "grad_accum_dtype"), width),
         comm_bytes=_comm_bytes(run, width),
         master_bytes=master,
         state_bytes=state,
@@ -259,7 +259,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         hpz_partition_size=zero.get_int("zero_hpz_partition_size", 1) if stage == 3 else 1,
         activation_device="cpu" if checkpointing and _offloads_activations(spec) else "none",
         partition_activations=checkpointing
-        and block_value(spec, _ACTIVATION_CHECKPOINTING, "partition_activations") is True,
+        and block_value(spec.deepspeed, _ACTIVATION_CHECKPOINTING, "partition_activations") is True,
         quantized_weights=stage == 3 and zero.get_bool("zero_quantized_weights", False),
         quantized_gradients=stage == 3 and zero.get_bool("zero_quantized_gradients", False),
         multi_rank_bucket_allreduce=zero.get_bool("use_multi_rank_bucket_allreduce", True),
@@ -305,24 +305,24 @@ def _is_patched(run: ResolvedRun, facts: PatchFacts, name: str, **alternative: A
 
 def _offloads_activations(spec: RunSpec) -> bool:
     """The spec's own key is rendered as DeepSpeed's, which a JSON may set too and which then decides."""
-    raw = block_value(spec, _ACTIVATION_CHECKPOINTING, "cpu_checkpointing")
+    raw = block_value(spec.deepspeed, _ACTIVATION_CHECKPOINTING, "cpu_checkpointing")
     return spec.train.offload_activations if raw is None else raw is True
 
 
 def _master_and_state_bytes(spec: RunSpec) -> tuple[int, int]:
     """Bytes of a master weight and of one optimizer state, which bf16 may have in 16 bits."""
-    return tuple(2 if is_switched_on(spec, "bf16", key) else 4 for key in _BF16_STATE_KEYS)  # type: ignore[return-value]
+    return tuple(2 if is_switched_on(spec.deepspeed, "bf16", key) else 4 for key in _BF16_STATE_KEYS)  # type: ignore[return-value]
 
 
 def _is_autocast(run: ResolvedRun) -> bool:
-    return run.spec.zero.stage > 0 and is_switched_on(run.spec, "torch_autocast", "enabled")
+    return run.spec.zero.stage > 0 and is_switched_on(run.spec.deepspeed, "torch_autocast", "enabled")
 
 
 def _autocast_bytes(run: ResolvedRun, width: int) -> int:
     """Bytes of the gradients of linear layers under autocast, where other gradients are wider
     (`runtime/torch_autocast.py`).
     """
-    dtype = block_value(run.spec, "torch_autocast", "dtype")
+    dtype = block_value(run.spec.deepspeed, "torch_autocast", "dtype")
     bytes_of_linears = dtype_bytes(dtype, 2)
     return bytes_of_linears if _is_autocast(run) and bytes_of_linears != width else 0
 

@@ -135,7 +135,7 @@ def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
         weights = ElementBytes(settings.param_bytes, partitions.frozen + partitions.padded_total, "P, one rank")
         label, source = ("save", "weights on their way to the file"), "torch.save of the flat weights"
         item = MemoryItem("host", *label, weights.bytes, str(weights), source, SAVE, shared=True)
-        yield at_moments(item, "weights")
+        yield at_moments(item, "weights saved")
     if settings.optimizer_device != "none":
         return
     master_bytes = settings.master_bytes
@@ -145,7 +145,7 @@ def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
     }
     amount = amounts.get(settings.stage, ElementBytes(master_bytes, partitions.partition_size, "P / N"))
     label, source = ("save", "one tensor on its way to the file"), "torch.save of the flat buffers"
-    yield at_moments(memory_item("host", label, amount, source, SAVE), "optimizer states")
+    yield at_moments(memory_item("host", label, amount, source, SAVE), "states saved")
 
 
 def _copy_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
@@ -181,7 +181,7 @@ def _resume_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
     if settings.stage in (1, 2):
         weights = ElementBytes(settings.param_bytes, partitions.frozen + partitions.total, "P")
         label, source = ("resume", "the file of the weights, read whole"), "runtime/engine.py _load_checkpoint"
-        yield at_moments(memory_item("host", label, weights, source, RESUME), "weights")
+        yield at_moments(memory_item("host", label, weights, source, RESUME), "weights read")
     width = settings.master_bytes + settings.state_bytes * settings.num_states
     amount = (
         ElementBytes(width, partitions.total, "P")
@@ -190,7 +190,7 @@ def _resume_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
     )
     source = "runtime/engine.py _load_zero_checkpoint, counted"
     label = ("resume", "the rank's optimizer file, read whole")
-    yield at_moments(memory_item("host", label, amount, source, RESUME), "optimizer states")
+    yield at_moments(memory_item("host", label, amount, source, RESUME), "states read")
 
 
 def cpu_process_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:

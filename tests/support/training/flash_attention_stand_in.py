@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -84,10 +85,17 @@ def _refuse(*_: Any, **__: Any) -> Any:
     raise AssertionError("attention of packed rows was asked for without their borders")
 
 
+def _module(name: str) -> ModuleType:
+    """A module that `importlib.util.find_spec` finds, as it finds an installed one."""
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, loader=None)
+    return module
+
+
 @contextmanager
 def flash_attention_stand_in() -> Iterator[None]:
     """In this context `transformers` finds both packages, and takes them on any device."""
-    two, padding, three = (ModuleType(name) for name in ("flash_attn", "flash_attn.bert_padding", "flash_attn_3"))
+    two, padding, three = (_module(name) for name in ("flash_attn", "flash_attn.bert_padding", "flash_attn_interface"))
     two.flash_attn_varlen_func = flash_attn_varlen_func  # type: ignore[attr-defined]
     three.flash_attn_varlen_func = flash_attn_3_varlen_func  # type: ignore[attr-defined]
     for module in (two, three):

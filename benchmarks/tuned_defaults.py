@@ -187,7 +187,9 @@ def engine_sides(stage: int, arguments: argparse.Namespace) -> tuple[list[Side],
         sides.append(Side(name, _deepspeed_step(config, arguments.bf16)))
     if stage == 3:
         config = render_ds_config(run).config
-        sides.append(Side("all, and fewer Python calls", _calling_less(_deepspeed_step(config, arguments.bf16))))
+        sides.append(
+            Side("all, leaf parameters cached", _caching_leaf_parameters(_deepspeed_step(config, arguments.bf16)))
+        )
     if stage in (1, 2):
         config = json.loads(render_ds_config(run._replace(tuned_defaults=())).json_text)
         config["zero_optimization"]["use_multi_rank_bucket_allreduce"] = False
@@ -224,23 +226,15 @@ def _deepspeed_step(config: Any, bf16: bool) -> Callable[[Any], Any]:
     return step
 
 
-def _calling_less(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same engine, with `zero3_leaf_params.py` and `nvtx_ranges.py` of `harness/patches`."""
-    from deepspeed.utils import nvtx
-
-    from harness.patches.nvtx_ranges import disable_nvtx_without_profiler
+def _caching_leaf_parameters(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same engine, with the patch `zero3-leaf-params`."""
     from harness.patches.zero3_leaf_params import leaf_parameter_cache
 
-    def less(ids: Any) -> Any:
-        before = nvtx.enable_nvtx
-        disable_nvtx_without_profiler()
-        try:
-            with leaf_parameter_cache():
-                return step(ids)
-        finally:
-            nvtx.enable_nvtx = before
+    def cached_step(ids: Any) -> Any:
+        with leaf_parameter_cache():
+            return step(ids)
 
-    return less
+    return cached_step
 
 
 def _fsdp_step(bf16: bool) -> Callable[[Any], Any]:

@@ -67,6 +67,8 @@ class PatchFacts(NamedTuple):
     has_layer_checkpointing: bool = False
     """`train.gradient_checkpointing`."""
     is_pretrained: bool = False
+    overlaps_reduction: bool = False
+    """`overlap_comm`, which is off below stage 3 unless it is written."""
     sequence_size: int = 1
     pipeline_size: int = 1
     tensor_size: int = 1
@@ -89,6 +91,7 @@ class PatchFacts(NamedTuple):
             has_zenflow=zero.get("zenflow") is not None,
             has_super_offload=bool(optimizer.get("super_offload")),
             has_deepcompile=bool(_block(ds_config, "compile").get("deepcompile")),
+            overlaps_reduction=zero.get("overlap_comm") is True,
             has_16bit_weights=any(_block(ds_config, name).get("enabled") is True for name in ("bf16", "fp16")),
         )
 

@@ -297,7 +297,12 @@ def test_devices_chosen_one_by_one_are_told_to_deepspeed():
 
 @pytest.mark.parametrize(
     ("patches", "path"),
-    [("auto", "/stubs:/lib"), ("off", "/lib"), ({"no-mlflow": "off"}, "/lib"), ({"nvtx-ranges": "off"}, "/stubs:/lib")],
+    [
+        ("auto", "/stubs:/lib"),
+        ("off", "/lib"),
+        ({"no-mlflow": "off"}, "/lib"),
+        ({"zero3-leaf-params": "off"}, "/stubs:/lib"),
+    ],
     ids=str,
 )
 def test_the_stub_of_mlflow_follows_its_switch(patches, path):

@@ -31,7 +31,8 @@ RUNS = [
     for device in ("none", "cpu", "nvme")
 ]
 RUNS += [  # and each other fact, the other way
-    PatchFacts(3)._replace(**{name: not default if isinstance(default, bool) else 2})
+    PatchFacts(stage)._replace(**{name: not default if isinstance(default, bool) else 2})
+    for stage in (2, 3)
     for name, default in PatchFacts._field_defaults.items()
     if isinstance(default, int) and name != "stage"
 ]

@@ -19,12 +19,16 @@ def _with_header(folder: Path, **fields: object) -> str:
 def test_counts_and_what_is_off(tmp_path: Path) -> None:
     html = _with_header(
         tmp_path,
-        patches={"nvtx-ranges": "applied", "nvme-release": "not needed", "no-mlflow": "skipped: `a:<b>` is changed"},
+        patches={
+            "zero3-leaf-params": "applied",
+            "nvme-release": "not needed",
+            "no-mlflow": "skipped: `a:<b>` is changed",
+        },
     )
     assert "1 of 3 patches were applied" in html
     assert "<li><code>no-mlflow</code>: skipped: `a:&lt;b&gt;` is changed</li>" in html
     assert "<li><code>nvme-release" not in html
-    assert "Makes NVTX ranges only under a profiler" in html
+    assert "Caches the list of parameters of ZeRO-3" in html
     assert html in render_report([read_run_record(tmp_path)])
 
 

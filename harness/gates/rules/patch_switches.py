@@ -67,7 +67,7 @@ def unknown_patch(ctx: Context) -> Iterator[Finding]:
     `use` have no switch: a feature is built on the private names that they list.
 
     Example:
-        launch.patches.nvtx-range: "off"
+        launch.patches.zero3-leaf-param: "off"
     """
     switches = ctx.run.spec.launch.patches
     if isinstance(switches, str):

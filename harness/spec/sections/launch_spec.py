@@ -55,5 +55,5 @@ class LaunchSpec(Section):
     """
     patches: Annotated[Literal["auto", "off"] | dict[str, Literal["off"]], BeforeValidator(off_to_text)] = "auto"
     """Changes that the harness makes inside DeepSpeed and its dependencies: those that a run needs (`auto`), none, or
-    all but some, as `{nvtx-ranges: off}`. `harness doctor` lists them.
+    all but some, as `{zero3-leaf-params: off}`. `harness doctor` lists them.
     """

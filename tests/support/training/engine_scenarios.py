@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import torch
 
@@ -157,16 +159,39 @@ def measure_duplicate_prefetch(side: Side) -> Measurement:
     return Measurement(0, found)
 
 
-def measure_ranges(side: Side) -> Measurement:
-    """NVTX ranges of three steps, without a profiler."""
+def measure_recorded_gradients(side: Side) -> Measurement:
+    """Gradients of other ranks, above the bucket, that are freed although the reduction stream was not recorded on them. The CPU has no
+    streams: the accelerator says that it has, and `record_stream` notes the memory.
+    """
     from deepspeed.accelerator import get_accelerator
 
-    engine = side.build(make_model(), zero={"stage": 3})
-    ranges: list[str] = []
-    accelerator: Any = get_accelerator()
-    accelerator.range_push = ranges.append
-    losses = train_on(engine)
-    return Measurement(len(ranges), [losses, digest_weights(engine.module)])
+    bucket, freed = 1000, []
+    zero = {"stage": 2, "overlap_comm": True, "reduce_scatter": False, "reduce_bucket_size": bucket}
+    engine = side.build(make_model(), zero=zero)
+    optimizer, accelerator, stream = engine.optimizer, get_accelerator(), Mock()
+    clear_gradient, recorded = optimizer.clear_grad_attribute, set[int]()
+
+    def note_stream(tensor: torch.Tensor, _: Any) -> None:
+        recorded.add(tensor.untyped_storage().data_ptr())
+
+    def clear_noted_gradient(parameter: torch.nn.Parameter) -> None:
+        is_kept = optimizer.is_param_in_current_partition[optimizer.get_param_id(parameter)]
+        if parameter.numel() > bucket and not is_kept:
+            gradient = optimizer.get_gradient_for_reduction(parameter)
+            freed.append(gradient.untyped_storage().data_ptr() in recorded)
+        recorded.clear()
+        clear_gradient(parameter)
+
+    optimizer.reduction_stream, optimizer.clear_grad_attribute = stream, clear_noted_gradient
+    with (
+        patch.object(torch.Tensor, "record_stream", note_stream),
+        patch.object(accelerator, "resolves_data_dependency", lambda: False),
+        patch.object(accelerator, "current_stream", lambda: stream),
+        patch.object(accelerator, "stream", lambda _: nullcontext()),
+    ):
+        losses = train_on(engine)
+    assert freed
+    return Measurement(freed.count(False), [losses, digest_weights(engine.module)])
 
 
 def measure_leaf_walks(side: Side) -> Measurement:

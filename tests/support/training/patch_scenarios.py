@@ -73,10 +73,10 @@ SCENARIOS = {
     "nvme-offload-no-grad-swap": Scenario(engines.measure_nvme_grads, ranks=2, needs_libaio=True),
     "nvme-prefetch-duplicate": Scenario(engines.measure_duplicate_prefetch, needs_libaio=True),
     "nvme-release": Scenario(engines.measure_kept_states, needs_libaio=True),
-    "nvtx-ranges": Scenario(engines.measure_ranges, ranks=2),
     "stage0-hidden-step": Scenario(engines.measure_hidden_step),
     "stage0-nonfinite-guard": Scenario(engines.measure_nonfinite_step),
     "timed-collectives": Scenario(loops.measure_collective_times, ranks=2),
+    "zero12-oversized-grads": Scenario(engines.measure_recorded_gradients, ranks=2),
     "zero3-leaf-params": Scenario(engines.measure_leaf_walks, ranks=2),
     "zero3-updated-shards": Scenario(engines.measure_gather_order),
 }

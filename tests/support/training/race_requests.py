@@ -34,12 +34,15 @@ _CATALOGUE = "model.name_or_path=meta-llama/Llama-3.1-8B"
 _LORA = ("model.lora.r=4", "model.lora.target_modules=all-linear")
 _GATHERED = "zero.stage3_param_persistence_threshold=0"
 _MOE = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+_SMALL_BUCKET = "zero.reduce_bucket_size=4000"
+"""Smaller than most gradients of the miniature, of which some belong to two other ranks."""
 _HEADS = {"num_attention_heads": 8}
 """One for each of the 8 ranks that share a sequence."""
 WAYS: dict[str, SmallRun] = {
     "zero0": SmallRun("pretrain-tiny", ("zero.stage=0",)),
     "zero1": SmallRun("pretrain-tiny"),
     "zero2": SmallRun("llama-3.1-8b-zero2-two-nodes"),
+    "zero2_small_bucket": SmallRun("llama-3.1-8b-zero2-two-nodes", (_SMALL_BUCKET,)),
     "zero3": SmallRun("llama-3.1-8b-zero3", (_GATHERED,)),
     "zero3_cpu": SmallRun("llama-3.1-70b-zero3-cpu-offload", (_GATHERED,)),
     "zero3_nvme": SmallRun("llama-3.1-70b-zero3-nvme"),
@@ -57,6 +60,14 @@ WAYS: dict[str, SmallRun] = {
     ),
 }
 """Every way to train that is simulated, by the names of `seeded_faults`."""
+WITHOUT_PATCH: dict[str, SmallRun] = {
+    name: SmallRun(way.recipe, (*way.overrides, f"launch.patches.{name}=off", "ignore.EN055=shows the fault"))
+    for name, way in {
+        "zero12-oversized-grads": WAYS["zero2_small_bucket"],
+        "zero3-updated-shards": WAYS["zero3"],
+    }.items()
+}
+"""Ways that have a race without one of the patches."""
 _SETTINGS_OF_RECIPE: dict[str, tuple[str, ...]] = {
     "lora-chat": (_CATALOGUE,),  # they train a model that an earlier recipe exported
     "sft-chat": (_CATALOGUE,),
@@ -103,7 +114,9 @@ def find_races(cases: dict[str, dict[str, Any]], folder: Path, *, sequences: boo
     command = [sys.executable, str(ROOT / "tests/training/jobs/race_cases.py"), str(requests)]
     environ = child_environ({"PYTHONPATH": str(ROOT)})
     environ.pop("DS_ACCELERATOR", None)
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=3600, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environ, cwd=folder, timeout=3600, check=False
+    )  # the sequences of a disk write files where they are
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"case"')]
     return {line["case"]: line.get("answer", line) for line in lines}

@@ -16,10 +16,8 @@ for name, sections in json.loads(cases).items():
     side.states = {}
     ctx = side.train(name, **sections)
     from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
-    from deepspeed.utils import nvtx
 
     effects = {
-        "nvtx-ranges": not nvtx.enable_nvtx,
         "zero3-leaf-params": hasattr(coordinator.iter_params, "original"),
         "cpu-offload-single-grad": getattr(ctx.engine.optimizer, "holds_gradients_once", False),
     }

@@ -28,8 +28,8 @@ CASES = {
 }
 OFF = {patch.name: "off" for patch in all_patches() if patch.kind in ("memory", "performance")}
 APPLIED = {
-    "zero3": {"nvtx-ranges", "zero3-leaf-params"},
-    "zero3-cpu": {"nvtx-ranges", "zero3-leaf-params", "cpu-offload-single-grad"},
+    "zero3": {"zero3-leaf-params"},
+    "zero3-cpu": {"zero3-leaf-params", "cpu-offload-single-grad"},
 }
 
 

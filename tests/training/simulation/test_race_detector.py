@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from tests.simulation.seeded_faults import FAULTS
-from tests.support.training.race_requests import WAYS, cases_of_faults, cases_of_runs, find_races, is_found
+from tests.support.training.race_requests import (
+    WAYS,
+    WITHOUT_PATCH,
+    cases_of_faults,
+    cases_of_runs,
+    find_races,
+    is_found,
+)
 from tests.training.jobs import race_sequences
 
 SAMPLE = (
@@ -49,7 +56,7 @@ FIRST_SIDES = {
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Races by case; a case that failed is its error."""
-    cases = cases_of_runs(WAYS) | cases_of_faults(SAMPLE)
+    cases = cases_of_runs(WAYS) | cases_of_runs(WITHOUT_PATCH) | cases_of_faults(SAMPLE)
     return find_races(cases, tmp_path_factory.mktemp("races"), sequences=True)
 
 
@@ -69,6 +76,11 @@ def test_a_way_to_train_has_no_race(answers: dict[str, Any], name: str) -> None:
     """DeepSpeed's engine, the harness's stepper and patches: two steps of two micro-batches, save, evaluation, resume."""
     assert answers[name].get("races") == [], answers[name]
     assert bool(answers[name]["disk"]) == ("nvme" in name)
+
+
+@pytest.mark.parametrize("name", WITHOUT_PATCH)
+def test_a_patch_closes_a_race(answers: dict[str, Any], name: str) -> None:
+    assert answers[name]["races"]
 
 
 @pytest.mark.parametrize("name", SAMPLE)

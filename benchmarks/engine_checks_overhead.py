@@ -66,7 +66,7 @@ def main() -> None:
 def measure(scratch: Path) -> None:
     """On each rank: one run, with a clock around each call of the loop into `EngineChecks`."""
     from harness.runtime.distributed import destroy_process_group, init_process_group
-    from harness.runtime.engine_checks import EngineChecks
+    from harness.runtime.engine_checks.check_runner import EngineChecks
     from harness.runtime.rank_status import RankStatusWriter
     from harness.runtime.run_config import RunDir
     from harness.runtime.train import train

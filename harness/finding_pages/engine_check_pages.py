@@ -139,4 +139,23 @@ by rounding. At stage 3 nothing is replicated.
 ## AT027 steps-miscounted
 The engine has taken another number of steps than the loop, or another number of micro-batches per step. ZenFlow
 replaces the accumulation, and a fractional accumulation is rounded up.
+
+## AT028 another-gradient
+The optimizer was stepped with another gradient than the backward passes computed.
+
+At steps 1, 2, 3 and every 200, `harness.watch` and `HarnessCallback` keep what each rank's own micro-batches
+contributed to a few rows of parameters, from hooks that autograd calls before DeepSpeed's, and sum it over the ranks
+themselves. The mean over ranks and micro-batches, unscaled and clipped, must be what the optimizer gets. The message
+says the likely cause: a lost micro-batch, a second division, a rank that is left out, another clipping norm. Where the
+linter knows the fault of the installed release (ZR040, HF012, OF029), it is named with the first release that is right.
+
+## AT029 another-update
+The weights that the optimizer wrote are not those of its formula, from the same gradient, states and settings.
+
+Checked on the same elements at the same steps. The likely cause is a step that was taken twice or not at all, another
+learning rate or weight decay than the group's, or Adam's bias correction of another step.
+
+## AT030 weights-not-copied
+After the step the model has other weights than the optimizer wrote: its 16-bit copy, or the shards that ZeRO gathers
+from, were not updated.
 """

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code of the ranks: torch, deepspeed and transformers are imported here and nowhere else in the package.
+"""Code of the ranks. Outside of it only `engine_watch` and `engine_witness` import torch, deepspeed or transformers.
 
-Only `harness.workers` imports it; decisions about the run are made before, and read from the run directory.
+`harness.workers` imports it, and `harness.engine_watch` single checks of it. Decisions about the run are made before,
+and read from the run directory.
 """

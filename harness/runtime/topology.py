@@ -7,8 +7,10 @@ Arithmetic on the degrees; no process group is needed here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from harness.plan.resolved_run import ParallelDims
+if TYPE_CHECKING:
+    from harness.plan.resolved_run import ParallelDims
 
 
 @dataclass(frozen=True, slots=True)

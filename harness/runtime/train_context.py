@@ -25,7 +25,7 @@ from harness.runtime.engine import (
     resolve_batch_geometry,
     resolve_topology,
 )
-from harness.runtime.engine_checks import EngineChecks
+from harness.runtime.engine_checks.check_runner import EngineChecks
 from harness.runtime.engine_protocol import Engine
 from harness.runtime.lr_schedule import check_schedule, total_steps
 from harness.runtime.metrics import MetricsWriter

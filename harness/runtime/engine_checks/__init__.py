@@ -3,8 +3,6 @@
 
 One file a check in `checks/`. A check observes a few plain values on each rank. One small all-gather brings them
 together, and every rank evaluates the same values: either all ranks stop or none.
+
+`check_runner` runs them in the loop of the harness, `harness.engine_watch` some of them in anybody's.
 """
-
-from harness.runtime.engine_checks.check_runner import EngineChecks
-
-__all__ = ["EngineChecks"]

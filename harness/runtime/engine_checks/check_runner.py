@@ -7,30 +7,25 @@ The training loop calls `EngineChecks` at each moment; nothing else knows the ch
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import deepspeed
 import torch
 
+from harness.engine_witness.gradient_witness import GradientWitness
 from harness.errors import ExitCode
 from harness.file_io import replace_file
 from harness.findings import Finding, Fix, Severity
 from harness.patches.patch_registry import PatchStates
 from harness.runtime.distributed import AgreedUserError, Distributed
 from harness.runtime.engine_checks import init_stats, model_weights
-from harness.runtime.engine_checks.checks import CHECKS
-from harness.runtime.engine_checks.engine_check import (
-    CheckMoment,
-    CheckResult,
-    EngineCheck,
-    NotApplicable,
-    check_skipped,
-)
-from harness.runtime.engine_checks.expected_settings import expected_settings_of
+from harness.runtime.engine_checks.check_list import CHECKS
+from harness.runtime.engine_checks.check_results import FILE, CheckResults, evaluate_check, observe_check
+from harness.runtime.engine_checks.engine_check import CheckMoment, CheckName, CheckResult, EngineCheck
 from harness.runtime.engine_checks.observations import Observations, StepRecord
+from harness.runtime.engine_checks.spec_settings import expected_settings_of
+from harness.runtime.engine_checks.witness_checks import skipped_outcomes, witness_outcomes
 from harness.runtime.engine_protocol import Engine, LossScaledOptimizer
 from harness.runtime.micro_batch import BatchGeometry, StepBatch
 from harness.runtime.run_config import RunConfig, RunDir, launch_expects_accelerators
@@ -42,14 +37,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 Value = TypeVar("Value")
-FILE = "engine_checks.json"
-FORMAT_VERSION = 1
 FIRST_STEPS = 20
 COMPARISON_STEPS = (1, 4, FIRST_STEPS)
 """Of the first steps, those after which all ranks compare their observations."""
 DRIFT_INTERVAL_STEPS = 200
 _MAX_ROWS = 1024
-_RESULT_FIELDS = tuple(field.name for field in fields(CheckResult))
 
 
 class EngineChecks:
@@ -70,12 +62,14 @@ class EngineChecks:
         """Before `deepspeed.initialize`: compute checksums of the model's weights."""
         self.mode = run_config.run.spec.launch.engine_checks
         self._distributed, self._file = distributed, run_dir.root / FILE
-        self._results: dict[str, dict[str, Any]] = {}
+        self._results = CheckResults()
         self._ignored_ids = run_config.run.spec.ignore
         self._start_observations: list[tuple[EngineCheck, Any]] = []
         self._states_on_disk: dict[str, str] = {}
         self._fp16 = False
         self._patches: PatchStates | None = None
+        self._witness: GradientWitness | None = None
+        self._num_witnessed = 0
         if self.mode == "off":
             return
         expected = expected_settings_of(run_config.run, distributed.world_size, launch_expects_accelerators(run_dir))
@@ -106,8 +100,10 @@ class EngineChecks:
         observations.micro_steps_at_start = int(engine.micro_steps)
         observations.scheduler_steps_at_start = int(getattr(engine.lr_scheduler, "last_epoch", 0) or 0)
         self._start_observations = [
-            (check, _observe(check, observations)) for check in CHECKS if check.moment == "begun"
+            (check, observe_check(check, observations)) for check in CHECKS if check.moment == "begun"
         ]
+        self._witness = GradientWitness(engine, every=DRIFT_INTERVAL_STEPS, weight_decay=self._weight_decay())
+        self._witness.attach()
 
     def on_batch(self, step_batch: StepBatch, rank: int) -> None:
         """A step begins with this batch; `rank` is the data-parallel rank."""
@@ -137,6 +133,7 @@ class EngineChecks:
         elif state.step % DRIFT_INTERVAL_STEPS == 0:
             self._observations.replica_comparisons += 1
             self._run_checks(("drift",), state.step)
+        self._record_witness(state.step)
 
     def on_train_end(self, state: TrainState) -> None:
         """Training has ended in order: evaluate a run that is shorter than the first steps. A collective."""
@@ -147,6 +144,27 @@ class EngineChecks:
             and len(self._observations.steps) not in COMPARISON_STEPS
         ):
             self._run_checks(("steps",), state.step)
+
+    def _weight_decay(self) -> Callable[[str], float] | None:
+        """The decay of a parameter by its name, as `build_engine` groups them; None where nothing decays."""
+        decay = self._observations.expected.optimizer_params.get("weight_decay")
+        if not isinstance(decay, (int, float)) or not decay:
+            return None
+        matrices = {n for n, p in self._observations.parameters.items() if len(getattr(p, "ds_shape", p.shape)) >= 2}
+        return lambda name: float(decay) if name in matrices else 0.0
+
+    def _record_witness(self, step: int) -> None:
+        """After a step that the gradient witness has compared, with the same numbers on every rank."""
+        witness = self._witness
+        if witness is None:
+            return
+        reason = witness.unable or witness.fault
+        if reason:
+            self._witness = None
+            self._report([*skipped_outcomes(reason)], step)
+        elif len(witness.results) > self._num_witnessed:
+            self._num_witnessed = len(witness.results)
+            self._report([*witness_outcomes(witness.results[-1])], step)
 
     def _is_early(self, num_more: int) -> bool:
         return len(self._observations.steps) + num_more <= FIRST_STEPS
@@ -185,54 +203,40 @@ class EngineChecks:
         """Observe on this rank, gather, evaluate; stop where `launch.engine_checks` is `stop`."""
         local_values = [
             *self._start_observations,
-            *((check, _observe(check, self._observations)) for check in CHECKS if check.moment in moments),
+            *((check, observe_check(check, self._observations)) for check in CHECKS if check.moment in moments),
         ]
         self._start_observations = []
         values_by_check = zip(*self._distributed.all_gather_object([value for _, value in local_values]), strict=True)
         results = [
-            (check, _evaluate(check, self._observations, rank_values))
+            (check, evaluate_check(check, self._observations.expected, rank_values))
             for (check, _), rank_values in zip(local_values, values_by_check, strict=True)
         ]
+        self._report(results, step)
+
+    def _report(self, results: Sequence[tuple[CheckName, CheckResult]], step: int) -> None:
+        """Write the results of checks, and stop or print where one failed."""
         findings = [_to_finding(check, result, self.mode) for check, result in self._failed_checks(results)]
         for check, result in results:
-            self._record_result(check, result, step)
+            self._results.record(check, result, step, self._ignored_ids.get(check.id))
         if self._distributed.is_main_process and (
-            findings or self._states() != self._states_on_disk or len(self._observations.steps) >= FIRST_STEPS
+            findings or self._results.states() != self._states_on_disk or len(self._observations.steps) >= FIRST_STEPS
         ):
-            self._states_on_disk = self._states()
+            self._states_on_disk = self._results.states()
             replace_file(self._file, self._to_json(), durable=bool(findings))
         if findings and self.mode == "stop":
             raise AgreedUserError(findings, ExitCode.ENGINE_CHECK)
         if findings and self._distributed.is_main_process:
             print_findings(findings)
 
-    def _states(self) -> dict[str, str]:
-        return {name: result["state"] for name, result in self._results.items()}
-
-    def _failed_checks(
-        self, results: Sequence[tuple[EngineCheck, CheckResult]]
-    ) -> list[tuple[EngineCheck, CheckResult]]:
+    def _failed_checks(self, results: Sequence[tuple[CheckName, CheckResult]]) -> list[tuple[CheckName, CheckResult]]:
         """The checks that failed, without those that the spec ignores."""
         return [(c, r) for c, r in results if r.state == "differs" and c.id not in self._ignored_ids]
 
     def _to_json(self) -> str:
-        """The text of engine_checks.json, one check a line. (`json` with an indent takes ten times as long.)"""
-        head: dict[str, Any] = {"format_version": FORMAT_VERSION, "deepspeed": deepspeed.__version__, "mode": self.mode}
+        head: dict[str, Any] = {"deepspeed": deepspeed.__version__, "mode": self.mode}
         if self._patches is not None:
             head["patches"] = self._patches.to_json()
-        lines = ",\n".join(json.dumps(self._results[name], default=str) for name in sorted(self._results))
-        return f'{json.dumps(head)[:-1]}, "claims": [\n{lines}\n]}}\n'
-
-    def _record_result(self, check: EngineCheck, result: CheckResult, step: int) -> None:
-        """Record a result. A failure stays, and a skipped check does not replace one that passed."""
-        earlier_state = self._results.get(check.id, {}).get("state")
-        if earlier_state == "differs" or (earlier_state == "holds" and result.state == "skipped"):
-            return
-        header = {"id": check.id, "name": check.name, "question": check.question, "step": step}
-        values = {name: value for name in _RESULT_FIELDS if (value := getattr(result, name)) not in (None, "", ())}
-        if result.state == "differs" and check.id in self._ignored_ids:
-            values["ignored"] = self._ignored_ids[check.id]
-        self._results[check.id] = {**header, **values}
+        return self._results.to_json(head)
 
 
 def _fp16_loss_scale(engine: Engine) -> float:
@@ -254,36 +258,11 @@ def _detached_copy(value: Value) -> Value:
     return cast("Value", value.detach().clone()) if isinstance(value, torch.Tensor) else value
 
 
-def _observe(check: EngineCheck, observations: Observations) -> Any:
-    """The observation of this rank: ("observed", value), ("skipped", reason) or ("failed", reason)."""
-    try:
-        return "observed", check.observe(observations)
-    except NotApplicable as reason:
-        return "skipped", str(reason)
-    except Exception as error:  # DeepSpeed's insides move: a check that cannot observe them is skipped
-        return "failed", f"{type(error).__name__}: {error}"[:200]
-
-
-def _evaluate(check: EngineCheck, observations: Observations, rank_values: Sequence[Any]) -> CheckResult:
-    """The result of a check, the same on every rank."""
-    for outcome, reason in rank_values:
-        if outcome == "failed":
-            return check_skipped(f"not applicable: {reason}")
-    for outcome, reason in rank_values:
-        if outcome == "skipped":
-            return check_skipped(reason)
-    try:
-        return check.evaluate(observations.expected, [value for _, value in rank_values])
-    except Exception as error:  # as above
-        return check_skipped(f"could not be checked: {type(error).__name__}: {error}"[:200])
-
-
-def _to_finding(check: EngineCheck, result: CheckResult, mode: str) -> Finding:
-    pages = f"; see also {', '.join(f'`harness explain {gate}`' for gate in check.gates)}" if check.gates else ""
+def _to_finding(check: CheckName, result: CheckResult, mode: str) -> Finding:
+    gates, key, fix = (check.gates, check.key, check.fix) if isinstance(check, EngineCheck) else ((), "", "")
+    pages = f"; see also {', '.join(f'`harness explain {gate}`' for gate in gates)}" if gates else ""
     notes = (*result.notes, f"engine check: {check.question}{pages}")
     severity: Severity = "error" if mode == "stop" else "warning"
     if mode == "stop":
         notes += (f"to continue anyway, add `ignore: {{{check.id}: why}}` to the spec",)
-    return Finding(
-        check.id, severity, result.text, key=check.key, notes=notes, fix=Fix(check.fix) if check.fix else None
-    )
+    return Finding(check.id, severity, result.text, key=key, notes=notes, fix=Fix(fix) if fix else None)

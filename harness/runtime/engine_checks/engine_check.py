@@ -82,16 +82,22 @@ def format_ranks(ranks: Sequence[int], world: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineCheck:
+class CheckName:
+    """The id of a check, its name, and the question that it answers."""
+
+    id: str
+    name: str
+    question: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCheck(CheckName):
     """One check of the engine.
 
     `observe` reads plain values on each rank and makes no collective. `evaluate` compares the values of all ranks with
     the expected settings: every rank gets the same result. `gates` are the gates that report the fault before a run.
     """
 
-    id: str
-    name: str
-    question: str
     moment: CheckMoment
     observe: Callable[[Observations], Any]
     evaluate: Callable[[ExpectedSettings, Sequence[Any]], CheckResult]

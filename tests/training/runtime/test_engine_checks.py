@@ -12,7 +12,8 @@ import tests.support.training.engine_check_cases as table
 from harness.errors import ExitCode
 from harness.finding_pages import load_pages
 from harness.patches.patch_registry import all_patches
-from harness.runtime.engine_checks.checks import CHECKS
+from harness.runtime.engine_checks.check_list import CHECKS
+from harness.runtime.engine_checks.witness_checks import WITNESS_CHECKS
 from tests.support.training.forked_ranks import ForkedRanks
 
 
@@ -24,7 +25,8 @@ def outcomes(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> d
 
 def test_every_check_has_a_page_of_its_name() -> None:
     pages = {id_: page.name for id_, page in load_pages().items() if id_.startswith("AT")}
-    assert {check.id: check.name for check in CHECKS} == pages
+    checks = (*CHECKS, *WITNESS_CHECKS.values())
+    assert {check.id: check.name for check in checks} == pages
 
 
 def test_every_check_fails_in_some_case() -> None:
@@ -35,7 +37,7 @@ def test_every_check_fails_in_some_case() -> None:
 def test_no_alarm(case: table.Case, outcomes: dict[str, dict[str, Any]]) -> None:
     outcome = outcomes[case.name]
     assert (outcome["error"], outcome["ids"], outcome["findings"]) == (None, [], [])
-    assert len(outcome["claims"]) == len(CHECKS)
+    assert len(outcome["claims"]) == len(CHECKS) + len(WITNESS_CHECKS)
     assert not [c for c in outcome["claims"].values() if c["state"] == "differs" or "could not" in c.get("text", "")]
     assert sum(c["state"] == "holds" for c in outcome["claims"].values()) >= 16
 

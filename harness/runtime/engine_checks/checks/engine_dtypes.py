@@ -26,7 +26,12 @@ def _observe(observations: Observations) -> Any:
     counts: Counter[str] = Counter()
     for parameter in engine.module.parameters():
         counts[_dtype_name(parameter.dtype)] += numel_of(parameter)
-    autocast = _dtype_name_or_none(engine.torch_autocast_dtype()) or "any" if engine.torch_autocast_enabled() else None
+    has_autocast = hasattr(type(engine), "torch_autocast_enabled")  # from 0.17.2 on
+    autocast = (
+        _dtype_name_or_none(engine.torch_autocast_dtype()) or "any"
+        if has_autocast and engine.torch_autocast_enabled()
+        else None
+    )
     return {
         "weights": dict(counts),
         "masters": sorted({_dtype_name(m.dtype) for m in master_weights(engine) if m.numel()}),

@@ -58,12 +58,12 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
         other_rank, reference = first.setdefault(key, (rank, observation))
         for name, checksums in observation["weights"].items():
             if checksums[:2] != reference["weights"].get(name, checksums)[:2]:
-                return _drift_result(name, other_rank, rank)
+                return drift_result(name, other_rank, rank)
         other_rank, reference = first[(topology.pipeline_stage, 0)]
         for name, checksums in observation["weights"].items():
             other = reference["weights"].get(name, checksums)
             if not checksums[2] and not _is_same(checksums, other, exact=observation["exact"]):
-                return _drift_result(name, other_rank, rank)
+                return drift_result(name, other_rank, rank)
     return check_passed({"weights": len(rank_values[0]["weights"])})
 
 
@@ -73,7 +73,8 @@ def _is_same(mine: Sequence[Any], other: Sequence[Any], *, exact: bool) -> bool:
     return not exact and abs(mine[3] - other[3]) <= _TOLERANCE * max(abs(other[3]), 1e-12)
 
 
-def _drift_result(name: str, other: int, rank: int) -> CheckResult:
+def drift_result(name: str, other: int, rank: int) -> CheckResult:
+    """A replica of weight `name` differs between two ranks."""
     return check_failed(
         f"`{name}` differs between ranks {other} and {rank}, which both have it",
         name,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.diagnosis import Diagnosis, diagnose
+from harness.diagnosis.evidence.engine_check_file import add_engine_differences
 from harness.diagnosis.reader.log_files import find_logs
 from harness.locks import RUN_LOCK, current_holder
 from harness.run_records.rank_statuses import read_statuses
@@ -21,6 +22,7 @@ def diagnose_run(*names: str | Path) -> Diagnosis:
     verdict = read_verdict(logs.run_dir) if logs.run_dir else None
     hosts = {rank: s.host for rank, s in read_statuses(logs.run_dir).items() if s.host} if logs.run_dir else {}
     diagnosis = diagnose(logs.streams(), plan=logs.plan, hosts=hosts, verdict=verdict)
+    diagnosis = add_engine_differences(diagnosis, [*logs.files, *([logs.run_dir] if logs.run_dir else [])])
     if logs.note:
         diagnosis = replace(diagnosis, notes=(*diagnosis.notes, logs.note))
     if diagnosis.state == "no failure seen" and logs.run_dir and current_holder(logs.run_dir / RUN_LOCK) is not None:

@@ -11,7 +11,7 @@ from harness.findings import Finding, Fix
 from harness.run_records.run_record import read_run_record
 from harness.run_records.summary import RunSummary, summarise_run
 
-RUN_DIR_MARKERS = ("spec.resolved.json", "metrics.jsonl", "spec.yaml")
+RUN_DIR_MARKERS = ("spec.resolved.json", "metrics.jsonl", "spec.yaml", "engine_checks.json")
 OUTPUT_DIR = "runs"
 """The default of `launch.output_dir`."""
 

@@ -78,7 +78,7 @@ class RunRecord:
     @property
     def state(self) -> str:
         """The state of the run: `running` while it is locked; else by the verdict, by the ranks, by its last line; else
-        `not started`.
+        `watched` for somebody else's training under `harness.watch`, or `not started`.
         """
         if self.is_locked:
             return "running"
@@ -92,7 +92,8 @@ class RunRecord:
             return str(end_lines[-1].get("state", "ended"))
         if states and all(state in ("completed", "stopped") for state in states):
             return states[0]
-        return "broken off" if self.lines or states else "not started"
+        has_begun = bool(self.lines or states)
+        return "broken off" if has_begun else "watched" if self.engine_checks else "not started"
 
     @cached_property
     def _columns(self) -> Mapping[tuple[str, str], Points]:
@@ -176,6 +177,7 @@ def read_run_record(run_dir: Path, *, brief: bool = False) -> RunRecord:
     plan, reason = read_plan(run_dir)
     files.add_unusable(PLAN, reason)
     report = files.read_json("findings.json")
+    engine_checks = files.read_json("engine_checks.json")
     record = RunRecord(
         folder=run_dir,
         name=run_dir.resolve().name,
@@ -184,7 +186,7 @@ def read_run_record(run_dir: Path, *, brief: bool = False) -> RunRecord:
         lost=lost,
         plan=plan,
         statuses=files.read_statuses(),
-        findings=_dicts_in(report.get("findings")),
+        findings=_dicts_in(report.get("findings", engine_checks.get("findings"))),
         ignored=_dicts_in(report.get("ignored")),
         left_out=_dicts_in(report.get("left_out")),
         attempts=_dicts_in(files.read_json("restarts.json").get("attempts")),
@@ -193,7 +195,7 @@ def read_run_record(run_dir: Path, *, brief: bool = False) -> RunRecord:
         spec_text=files.read_text("spec.yaml"),
         config_text=files.read_text("ds_config.json"),
         sample=files.read_text("sample.txt"),
-        engine_checks=_dicts_in(files.read_json("engine_checks.json").get("claims")),
+        engine_checks=_dicts_in(engine_checks.get("claims")),
         verdict=read_verdict(run_dir),
     )
     record = replace(record, unusable=tuple(files.unusable))

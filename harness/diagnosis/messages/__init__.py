@@ -64,6 +64,7 @@ def all_rows() -> tuple[MessageRow, ...]:
         deepspeed_torch_errors,
         deepspeed_zero,
         elastic_agents,
+        engine_watch_messages,
         framework_messages,
         input_messages,
         kernel_lines,
@@ -83,6 +84,7 @@ def all_rows() -> tuple[MessageRow, ...]:
     )
 
     modules = (
+        engine_watch_messages,
         elastic_agents,
         deepspeed_gates,
         kernel_lines,

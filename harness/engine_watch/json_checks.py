@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine checks that make sense with a DeepSpeed JSON alone, in anybody's training loop.
+
+Those of the harness's own loop are used as they are where the JSON states what they compare with. What only a run spec
+states (the schedule, the initial weights, the samples) is not checked here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+from deepspeed.runtime.pipe.engine import PipelineEngine
+
+from harness.runtime.engine_checks.checks import (
+    engine_batch_sizes,
+    engine_dtypes,
+    gradient_clipping,
+    gradient_norm,
+    nvme_files,
+    optimizer_class,
+    optimizer_device,
+    optimizer_settings,
+    parameter_device,
+    partitions,
+    replicas,
+    skipped_steps,
+    zero_stage,
+)
+from harness.runtime.engine_checks.engine_check import (
+    CheckResult,
+    EngineCheck,
+    NotApplicable,
+    check_failed,
+    check_passed,
+)
+from harness.runtime.engine_checks.expected_settings import ExpectedSettings
+from harness.runtime.engine_checks.model_weights import (
+    local_checksums,
+    master_weights,
+    numel_of,
+    parameter_groups_of,
+    select_names,
+)
+from harness.runtime.engine_checks.observations import Observations
+
+_SAME_FILE = "give `deepspeed.initialize` and `harness.watch` the same file"
+_OPEN = "the JSON leaves it open"
+
+
+def _adapt(check: EngineCheck, key: str, fix: str, is_stated: Callable[[ExpectedSettings], bool]) -> EngineCheck:
+    """A check of the loop with the JSON's key and a fix in its words, skipped where the JSON states nothing."""
+
+    def observe(observations: Observations) -> Any:
+        if not is_stated(observations.expected):
+            raise NotApplicable(_OPEN)
+        return check.observe(observations)
+
+    return replace(check, key=key, fix=fix, observe=observe, question=check.question.replace("the spec", "the JSON"))
+
+
+def _observe_batch_sizes(observations: Observations) -> Any:
+    if observations.engine.dp_world_size != dist.get_world_size():
+        raise NotApplicable("ranks share micro-batches: DeepSpeed's own product counts them in several ways")
+    return engine_batch_sizes.CHECK.observe(observations)
+
+
+def _observe_dtypes(observations: Observations) -> Any:
+    if any(not p.is_floating_point() for p in observations.engine.module.parameters()):
+        raise NotApplicable("the model has quantized weights")
+    return engine_dtypes.CHECK.observe(observations)
+
+
+def _observe_groups(observations: Observations) -> Any:
+    """As the loop's own check, for the parameters that the optimizer was given: a script may leave some out."""
+    engine = observations.engine
+    if isinstance(engine, PipelineEngine) or int(engine.dp_world_size) != dist.get_world_size():
+        raise NotApplicable("the model is sharded over ranks in other ways than by ZeRO")
+    grouped = [p for group in parameter_groups_of(engine.optimizer) for p in group if p.requires_grad]
+    num_groups = Counter(map(id, grouped))
+    repeated = [name for name, p in observations.parameters.items() if num_groups[id(p)] > 1]
+    is_swapped = bool(getattr(engine.optimizer, "swap_optimizer", False))
+    has_experts = any(getattr(p, "allreduce", True) is False for p in grouped)
+    is_subdivided = "MiCS" in type(engine.optimizer).__name__  # gone from DeepSpeed with 0.19.7
+    return {
+        "missing": repeated[:3],
+        "frozen": [],
+        "other": [],
+        "trained": sum(numel_of(p) for p in grouped),
+        "held": None if is_swapped or has_experts or is_subdivided else sum(m.numel() for m in master_weights(engine)),
+        "parameters": len(grouped),
+    }
+
+
+def _observe_settings(observations: Observations) -> Any:
+    if len(observations.engine.optimizer.param_groups) > 1:
+        raise NotApplicable("the script made parameter groups, which may have settings of their own")
+    return optimizer_settings.CHECK.observe(observations)
+
+
+def _evaluate_norms(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:  # noqa: ARG001
+    """Finite: a size that is plausible for every loss is not known here."""
+    for rank, norms in enumerate(rank_values):
+        for step, norm in norms:
+            if not math.isfinite(norm):
+                return check_failed(
+                    f"the gradient norm of step {step} is {norm} on rank {rank}, and the step was taken", norm
+                )
+    return check_passed([round(norm, 6) for _, norm in rank_values[0]][:8])
+
+
+def _observe_replicas(observations: Observations) -> Any:
+    """Checksums of this rank's parameters, and the ranks that hold the same ones, by DeepSpeed's own groups."""
+    engine = observations.engine
+    group = vars(engine).get("seq_data_parallel_group")
+    ranks = sorted(dist.get_process_group_ranks(group)) if group is not None else list(range(dist.get_world_size()))
+    if len(ranks) < 2:
+        raise NotApplicable("no parameter is replicated")
+    if engine.zero_optimization_stage() == 3:
+        raise NotApplicable("at stage 3 every rank has other shards")
+    named = [(n, p) for n, p in observations.parameters.items() if getattr(p, "allreduce", True) is not False]
+    # Each comparison starts at another weight, until all had their turn.
+    start = (observations.replica_comparisons * 61) % max(1, len(named))
+    names = select_names(named[start:] + named[:start])
+    checksums = local_checksums(engine, observations.parameters, names)
+    return {"ranks": ranks, "weights": {name: list(sums) for name, (_, _, sums) in checksums.items()}}
+
+
+def _evaluate_replicas(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:  # noqa: ARG001
+    for rank, values in enumerate(rank_values):
+        other = values["ranks"][0]
+        for name, checksum in values["weights"].items():
+            if checksum != rank_values[other]["weights"].get(name, checksum):
+                return replicas.drift_result(name, other, rank)
+    return check_passed({"weights": len(rank_values[0]["weights"])})
+
+
+def _is_always_stated(expected: ExpectedSettings) -> bool:  # noqa: ARG001
+    return True
+
+
+CHECKS: tuple[EngineCheck, ...] = (
+    _adapt(
+        zero_stage.CHECK,
+        "zero_optimization.stage",
+        f"write a number from 0 to 3, and {_SAME_FILE}",
+        lambda expected: expected.zero_stage is not None,
+    ),
+    _adapt(
+        optimizer_class.CHECK,
+        "optimizer.type",
+        f"remove the section `optimizer`, or give `deepspeed.initialize` no optimizer; {_SAME_FILE}",
+        _is_always_stated,
+    ),
+    _adapt(
+        optimizer_device.CHECK,
+        "zero_optimization.offload_optimizer.device",
+        "`nvme` needs ZeRO stage 3, `cpu` stage 1 or more; set `device` explicitly",
+        _is_always_stated,
+    ),
+    _adapt(
+        parameter_device.CHECK,
+        "zero_optimization.offload_param.device",
+        "parameters are offloaded at ZeRO stage 3 only",
+        _is_always_stated,
+    ),
+    _adapt(
+        replace(engine_dtypes.CHECK, observe=_observe_dtypes),
+        "bf16.enabled",
+        "switch the format on by `true`, a boolean",
+        _is_always_stated,
+    ),
+    _adapt(
+        gradient_clipping.CHECK,
+        "gradient_clipping",
+        f"write `gradient_clipping` as a number of 0 or more, and {_SAME_FILE}",
+        lambda expected: expected.gradient_clipping is not None,
+    ),
+    _adapt(
+        replace(engine_batch_sizes.CHECK, observe=_observe_batch_sizes),
+        "train_micro_batch_size_per_gpu",
+        f"write whole numbers whose product with the ranks is `train_batch_size`, and {_SAME_FILE}",
+        lambda e: any((e.micro_batch_size, e.gradient_accumulation_steps, e.global_batch_size)),
+    ),
+    replace(partitions.CHECK, key="zero_optimization.stage", observe=_observe_groups),
+    _adapt(
+        replace(optimizer_settings.CHECK, observe=_observe_settings),
+        "optimizer.params",
+        "a checkpoint brings its own settings: resume with those it was saved with",
+        lambda expected: bool(expected.optimizer_params),
+    ),
+    _adapt(
+        nvme_files.CHECK,
+        "zero_optimization.offload_optimizer.nvme_path",
+        nvme_files.CHECK.fix,
+        lambda expected: bool(expected.nvme_paths),
+    ),
+    replace(gradient_norm.CHECK, key="", evaluate=_evaluate_norms, fix="lower the learning rate, and look at the data"),
+    replace(skipped_steps.CHECK, key="fp16", fix="use bf16, or a lower `fp16.initial_scale_power`"),
+    replace(replicas.CHECK, key="", observe=_observe_replicas, evaluate=_evaluate_replicas),
+)
+"""In the order of their ids."""

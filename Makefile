@@ -74,6 +74,7 @@ pages: $(if $(ACTIVE),,setup)  ## After a change of a gate, a field or an output
 	$(PAGES_PYTHON) -m harness schema --markdown > docs/spec-keys.md
 	$(PAGES_PYTHON) -m harness.facts.metrics_schema > harness/facts/METRICS.md
 	$(PAGES_PYTHON) -m harness.patches > docs/patches.md
+	$(PAGES_PYTHON) -m harness.views.release_page > docs/releases.md
 	DOCS_WRITE=1 $(PAGES_PYTHON) -m pytest -q tests/docs/test_console_blocks.py
 
 check: lint  ## Before a push, three minutes at most: lint, and the tests that a change touches

@@ -30,11 +30,11 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.release_archives import ARCHIVES, get_archive, iterate_files  # noqa: E402
-from benchmarks.release_archives import DEEPSPEED_RELEASES as RELEASES  # noqa: E402
 from harness.facts.deepspeed_keys import Key, block_keys, block_paths  # noqa: E402
 from harness.facts.deepspeed_version import Version, parse_version  # noqa: E402
 from harness.gates.registry import Gate, all_gates  # noqa: E402
+from tests.releases.archives import ARCHIVES, get_archive, iterate_files  # noqa: E402
+from tests.releases.archives import DEEPSPEED_RELEASES as RELEASES  # noqa: E402
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

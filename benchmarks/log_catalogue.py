@@ -31,12 +31,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.message_sites import MessageSite, read_sites  # noqa: E402
-from benchmarks.release_archives import ARCHIVES, SUPPORTED_RELEASES, read_python_files  # noqa: E402
 from harness.diagnosis import Diagnosis, diagnose  # noqa: E402
 from harness.diagnosis.causes import all_causes  # noqa: E402
 from harness.diagnosis.diagnosis_types import FailureSignature  # noqa: E402
 from harness.diagnosis.messages import all_rows, parse_rows  # noqa: E402
 from harness.hostinfo.installed_deepspeed import installed_source_folder, installed_version  # noqa: E402
+from tests.releases.archives import ARCHIVES, SUPPORTED_RELEASES, read_python_files  # noqa: E402
 
 FOLDERS = ("runtime/", "launcher/", "comm/", "ops/op_builder/", "checkpoint/", "module_inject/")
 UNMAPPED = ROOT / "tests" / "diagnosis" / "unmapped_messages.tsv"

@@ -27,16 +27,15 @@ def explain(
         list[str] | None,
         typer.Argument(
             metavar="[ID|KEY]...",
-            help="Ids such as PP001, names, families such as ZR, or keys such as `data.packing`, also by the names of "
-            "DeepSpeed and trainers.",
+            help="Ids such as PP001, names, families such as ZR, keys such as `data.packing` (any program's); or "
+            "`releases`: what DeepSpeed's releases train wrongly.",
             autocompletion=complete_explained,
         ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List all findings by id.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="Print every page.")] = False,
     table: Annotated[
-        bool,
-        typer.Option("--table", help="Print the table of all gates in Markdown, as in harness/gates/TABLE.md."),
+        bool, typer.Option("--table", help="Print the table of all gates in Markdown, as in harness/gates/TABLE.md.")
     ] = False,
     log: Annotated[
         list[str] | None,
@@ -76,6 +75,7 @@ def explain(
     from harness.check.finding_index import list_rows
     from harness.views import gate_pages
     from harness.views.key_pages import render_foreign_name, render_key
+    from harness.views.release_page import render_releases
 
     width = min(shutil.get_terminal_size((120, 24)).columns, 120)
     if table:
@@ -90,6 +90,7 @@ def explain(
         or gate_pages.render_family(word, width)
         or render_key(word, width)
         or render_foreign_name(word, width)
+        or render_releases(word, width)
         for word in words
     ]
     unknown = [_explain_unknown_word(word) for word, page in zip(words, pages, strict=True) if page is None]

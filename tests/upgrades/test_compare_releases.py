@@ -54,6 +54,8 @@ ROWS = [
     Row("UP002", "refused at stage 0", "0.19.3", ds(**BF16, data_types={"grad_accum_dtype": "fp32"})),
     Row("UP002", "1-bit optimizers are gone", "0.19.7", ds(optimizer={"type": "OneBitAdam", "params": {"lr": 1e-3}})),
     Row("UP002", "becomes NaN", "0.19.3", ds(2, zero={**CPU, "zenflow": {"select_interval": 4}})),
+    Row("UP002", "times out after 10 minutes", "0.19.6", ds(1)),
+    Row("UP002", "is slow where", "0.18.5", ds(2), "0.18.7"),
     Row("UP005", "trains from 0.19.4 on", "0.19.4", ds(3, **AUTOTP)),
     Row("UP005", "at stage 0 can be loaded", "0.18.5", ds(**BF16)),
     Row("UP005", "gradient norm of bf16 at stage 0", "0.18.6", ds(**BF16)),

@@ -6,13 +6,87 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.findings import Finding, Fix
-from harness.gates.dtypes import model_dtype
+from harness.gates.dtypes import grad_accum_dtype, model_dtype
 from harness.gates.registry import Cite, Context, gate
 
 _BF16 = "precision.bf16"
 _STAGE = "zero.stage"
 _BF16_MASTERS = "bf16.bf16_master_weights_and_grads"
 _BF16_STATES = "bf16.bf16_optimizer_states"
+
+
+@gate(
+    "PR061",
+    "bf16-without-zero-trains-otherwise",
+    upstream="wrong",
+    since="0.17.6",
+    until="0.18.5",
+    when=lambda ctx: ctx.stage == 0 and ctx.is_enabled("bf16") and ctx.pipeline_parallel_size == 1,
+)
+def bf16_without_zero(ctx: Context) -> Iterator[Finding]:
+    """bf16 at stage 0 that trains on old gradients, or nothing.
+
+    `precision.bf16` at ZeRO stage 0, outside a pipeline and without gradients in fp32, on DeepSpeed 0.17.6 to 0.18.5.
+
+    Why: DeepSpeed takes the optimizers of fp16 here. 0.17.6 to 0.18.2 never clear the gradients, so that each step is
+    taken with those of all earlier steps as well. 0.18.3 to 0.18.5 divide the gradients by a loss scale of 65536 that
+    the loss was not multiplied with: Adam and SGD move nothing that a bf16 weight can show. Both were found by
+    comparison with plain torch, whatever the accumulation, the clipping and the caller (run on 0.17.5 and 0.18.2 to
+    0.18.5; DeepSpeed's issue 7837). On 0.17.6 SGD does the same, Adam ends with an AttributeError about
+    `dp_process_group` (run). Stage 1 is right in all of them, and costs no more memory.
+
+    Example:
+        precision.bf16: true
+        zero.stage: 0
+    """
+    if grad_accum_dtype(ctx) == "fp32":
+        return
+    is_silent = ctx.target.version >= (0, 18, 3)
+    what = "trains nothing" if is_silent else "adds up the gradients of all steps"
+    yield ctx.finding(
+        f"DeepSpeed {ctx.target.text} {what} in bf16 at ZeRO stage 0",
+        _BF16,
+        label="gradients are divided by a loss scale of 65536" if is_silent else "gradients are never cleared",
+        related=[(_STAGE, "the stage is set here")],
+        notes=["the gradient norm is wrong as well, and with it what is clipped"],
+        fix=ctx.fix_to_set(_STAGE, 1, effect="trains the steps that were meant"),
+    )
+
+
+@gate(
+    "PR062",
+    "bf16-counts-a-gradient-twice",
+    upstream="wrong",
+    severity="info",
+    cites=(Cite("runtime/bf16_optimizer.py", "_update_hp_grad(lp_param, group_idx, param_idx, clear_lp_grads=False)"),),
+    since="0.16.9",
+    until="0.17.0",
+    when=lambda ctx: ctx.run.kind != "spec" and ctx.stage == 0 and ctx.is_enabled("bf16"),
+)
+def bf16_gradient_counted_twice(ctx: Context) -> Iterator[Finding]:
+    """bf16 at stage 0 that counts a gradient twice.
+
+    A DeepSpeed JSON with `bf16.enabled` at stage 0 and `bf16.immediate_grad_update` left out or true, on DeepSpeed
+    0.16.9 and 0.17.0.
+
+    Why: The gradient of a parameter is added to the fp32 sum whenever its hook fires, and not cleared: where a module
+    is used twice under reentrant activation checkpointing the hook fires twice, and the first gradient counts twice
+    (run on 0.16.9: three steps end 0.15 of their length away from plain torch). 0.15.2 and 0.17.5 are right
+    (run); from 0.17.1 on the key is off by default (read); those between 0.15.2 and 0.16.9 were not run.
+
+    Example: {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "gradient_clipping": 1.0,
+      "zero_optimization": {"stage": 0}
+    }
+    """
+    if ctx.ds("bf16.immediate_grad_update", True) is not True or ctx.pipeline_parallel_size > 1:
+        return
+    yield ctx.finding(
+        "a module that is used twice under reentrant checkpointing has its first gradient counted twice",
+        _BF16,
+        related=[(_STAGE, "the stage is set here")],
+        notes=["only models that checkpoint the same module twice, with `use_reentrant=True`, are concerned"],
+        fix=ctx.fix_to_set(_STAGE, 1, effect="gradients are counted once; optimizer states are sharded"),
+    )
 
 
 @gate(

@@ -153,6 +153,46 @@ def writer_without_ranks(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
+    "CK060",
+    "writer-of-unloadable-checkpoints",
+    upstream="wrong",
+    cites=(
+        Cite("runtime/checkpoint_engine/fast_checkpoint_engine.py", "sd = torch.load(path, map_location=map_location)"),
+    ),
+    since="0.17.1",
+    when=lambda ctx: isinstance(ctx.ds("checkpoint.writer"), dict) and ctx.stage == 3 and ctx.accelerator != "cpu",
+)
+def writer_of_unloadable_checkpoints(ctx: Context) -> Iterator[Finding]:
+    """A checkpoint writer whose checkpoints cannot be loaded.
+
+    A `checkpoint.writer` block at ZeRO stage 3, on torch 2.6 or newer.
+
+    Why: The fast and the decoupled writer load with `torch.load` and its default of `weights_only=True`, and a shard of
+    ZeRO-3 has DeepSpeed's own classes in it: `_pickle.UnpicklingError: Weights only load failed` when the same
+    DeepSpeed resumes (run on 0.18.4 to 0.18.6, 0.19.3 and 0.19.8 with the type python; DeepSpeed's issue 8500). Nothing
+    is said while it is saved.
+
+    Example:
+        zero.stage: 3
+        deepspeed.checkpoint.writer.type: fast
+        deepspeed.checkpoint.writer.data_parallel: replica
+
+    Use instead:
+        zero.stage: 3
+        checkpoint.save_steps: 5
+    """
+    key = "deepspeed.checkpoint.writer"
+    yield ctx.finding(
+        f"what {ctx.key(key)} saves at ZeRO stage 3 cannot be loaded with torch 2.6 or newer",
+        key,
+        related=[("zero.stage", "the stage is set here")],
+        notes=["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 loads it, and runs whatever code the file holds"],
+        fix=ctx.fix_to_remove(key, effect="checkpoints are written by `torch.save`"),
+        of_key=True,
+    )
+
+
+@gate(
     "CK007",
     "parallel-write-without-pipeline",
     upstream="silent",

@@ -93,7 +93,7 @@ def _is_loss_scale_one(ctx: Context) -> bool:
     upstream="silent",
     severity="warning",
     cites=(Cite("runtime/fp16/fused_optimizer.py", "self.initialize_optimizer_states()"),),
-    since="0.17.6",
+    since="0.18.6",
     when=lambda ctx: ctx.run.kind != "spec" and ctx.stage == 0,
 )
 def hidden_first_step_in_16_bit(ctx: Context) -> Iterator[Finding]:

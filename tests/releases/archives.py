@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The archives of a package's releases, by pip from its index, and the text of their files.
 
-    python benchmarks/release_archives.py deepspeed 0.17.6 0.18.0     # download into the cache folder, count files
-    python benchmarks/release_archives.py accelerate 1.10.0
+    python -m tests.releases.archives deepspeed 0.17.6 0.18.0     # download into the cache folder, count files
+    python -m tests.releases.archives accelerate 1.10.0
 
 DeepSpeed is published as a source distribution alone; the other packages are read from their wheels, which hold the
 same Python files and need nothing to be unpacked (the messages of safetensors' and tokenizers' Rust code are not in
@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-ARCHIVES = Path.home() / ".cache" / "deepspeed-archives"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+ARCHIVES = CACHE / "deepspeed-archives"
 """The cache folder, of all packages."""
 _LAST_PATCH = {"0.14": 5, "0.15": 4, "0.16": 9, "0.17": 6, "0.18": 9, "0.19": 8}
 DEEPSPEED_RELEASES = tuple(f"{minor}.{patch}" for minor, last in _LAST_PATCH.items() for patch in range(last + 1))

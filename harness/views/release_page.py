@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The faults of DeepSpeed's releases, as text and as a page.
+
+`python -m harness.views.release_page` prints the page, `docs/releases.md`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from textwrap import fill
+from typing import Any
+
+from harness.facts.release_faults import RELEASE_CHANGES, RELEASE_FAULTS, ReleaseFault, load_grid
+
+_INTRO = (
+    "Each release was compared with one plain torch process: three steps of a small model on two gloo ranks of the CPU",
+    "accelerator, with each pair of settings at each ZeRO stage, seeded (`tests/releases/cells.py`). A cell is red",
+    "where the weights are further away than 1e-4 of the way that plain torch takes, in bf16 than four times the",
+    "rounding of plain torch itself. Each red cell was reduced to the settings that it needs; then each setting was",
+    "varied alone. `python -m tests.releases RELEASE` repeats a release.",
+)
+_TAIL = (
+    "*Refused* cells ended with an error of DeepSpeed: most are a module that is used twice under reentrant activation",
+    "checkpointing, which ZeRO-2 and ZeRO-3 refuse. Two faults in one cell hide each other: a row speaks of the",
+    "settings in which it was seen alone. 0.18.9 cannot step at stages 1 and 2 with this torch: all are refused.",
+)
+
+
+def render_releases(word: str, width: int = 120) -> str | None:
+    """For the word `releases`, all faults, a paragraph each, and the releases that were tried; None for another."""
+    if word.lower() != "releases":
+        return None
+    paragraphs = [
+        fill(
+            f"{_name(fault)}  {_range(fault)}: {fault.settings}. {_capitalized(fault.effect)}."
+            f" Instead: {fault.way_round}.",
+            width,
+            subsequent_indent="    ",
+        )
+        for fault in (*RELEASE_FAULTS, *RELEASE_CHANGES)
+    ]
+    tried = [name for name, parts in load_grid()["releases"].items() if "not_run" not in parts.get("cells", {})]
+    tail = fill(f"Compared with plain torch: {', '.join(tried)}. The page docs/releases.md has the figures.", width)
+    return "\n\n".join([*paragraphs, tail])
+
+
+def to_markdown() -> str:
+    """The page."""
+    lines = [
+        "# Releases of DeepSpeed",
+        "",
+        "Faults that change what is trained, by release. `harness validate-config --deepspeed-version V` finds those",
+        "that a file is in, [`harness upgrade-check`](upgrade.md) compares two releases, `harness explain releases`",
+        "prints this list.",
+        "",
+        "| Fault | Releases | Settings | What is trained | Instead |",
+        "| --- | --- | --- | --- | --- |",
+        *(_row(fault) for fault in RELEASE_FAULTS),
+        "",
+        "## Other changes",
+        "",
+        "| Change | Releases | Settings | Effect | Instead | Seen |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *(f"{_row(fault)} {fault.evidence} |" for fault in RELEASE_CHANGES),
+        "",
+        "## The grid",
+        "",
+        *_INTRO,
+        "",
+        "| DeepSpeed | torch | Cells | Red | Refused | Seconds | Date |",
+        "| --- | --- | ---: | ---: | ---: | ---: | --- |",
+        *(line for name, parts in _newest_first() for line in _grid_rows(name, parts)),
+        "",
+        *_TAIL,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _name(fault: ReleaseFault) -> str:
+    return f"{fault.gate} {fault.name}".strip()
+
+
+def _range(fault: ReleaseFault) -> str:
+    if fault.first == fault.last and fault.first:
+        return fault.first
+    if not fault.last:
+        return f"from {fault.first}" if fault.first else "all"
+    return f"{fault.first} to {fault.last}" if fault.first else f"up to {fault.last}"
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _row(fault: ReleaseFault) -> str:
+    return f"| {_name(fault)} | {_range(fault)} | {fault.settings} | {fault.effect} | {fault.way_round} |"
+
+
+def _newest_first() -> list[tuple[str, dict[str, Any]]]:
+    return list(reversed(load_grid()["releases"].items()))
+
+
+def _grid_rows(release: str, parts: dict[str, Any]) -> Iterator[str]:
+    for part, result in parts.items():
+        name = release if part == "cells" else f"{release}, ratio and NVMe"
+        if "not_run" in result:
+            yield f"| {name} | {result['torch']} | not run: {result['not_run'][:80]} | | | | {result['date']} |"
+            continue
+        refused = sum(map(len, result["refused"].values()))
+        yield (
+            f"| {name} | {result['torch']} | {result['compared']} | {len(result['red'])} | {refused} |"
+            f" {result['seconds']} | {result['date']} |"
+        )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(to_markdown())

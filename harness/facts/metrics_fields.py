@@ -192,7 +192,7 @@ STRAGGLER = (
     required("seconds", "number", "s", "what it costs a step: `busy` less `peers`"),
     since_v2("busy", "number", "s", "its step without waits for others, mean of the steps in which it was slow"),
     since_v2("peers", "number", "s", "the same of its peers in these steps, their median"),
-    required("cause", "text", "", "`data`, `compute`, `input_size`, `io` or `host`, the likely one"),
+    required("cause", "text", "", "`data`, `compute`, `input_size`, `io`, `host` or `gpu`, the likely one"),
     required("evidence", "text", "", "the numbers that speak for it, in words"),
 )
 
@@ -210,4 +210,29 @@ MEMORY = (
         "bytes",
         "after the first step, by tier and kind of the plan's rows: of the rank with most; `nvme.*` in files",
     ),
+)
+
+GPU = (
+    required("step", "count", "", "when a problem was noticed, or was over"),
+    required("rank", "count", "", "the rank that computes on it"),
+    required("host", "text", "", "its host"),
+    required("state", "text", "", "`problem`, or `gone` when it has none any more"),
+    required(
+        "problems",
+        "texts",
+        "",
+        "`ecc`, `remap`, `lost`, `thermal`, `slowdown`, `nvlink`, `pcie_width`, `pcie_generation` or `power_limit`",
+    ),
+    required("evidence", "text", "", "the numbers that speak for it, in words"),
+    MetricsField("bus_id", "text", "", "its PCI bus id"),
+    MetricsField("uuid", "text", "", "its UUID"),
+    MetricsField("sm_clock", "count", "MHz", "now"),
+    MetricsField("sm_clock_max", "count", "MHz", "at most"),
+    MetricsField("temperature", "count", "degrees Celsius", "now"),
+    MetricsField("power", "number", "W", "now"),
+    MetricsField("power_limit", "number", "W", "in force"),
+    MetricsField("pcie_width", "count", "lanes", "now"),
+    MetricsField("pcie_width_max", "count", "lanes", "that GPU and slot allow"),
+    MetricsField("ecc_uncorrected", "count", "errors", "uncorrected ECC errors since the driver was loaded"),
+    MetricsField("xid", "count", "", "the last Xid error that the driver reported of it in this run"),
 )

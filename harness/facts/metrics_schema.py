@@ -13,6 +13,7 @@ from typing import Any
 
 from harness.facts.metrics_fields import (
     COMMON,
+    GPU,
     MEMORY,
     RANKS,
     RUN,
@@ -67,6 +68,7 @@ LINES: Mapping[str, MetricsLine] = {
         ),
         MetricsLine("memory", "A phase of the run is over: once a start and phase.", MEMORY),
         MetricsLine("straggler", "A rank, or a host, is slower than its peers for some time.", STRAGGLER),
+        MetricsLine("gpu", "The GPU of a rank has a problem, as NVML says it, or no longer has.", GPU),
         MetricsLine(
             "eval",
             "An evaluation on the held-out part.",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface, IPv4Network
 from typing import Any, Literal
 
+from harness.hostinfo.gpu_health import HostGpus, parse_host_gpus
 from harness.hostinfo.torch_devices import TorchDevices, parse_torch_devices
 
 _INTERFACE = re.compile(r"[A-Za-z0-9_.:@-]{1,31}")
@@ -59,6 +60,10 @@ class HostFacts:
     accelerators: tuple[str, ...] = ()
     torch: TorchDevices | None = None
     """torch's answer about them; None without a question."""
+    gpus: HostGpus | None = None
+    """Their health by NVML; None without a question."""
+    devices: tuple[int, ...] = ()
+    """Those that ranks take."""
     cores: int = 0
     memory_total: int = 0
     memory_available: int = 0
@@ -186,6 +191,7 @@ def parse_host_facts(
         code=None if None in digests or not digests else " ".join(map(str, digests)),
         accelerators=tuple(str(accelerator["name"]) for accelerator in raw["accelerators"]),
         torch=_parse_torch(raw.get("torch")),
+        gpus=parse_host_gpus(raw["nvml"]) if "nvml" in raw else None,
         cores=int(raw["cores"]),
         memory_total=int(memory["total"]),
         memory_available=int(memory["available"]),

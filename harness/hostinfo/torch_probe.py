@@ -37,12 +37,12 @@ def probe_torch(
     (`launch.env`). Nothing of the current folder is imported.
     """
     environ = {**os.environ, **{name: value for name, value in (variables or {}).items() if name != "PATH"}}
-    answer = _run_probe(python_command(str(scripts / SCRIPT)), environ, seconds)
+    answer = run_probe(python_command(str(scripts / SCRIPT)), environ, seconds, MARK)
     return parse_torch_devices(answer, machine.nvidia_driver(), environ.get("CUDA_VISIBLE_DEVICES"), seconds)
 
 
-def _run_probe(command: list[str], environ: Mapping[str, str], seconds: float) -> dict[str, Any] | None:
-    """The output of the probe; None where it did not end in time."""
+def run_probe(command: list[str], environ: Mapping[str, str], seconds: float, mark: str) -> dict[str, Any] | None:
+    """The line of a probe's output that begins with `mark`; None where the probe did not end in time."""
     child = subprocess.Popen(  # noqa: S603
         command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -57,6 +57,6 @@ def _run_probe(command: list[str], environ: Mapping[str, str], seconds: float) -
                 child.wait(1.0)  # a process that hangs in the driver cannot be killed
         if child.stdout is not None:
             child.stdout.close()
-    lines = [line.removeprefix(MARK) for line in out.splitlines() if line.startswith(MARK)]
+    lines = [line.removeprefix(mark) for line in out.splitlines() if line.startswith(mark)]
     failure = {"words": f"its process ended with code {child.returncode}"}
     return dict(json.loads(lines[-1])) if lines else failure

@@ -38,12 +38,13 @@ _METRICS = (
 @dataclass(frozen=True, slots=True)
 class RunMeasurements:
     """One run. `medians`: of typical steps, under the names of metrics.jsonl; `run_header`: the line `run`; `plan`:
-    rebuilt from the resolved spec, None where that cannot be read.
+    rebuilt from the resolved spec, None where that cannot be read; `gpu_lines`: the lines `gpu`.
     """
 
     medians: Mapping[str, float]
     run_header: Mapping[str, Any] = field(default_factory=dict)
     plan: Plan | None = None
+    gpu_lines: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def step_seconds(self) -> float:
@@ -83,7 +84,10 @@ def measurements_of(record: RunRecord) -> RunMeasurements:
     medians = {key: median_or_none(record.values(key)) for key in _METRICS}
     run_header = record.lines_of("run")[-1] if record.lines_of("run") else {}
     return RunMeasurements(
-        {key: value for key, value in medians.items() if value is not None}, run_header, record.rebuilt_plan
+        {key: value for key, value in medians.items() if value is not None},
+        run_header,
+        record.rebuilt_plan,
+        tuple(record.lines_of("gpu")),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.findings import Finding, Report
+from harness.hostinfo.gpu_health import count_most_links, find_gpu_problems, select_gpus
 from harness.hostinfo.host_survey import HostFacts, Survey
 from harness.launching.process import shm
 from harness.launching.programs.allreduce_check import AllReduceResult
@@ -95,6 +96,7 @@ def _fact_rows(survey: Survey) -> list[tuple[str, Callable[[HostFacts], str], bo
     rows += [
         ("accelerators", _format_devices, True),
         ("torch can use", lambda h: _EMPTY if h.torch is None else str(h.torch.count), True),
+        ("GPU health", _format_gpu_health, True),
         ("slots", lambda h: str(h.slots), True),
         ("cores", lambda h: str(h.cores), True),
         ("memory", lambda h: format_bytes(h.memory_total), False),
@@ -119,6 +121,15 @@ def _fact_rows(survey: Survey) -> list[tuple[str, Callable[[HostFacts], str], bo
 def _format_devices(host: HostFacts) -> str:
     kinds = Counter(host.accelerators)
     return ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "none"
+
+
+def _format_gpu_health(host: HostFacts) -> str:
+    if host.gpus is None:
+        return _EMPTY
+    gpus = select_gpus(host.gpus, host.devices or range(host.slots))
+    most_links = count_most_links(gpus)
+    unwell = sum(bool(find_gpu_problems(gpu, most_links[gpu.name])) for gpu in gpus)
+    return "not read" if not gpus else f"{unwell} with problems" if unwell else "ok"
 
 
 def _format_folder(host: HostFacts, key: str) -> str:

@@ -72,8 +72,12 @@ def read_facts(request: Request) -> Answer:
         facts["libaio"] = can_link_libaio()
     if request.get("nvcc") is not None and facts["accelerators"]:
         facts["nvcc"] = has_nvcc({**os.environ, **request["nvcc"]})
+    asked = facts["accelerators"] and request.get("nvml")
+    nvml = start_probe(request["nvml"], dict(os.environ)) if asked else None  # while torch takes its seconds
     if request.get("torch") and facts["accelerators"]:
         facts["torch"] = probe_torch(request["torch"], time.time() - start)
+    if nvml is not None:
+        facts["nvml"] = read_probe(nvml, request["nvml"], start)
     facts["took"] = time.time() - start
     return facts
 
@@ -139,24 +143,33 @@ def probe_torch(torch_request: Request, spent: float) -> Answer:
         **torch_request["environ"],
         **({"PYTHONPATH": torch_request["path"]} if torch_request["path"] else {}),
     }
-    command = [sys.executable, "-P", "-c", torch_request["source"]]
-    result = {"answer": None, "seconds": torch_request["seconds"], "driver": read_driver_version()}
-    start = time.monotonic() - spent
-    result["visible"] = env.get("CUDA_VISIBLE_DEVICES")
-    child = subprocess.Popen(  # noqa: S603
-        command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    start = time.time() - spent
+    child = start_probe(torch_request, env)
+    result = {"seconds": torch_request["seconds"], "driver": read_driver_version()}
+    return {**result, "visible": env.get("CUDA_VISIBLE_DEVICES"), "answer": read_probe(child, torch_request, start)}
+
+
+def start_probe(request: Request, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Run the program `source` by this Python."""
+    return subprocess.Popen(  # noqa: S603
+        [sys.executable, "-P", "-c", request["source"]],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
+
+
+def read_probe(child: subprocess.Popen[bytes], request: Request, start: float) -> Answer | None:
+    """The line of its output that begins with `mark`, as JSON; None where it has not ended `seconds` after `start`."""
     try:
-        out = child.communicate(timeout=max(1.0, start + torch_request["seconds"] - time.monotonic()))[0].decode(
-            "utf-8", "replace"
-        )
+        left = max(1.0, start + request["seconds"] - time.time())
+        out = child.communicate(timeout=left)[0].decode("utf-8", "replace")
     except subprocess.TimeoutExpired:
         child.kill()  # without a wait: a process that the driver holds in the kernel does not end
-        return result
-    lines = [line for line in out.splitlines() if line.startswith(torch_request["mark"])]
-    ended = {"words": f"its process ended with code {child.returncode}"}
-    result["answer"] = json.loads(lines[-1][len(torch_request["mark"]) :]) if lines else ended
-    return result
+        return None
+    lines = [line[len(request["mark"]) :] for line in out.splitlines() if line.startswith(request["mark"])]
+    return json.loads(lines[-1]) if lines else {"words": f"its process ended with code {child.returncode}"}
 
 
 def read_driver_version() -> str | None:

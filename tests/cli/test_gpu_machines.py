@@ -20,6 +20,7 @@ from harness.launching.programs.doctor_checks import run_checks
 from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, LaunchSetup
 from harness.launching.setup.prepare import prepare
 from tests.support.fake_gpu import CPU_BUILD, NO_DRIVER, ONE_H200, ROCM, XPU, cuda_torch, made_up_gpu
+from tests.support.fake_nvml import build_fake_nvml, fake_nvml_variables
 
 ROOT = Path(__file__).parents[2]
 SPEC = """\
@@ -48,8 +49,11 @@ class Machine:
     amd_gpus: int = 0
     spec: str = IN_HOST_MEMORY
     ranks: int = 1
+    health: str = ""
+    """The states of its GPUs for a made-up NVML; without one there is none."""
 
 
+TWO_GPUS = Machine(cuda_torch(2), 2, ranks=2, health="idle idle")
 NO_GPU = Machine(CPU_BUILD, 0)
 MACHINES = {
     "one GPU": Machine(),
@@ -63,6 +67,14 @@ MACHINES = {
     "no CUDA toolkit, offload to nvme": Machine(nvcc=None, spec=ON_NVME),
     "no CUDA toolkit, quantized weights": Machine(nvcc=None, spec=QUANTIZED),
     "toolkit of another CUDA": Machine(nvcc="12.4", spec=""),
+    "two GPUs, read by NVML": TWO_GPUS,
+    "a GPU with errors of its memory": replace(TWO_GPUS, health="idle ecc"),
+    "such a GPU that no rank takes": replace(TWO_GPUS, health="idle ecc", ranks=1),
+    "a GPU that is too hot": replace(TWO_GPUS, health="thermal idle"),
+    "a GPU with an NVLink down": replace(TWO_GPUS, health="idle nvlink"),
+    "a GPU that is lost": replace(TWO_GPUS, health="idle fallen"),
+    "a GPU with 4 of 16 lanes": replace(TWO_GPUS, health="idle narrow"),
+    "a GPU with half of its power": replace(TWO_GPUS, health="power-cap idle"),
     "MIG, one rank": Machine(SLICE, 8),
     "MIG, two ranks": Machine(SLICE, 8, ranks=2),
     "a slice in CUDA_VISIBLE_DEVICES": Machine(SLICE, env={"CUDA_VISIBLE_DEVICES": "MIG-6e4a"}),
@@ -117,7 +129,8 @@ def start(machine: Machine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         nvcc.parent.mkdir(parents=True)
         nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {machine.nvcc}, V0'\n")
         nvcc.chmod(0o755)
-    for name, value in {"PATH": made["PATH"], "PYTHONPATH": made["PYTHONPATH"], **machine.env}.items():
+    health = fake_nvml_variables(build_fake_nvml(folder / "driver"), machine.health) if machine.health else {}
+    for name, value in {"PATH": made["PATH"], "PYTHONPATH": made["PYTHONPATH"], **health, **machine.env}.items():
         monkeypatch.setenv(name, value)
     nodes = folder / "sys" / "class" / "kfd" / "kfd" / "topology" / "nodes"
     for number in range(machine.amd_gpus + 1):  # node 0 is the processor

@@ -56,6 +56,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
     lines = [head(tiny()), step(1), step(2), ranks(2, 2), save(2), evaluation(2), {"type": "restart", "step": 1}]
     lines += [{"type": kind, "step": 2, "error": "e", "slower": 0.3, "ranks": [1], "state": "named"} for kind in _SAID]
+    gpu = {"type": "gpu", "step": 2, "rank": 1, "host": "h", "state": "problem", "problems": ["thermal"]}
+    lines.append(gpu | {"evidence": "is hot", "sm_clock": 750, "sm_clock_max": 1980})
     claim = {"id": "AT001", "question": "is it so?", "state": "differs", "text": "no"}
     attempt = {"number": 1, "began": 1.0, "ended": 2.0, "state": "failed", "cause": "c", "step": 2, "start_step": 0}
     finding = {"gate": "MM001", "severity": "warning", "message": "m", "fix": {"title": "t"}}

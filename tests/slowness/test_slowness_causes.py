@@ -169,3 +169,41 @@ def test_padding() -> None:
 def test_several_causes_come_the_costliest_first() -> None:
     diagnosis = diagnose_changes({}, {"optimizer": 0.3, "data": 0.4, "forward": 0.1, "backward": 0.15})
     assert [report.slowdown.name for report in diagnosis.slowdowns] == ["data", "cpu-optimizer"]
+
+
+HOT_GPU = {
+    "type": "gpu",
+    "step": 40,
+    "rank": 3,
+    "host": "worker-1",
+    "bus_id": "0000:9b:00.0",
+    "state": "problem",
+    "problems": ["thermal"],
+    "evidence": "is slowed down by heat: 93 C, SM clock 990 of 1980 MHz",
+    "sm_clock": 990,
+    "sm_clock_max": 1980,
+}
+NARROW_GPU = HOT_GPU | {"problems": ["pcie_width"], "pcie_width": 4, "pcie_width_max": 16, "evidence": "has 4 lanes"}
+
+
+def diagnose_gpus(changes: dict[str, Any], *lines: dict[str, Any]) -> SlownessReport:
+    case = replace(diagnose_changes(changes).measurements, gpu_lines=lines)
+    return diagnose_measurements(case, lambda plan, setting: predict_plan(plan, setting.sets, Path(), None))
+
+
+def test_a_throttled_gpu_is_named_with_its_host() -> None:
+    report = only(diagnose_gpus(ON_DEVICE, HOT_GPU), "gpu")
+    assert report.slowdown.share == pytest.approx(0.5)
+    assert report.slowdown.evidence == (
+        "rank 3 on worker-1, GPU 0000:9b:00.0, is slowed down by heat: 93 C, SM clock 990 of 1980 MHz (step 40): "
+        "up to 50%",
+    )
+
+
+def test_lanes_cost_what_the_plan_copies_and_errors_of_memory_cost_nothing() -> None:
+    assert (
+        diagnose_gpus(ON_DEVICE, NARROW_GPU, HOT_GPU | {"problems": ["ecc"]}, HOT_GPU | {"state": "gone"}).slowdowns
+        == ()
+    )
+    names = [report.slowdown.name for report in diagnose_gpus({}, NARROW_GPU).slowdowns]
+    assert "gpu" in names

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ipaddress import IPv4Interface
 from typing import Any
 
+from harness.hostinfo.gpu_health import GpuHealth, HostGpus
 from harness.hostinfo.host_survey import FolderFacts, HostFacts, Link, NetworkInterface, Survey
 from harness.hostinfo.torch_devices import TorchDevices
 from harness.spec.hostfile import Cluster
@@ -64,6 +65,8 @@ def _told(host: HostFacts, said: dict[str, Any]) -> HostFacts:
         said["interfaces"] = tuple(
             NetworkInterface(name, IPv4Interface(address)) for name, address in said["interfaces"]
         )
+    if "gpus" in said:
+        said["gpus"] = HostGpus(tuple(GpuHealth(**gpu) for gpu in said["gpus"]))
     if "torch" in said:
         said["torch"] = TorchDevices(**said["torch"])
     for key in ("accelerators", "skew"):

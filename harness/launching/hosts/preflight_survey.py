@@ -17,7 +17,7 @@ from typing import Any
 
 import harness
 from harness.facts.secret_names import is_secret
-from harness.hostinfo import machine, torch_probe
+from harness.hostinfo import machine, nvml_probe, torch_probe
 from harness.hostinfo.host_survey import HostFacts, Link, Survey, parse_host_facts
 from harness.launching.hosts import ssh
 from harness.launching.hosts.local_host import DEFAULT_PORT, LocalHost
@@ -37,6 +37,8 @@ _CONNECT_SECONDS = 3.0
 _MAX_ADDRESSES = 4
 _TORCH_TIME_SHARE = 0.6
 """The share of a host's time limit for torch, so that the host answers even when torch does not."""
+_NVML_TIME_SHARE = 0.7
+"""Of the same time limit, when NVML must have answered; it is asked at the same time as torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ def survey_hosts(
             limit = _TORCH_TIME_SHARE * options.timeout_seconds
             python_path = _python_path(launch, local_host)
             request["torch"] = build_torch_request(local_host.scripts, python_path, launch.env, limit)
+            request["nvml"] = nvml_probe.build_request(_NVML_TIME_SHARE * options.timeout_seconds)
         answers = ssh.run_on_hosts(
             names,
             script,
@@ -147,7 +150,8 @@ def _to_host_facts(host: Host, answer: HostResult) -> HostFacts:
     try:
         host_time, duration = float(answer.body["time"]), float(answer.body["took"])
         skew = (host_time - (answer.ended_at - duration), host_time - answer.started_at)
-        return parse_host_facts(host.name, host.slots, answer.body, seconds, skew)
+        facts = parse_host_facts(host.name, host.slots, answer.body, seconds, skew)
+        return replace(facts, devices=host.device_ids)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         message = f"its answer is not the probe's: {type(error).__name__} {error}"
         return HostFacts(host.name, host.slots, "no probe", message[:200], seconds)

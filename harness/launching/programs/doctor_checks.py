@@ -16,7 +16,13 @@ from harness.hostinfo.torch_extensions import torch_extensions_dir
 from harness.launching.ops.build_cache import find_stale_locks
 from harness.launching.process import shm
 from harness.launching.programs.doctor_rows import DoctorCheck
-from harness.launching.programs.hardware_checks import ask_torch, check_devices, check_memory, check_processor
+from harness.launching.programs.hardware_checks import (
+    ask_torch,
+    check_devices,
+    check_gpu_health,
+    check_memory,
+    check_processor,
+)
 from harness.launching.programs.software_checks import check_compilers, check_software
 from harness.patches.patch_registry import all_patches
 from harness.units import format_bytes
@@ -31,6 +37,7 @@ def run_checks() -> tuple[DoctorCheck, ...]:
         check_software(),
         check_compilers(accelerated=used, cuda=torch.cuda if torch else None),
         check_devices(devices, torch, used=used),
+        check_gpu_health() if used else (),
         check_processor(cpu_only=not used),
         check_memory(),
         _check_patches(),

@@ -16,7 +16,9 @@ from harness.hostinfo.deepspeed_accelerator import (
     find_other_devices,
     torch_may_take_others,
 )
+from harness.hostinfo.gpu_health import group_gpu_problems
 from harness.hostinfo.gpu_links import find_numa_nodes_of_gpus
+from harness.hostinfo.nvml_probe import probe_gpus
 from harness.hostinfo.torch_devices import TorchDevices, find_torch_problem
 from harness.hostinfo.torch_probe import probe_torch
 from harness.interpreter import python_command
@@ -74,6 +76,24 @@ def _check_torch(torch: TorchDevices) -> DoctorCheck:
         fix = "nvidia-smi -mig 0, as root, for whole GPUs"
         return DoctorCheck("accelerators", "torch's devices", value, "note", means, fix)
     return DoctorCheck("accelerators", "torch's devices", value)
+
+
+def check_gpu_health() -> Iterator[DoctorCheck]:
+    """The health of all GPUs by NVML, one row for each kind of problem."""
+    answer = probe_gpus()
+    if not answer.gpus:
+        fix = "pip install nvidia-ml-py" if "cannot be imported" in answer.words else ""
+        means = "a broken, throttled or badly connected GPU is not noticed before a run"
+        yield DoctorCheck("accelerators", "GPU health", f"not read: {answer.words or 'no GPU'}", "note", means, fix)
+        return
+    groups = group_gpu_problems({"": answer.gpus})
+    for group in groups:
+        means = "`harness launch` starts no rank on it" if group.is_fault else "a run would be slower"
+        yield DoctorCheck(
+            "accelerators", "GPU health", group.message, "note", "; ".join([means, *group.notes]), group.fix
+        )
+    if not groups:
+        yield DoctorCheck("accelerators", "GPU health", f"{len(answer.gpus)} read by NVML, no problem")
 
 
 def check_processor(*, cpu_only: bool) -> Iterator[DoctorCheck]:

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.facts.required_ops import CUDA_OPS, WITHOUT_NVCC
-from harness.findings import Finding, Fix
+from harness.findings import Finding, Fix, Severity
 from harness.hostinfo import machine
 from harness.hostinfo.deepspeed_accelerator import find_accelerator_problem, torch_may_take_others
+from harness.hostinfo.gpu_health import group_gpu_problems, select_gpus
 from harness.hostinfo.installed_deepspeed import installed_source_folder
+from harness.hostinfo.nvml_probe import probe_gpus
 from harness.hostinfo.torch_devices import TorchDevices, find_torch_problem, format_device_names
 from harness.hostinfo.torch_extensions import torch_extensions_dir
 from harness.hostinfo.torch_probe import probe_torch
@@ -84,6 +86,21 @@ def _check_torch_answer(torch: TorchDevices, local_host: LocalHost, num_ranks: i
         fix = Fix("plan with `cluster.gpu_memory` of the slice, or turn MIG off (`nvidia-smi -mig 0`, as root)")
         return [Finding("EN021", "warning", message, notes=(note,), fix=fix)]
     return []
+
+
+def check_gpu_health(local_host: LocalHost, num_ranks: int | None) -> Iterator[Finding]:
+    """Findings of the gates EN080 to EN085 about this machine's GPUs, for its own ranks. A child process reads NVML,
+    which takes up to some seconds.
+    """
+    if not local_host.accelerated or num_ranks is None:
+        return
+    visible = visible_devices(local_host.environ)
+    if any(not device.isdigit() for device in visible):  # another finding
+        return
+    devices = [int(device) for device in visible] or list(range(local_host.num_accelerators))
+    for group in group_gpu_problems({"": select_gpus(probe_gpus(), devices[:num_ranks])}):
+        severity: Severity = "error" if group.is_fault else "warning"
+        yield Finding(group.gate, severity, group.message, notes=group.notes, fix=Fix(group.fix))
 
 
 def check_cuda_compiler(ops: Sequence[str], environ: Mapping[str, str], local_host: LocalHost) -> Iterator[Finding]:

@@ -17,6 +17,8 @@ from harness.runtime.comm_timer import LOOP_SPAN
 from harness.runtime.distributed import Distributed
 from harness.runtime.metrics import MetricsWriter
 from harness.runtime.step_timer import StepTimes
+from harness.runtime.telemetry.gpu_reports import GpuReports
+from harness.runtime.telemetry.gpu_watch import GpuWatch, OwnGpu, find_own_gpu, pack_reading
 from harness.runtime.telemetry.memory_usage import major_page_faults, memory_usage
 from harness.runtime.telemetry.stragglers import RankSample, StragglerChange, StragglerDetector
 from harness.runtime.topology import Topology
@@ -58,10 +60,18 @@ class RankStats:
         self._pending_gather: tuple[int, int, Callable[[], list[list[float]]]] | None = None
         self._steps_since_gather = self._num_gathers = 0
         self._page_faults_before = major_page_faults()
-        self.hosts: list[str] = distributed.all_gather_object(socket.gethostname())
+        own_gpu = find_own_gpu()
+        rank_rows = distributed.all_gather_object((socket.gethostname(), tuple(own_gpu or ())))
+        self.hosts: list[str] = [host for host, _ in rank_rows]
+        gpus = [OwnGpu(*gpu) if gpu else None for _, gpu in rank_rows]
+        self._gpu_watch = GpuWatch(own_gpu) if own_gpu is not None else None
+        self._gpu_reports = GpuReports(self.hosts, gpus) if any(gpus) else None
+        self._is_gpu_failure_logged = False
         ranks_per_stage = distributed.world_size // topology.pipeline_parallel_size
         self._stages = [rank // ranks_per_stage for rank in range(distributed.world_size)]
         self._detector = StragglerDetector(self.hosts, self._stages, spec.straggler_threshold)
+        if self._gpu_reports is not None:
+            self._detector.explain_gpu = self._gpu_reports.explain_slow_rank
 
     def reset_page_faults(self) -> None:
         """Ignore the page faults up to here: of loading, a save or an evaluation."""
@@ -87,9 +97,32 @@ class RankStats:
         values = [median(column) for column in zip(*rows, strict=True)] if rows else [math.nan] * 8
         memory, faults = memory_usage(), major_page_faults()
         values += [(faults - self._page_faults_before) / self._steps_since_gather, float(memory["memory_host_bytes"])]
-        read_rows = self._distributed.gather_to_main_async([*values, float(memory.get("memory_gpu_peak_bytes", 0))])
+        values.append(float(memory.get("memory_gpu_peak_bytes", 0)))
+        if self._gpu_reports is not None:
+            values += self._read_own_gpu()
+        read_rows = self._distributed.gather_to_main_async(values)
         self._pending_gather = step, self._steps_since_gather, read_rows
         self._steps_since_gather, self._window, self._page_faults_before = 0, [], faults
+
+    def report_own_gpu(self, step: int, metrics: MetricsWriter) -> None:
+        """Report the GPU of rank 0 with a line of its own, where ranks are not compared."""
+        if self.gather_steps is None and self._gpu_watch is not None:
+            others = [pack_reading(None)] * (self._distributed.world_size - 1)
+            self._write_gpu_lines(step, [self._read_own_gpu(), *others], metrics)
+
+    def _read_own_gpu(self) -> list[float]:
+        """The last reading of this rank's GPU, packed; a rank on a CPU has none."""
+        if self._gpu_watch is None:
+            return pack_reading(None)
+        self._gpu_watch.poll()
+        if self._gpu_watch.words and not self._is_gpu_failure_logged:
+            self._is_gpu_failure_logged = True
+            self._log(f"the health of the GPU is not read in this run: {self._gpu_watch.words}")
+        return pack_reading(self._gpu_watch.reading)
+
+    def _write_gpu_lines(self, step: int, rows: Sequence[Sequence[float]], metrics: MetricsWriter) -> None:
+        for line in self._gpu_reports.update(rows, self._log) if self._gpu_reports else ():
+            metrics.write("gpu", step=step, **line)
 
     def process_pending(self, metrics: MetricsWriter) -> None:
         """Compare the ranks, if a gather has ended."""
@@ -104,7 +137,10 @@ class RankStats:
         self, step: int, steps: int, rank_rows: Sequence[Sequence[float]], metrics: MetricsWriter
     ) -> None:
         """On rank 0: write the line `ranks`, and report changes of stragglers."""
-        columns: dict[str, Sequence[float]] = dict(zip(_COLUMNS, zip(*rank_rows, strict=True), strict=True))
+        if self._gpu_reports is not None:
+            self._write_gpu_lines(step, [row[len(_COLUMNS) :] for row in rank_rows], metrics)
+        values = zip(*(row[: len(_COLUMNS)] for row in rank_rows), strict=True)
+        columns: dict[str, Sequence[float]] = dict(zip(_COLUMNS, values, strict=True))
         samples = self._to_samples(columns)
         if self._num_gathers % max(1, self._distributed.world_size // _MAX_RANKS_WRITTEN_EVERY_TIME) == 0:
             metrics.write("ranks", step=step, steps=steps, **_to_line(columns, samples))

@@ -234,6 +234,7 @@ class Telemetry:
             "skipped": row.skipped_steps,
         }
         self._ctx.metrics.write("step", **line)
+        self.rank_stats.report_own_gpu(state.step, self._ctx.metrics)
         self.trackers.report_failures(state.step)
         self._display.show_step(line)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
 from harness.units import format_seconds
 
-StragglerCause = Literal["data", "compute", "input_size", "io", "host"]
+StragglerCause = Literal["data", "compute", "input_size", "io", "host", "gpu"]
 
 WINDOW_STEPS = 20
 """Steps in the window of the detector. A straggler is slow in most samples of it, and by their median or mean."""
@@ -102,6 +102,8 @@ class StragglerDetector:
     hosts: Sequence[str]
     peer_groups: Sequence[Hashable]
     threshold: float = 0.2
+    explain_gpu: Callable[[int], str] | None = None
+    """The reason why the GPU of a rank may be slow, with the GPU as its subject; empty without one."""
     _window: deque[_WindowEntry] = field(default_factory=deque)
     _active: dict[int, Straggler] = field(default_factory=dict)
 
@@ -162,6 +164,9 @@ class StragglerDetector:
                 entries = self._slow_entries(worst_rank)
                 sample, peers = _mean_sample(entries, worst_rank), medians.excluding(worst_rank, entries)
                 cause, evidence = likely_cause(sample, peers)
+                reason = self.explain_gpu(worst_rank) if self.explain_gpu and cause == "compute" else ""
+                if reason:
+                    cause, evidence = "gpu", f"{evidence}: {reason}"
                 straggler = Straggler(tuple(group), host, is_whole_host, sample.busy, peers.busy, cause, evidence)
                 self._active.update(dict.fromkeys(group, straggler))
                 changes.append(StragglerChange(straggler, is_active=True))

@@ -13,6 +13,7 @@ from harness.slowness.causes import (
     pipeline_bubble,
     recomputation,
     small_micro_batch,
+    unhealthy_gpu,
 )
 from harness.slowness.run_measurements import RunMeasurements, Slowdown
 
@@ -26,4 +27,5 @@ DETECTORS: tuple[Callable[[RunMeasurements], Slowdown | None], ...] = (
     recomputation.detect,
     small_micro_batch.detect,
     padding.detect,
+    unhealthy_gpu.detect,
 )

@@ -17,6 +17,7 @@ _STRAGGLER_CAUSES = {
     "input_size": "longer inputs",
     "io": "swapping",
     "host": "work on the host",
+    "gpu": "its GPU",
 }
 
 
@@ -76,6 +77,7 @@ def _event_items(record: RunRecord) -> list[str]:
         f"<li>stopped after step {_escape_field(s, 'step')}: {_escape_field(s, 'reason', '')}</li>" for s in stops
     ]
     items += [_render_straggler(s) for s in record.lines_of("straggler") if s.get("state") == "named"]
+    items += [_render_gpu(s) for s in record.lines_of("gpu") if s.get("state") == "problem"]
     items += [
         f"<li>the tracker {_escape_field(s, 'tracker')} was disabled at step {_escape_field(s, 'step')}: "
         f"{_escape_field(s, 'error')}</li>"
@@ -107,6 +109,14 @@ def _render_straggler(line: Mapping[str, Any]) -> str:
     return (
         f"<li>slow: {whole}rank {escape(who)} on {_escape_field(line, 'host')}, {escape(much + likely)}, "
         f"from step {_escape_field(line, 'step')} on: {_escape_field(line, 'evidence', '')}</li>"
+    )
+
+
+def _render_gpu(line: Mapping[str, Any]) -> str:
+    name = escape(str(line.get("bus_id") or line.get("uuid") or "?"))
+    return (
+        f"<li>GPU {name} of rank {_escape_field(line, 'rank')} on {_escape_field(line, 'host')} "
+        f"{_escape_field(line, 'evidence', '')}, from step {_escape_field(line, 'step')} on</li>"
     )
 
 

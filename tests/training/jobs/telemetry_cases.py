@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop, several runs in the same ranks, with a rank that is slow in one way or another.
 
-`telemetry_cases.py JOBS.json`, where a job is {"run": DIR, "late": are lines written a step late as on a device, "slow": null or {"rank", "kind", "seconds"}}; kinds:
+`telemetry_cases.py JOBS.json`, where a job is {"run": DIR, "late": are lines written a step late as on a device, "slow": null or {"rank", "kind", "seconds"}, "driver"}; kinds:
 `data` sleeps while data is drawn, `forward` in the forward, `backward` in the backward, `optimizer` before the update, `disk`
-in each wait for NVMe. Rank 0 writes DIR/outcome.json: {"wall": seconds of each step by a clock outside, "memory": [resident
+in each wait for NVMe. "driver": the folder of a made-up NVML, by which the GPU of rank 1 is throttled, and that
+of rank 0 has few lanes and errors of its memory, or null. Rank 0 writes DIR/outcome.json: {"wall": seconds of each step by a clock outside, "memory": [resident
 bytes by the harness, at once afterwards by psutil] each time that it looked, "swapped": bytes of this rank's swap files,
 "faults": [page faults a step of each rank at each comparison], "error": text or null}.
 """
 
 import contextlib
+import ctypes
 import json
+import os
 import sys
 import time
 import traceback
@@ -23,7 +26,7 @@ import torch
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
 from harness.runtime.rank_status import RankStatusWriter
 from harness.runtime.run_config import RunDir
-from harness.runtime.telemetry import memory_usage, rank_stats
+from harness.runtime.telemetry import gpu_watch, memory_usage, rank_stats
 from harness.runtime.telemetry.run_telemetry import Telemetry
 from harness.runtime.telemetry.stragglers import StragglerDetector
 from harness.runtime.train import train
@@ -109,6 +112,23 @@ def counted_page_faults(faults: list[float]) -> Iterator[None]:
         rank_stats.major_page_faults = page_faults
 
 
+@contextlib.contextmanager
+def made_up_gpus(driver: str | None, rank: int) -> Iterator[None]:
+    """Each rank believes that it computes on a GPU, of which a made-up NVML knows."""
+    if driver is None:
+        yield
+        return
+    ctypes.CDLL(f"{driver}/libnvidia-ml.so.1")  # pynvml then finds it by its name
+    os.environ["FAKE_NVML"] = "ecc+narrow thermal"
+    find, seconds = rank_stats.find_own_gpu, gpu_watch.MIN_SECONDS_BETWEEN_READS
+    rank_stats.find_own_gpu = lambda: gpu_watch.OwnGpu(f"GPU-{rank}", f"0000:{0x1B + rank:02x}:00.0")
+    gpu_watch.MIN_SECONDS_BETWEEN_READS = 0.05
+    try:
+        yield
+    finally:
+        rank_stats.find_own_gpu, gpu_watch.MIN_SECONDS_BETWEEN_READS = find, seconds
+
+
 def main() -> None:
     ranks = init_process_group()
     for job in json.loads(Path(sys.argv[-1]).read_text()):
@@ -159,7 +179,7 @@ def _train(ranks: Distributed, job: dict[str, Any]) -> dict[str, Any]:
     error = None
     faults: list[float] = []
     try:
-        with counted_page_faults(faults):
+        with counted_page_faults(faults), made_up_gpus(job["driver"], ranks.rank):
             train(built)
     except Exception:
         error = traceback.format_exc()

@@ -18,6 +18,10 @@ import pytest
 
 from harness.facts.metrics_schema import SCHEMA_VERSION, validate_line
 from harness.launching.setup.debug_env import with_flops_profiler_output
+from harness.run_records.run_record import read_run_record
+from harness.slowness import diagnose_slowness
+from harness.views.report.problems_section import render_problems
+from tests.support.fake_nvml import build_fake_nvml
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.parity_cases import WIDE, write_run
 from tests.support.training.runtime_helpers import TINY, metric_lines
@@ -36,6 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
     "optimizer": {"stage": 0, "slow": {"rank": 1, "kind": "optimizer", "seconds": SLOW}},
     "lengths": {"stage": 1, "long": 1},
     "disk": {"stage": 3, "nvme": True, "slow": {"rank": 1, "kind": "disk", "seconds": SLOW / 2}},
+    "gpu": {"stage": 1, "slow": {"rank": 1, "kind": "backward", "seconds": SLOW}},
 }
 
 
@@ -55,6 +60,7 @@ def runs(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> dict[
                 "slow": case.get("slow"),
                 "late": case.get("late", False),
                 "swap": str(folder / "swap"),
+                "driver": str(build_fake_nvml(folder / "driver")) if name == "gpu" else None,
             }
         )
     (folder / "jobs.json").write_text(json.dumps(jobs))
@@ -111,6 +117,8 @@ def spec(name: str, case: dict[str, Any], data: Path, folder: Path) -> dict[str,
             "flops_profiler": name == "late",
         },
         "checkpoint": {"save_steps": 10 if name in ("even", "late") else None, "save_at_end": False},
+        # A rank that waits in the all-reduces of the gradient witness, at steps 1 to 3, counts as busy.
+        "launch": {"engine_checks": "off" if name == "optimizer" else "stop"},
     }
 
 
@@ -252,6 +260,7 @@ SLOWEST = {
     "optimizer": (1, "compute"),
     "lengths": (1, "input_size"),
     "disk": (1, "io"),
+    "gpu": (1, "gpu"),
 }
 
 
@@ -271,6 +280,25 @@ def test_a_slow_rank_is_named_with_its_cause(name: str, runs: dict[str, Path]) -
     if slow and name != "disk":
         calls = 1 if name == "optimizer" else ACCUMULATION
         assert stragglers[0]["seconds"] == pytest.approx(slow["seconds"] * calls, rel=0.6)
+
+
+def test_sick_gpus_are_named_in_the_run_and_in_its_report(runs: dict[str, Path]) -> None:
+    heat = "is slowed down by heat: 93 C, SM clock 750 of 1980 MHz"
+    errors = "has 2 uncorrected ECC errors since its driver was loaded; has 4 lanes of PCIe, 16 are possible"
+    lines = sorted(metric_lines(runs["gpu"], "gpu"), key=lambda line: line["rank"])  # a reading ends when it may
+    assert [(line["rank"], line["bus_id"], line["problems"], line["evidence"]) for line in lines] == [
+        (0, "0000:1b:00.0", ["ecc", "pcie_width"], errors),
+        (1, "0000:1c:00.0", ["thermal"], heat),
+    ]
+    straggler = next(line for line in metric_lines(runs["gpu"], "straggler") if line["state"] == "named")
+    assert straggler["evidence"].endswith(f" times the work: GPU 0000:1c:00.0 {heat}")
+    record = read_run_record(runs["gpu"])
+    assert "gpu" in [report.slowdown.name for report in diagnose_slowness(record).slowdowns]
+    page = render_problems(record)
+    assert f"GPU 0000:1b:00.0 of rank 0 on {lines[0]['host']} {errors}" in page
+    assert f"GPU 0000:1c:00.0 of rank 1 on {lines[0]['host']} {heat}" in page
+    assert "likely by its GPU" in page
+    assert all(not metric_lines(runs[name], "gpu") for name in CASES if name != "gpu")
 
 
 def test_waiting_for_a_slow_rank_counts_as_communication(runs: dict[str, Path]) -> None:

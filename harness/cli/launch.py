@@ -8,10 +8,11 @@ import sys
 
 import typer
 
+from harness.cli import kubernetes_options, no_ssh_options
 from harness.cli import launch_options as options
-from harness.cli import no_ssh_options
 from harness.cli.console import ConsoleLog, exit_rejected, exit_with, log_to_stderr
-from harness.cli.launch_output import print_dry_run, print_result, submit_and_print
+from harness.cli.launch_output import print_dry_run, print_jobset, print_result, submit_and_print
+from harness.cli.no_ssh_options import parse_no_ssh
 from harness.cli.options import (
     AllowCodeOption,
     ExcludeOption,
@@ -26,6 +27,7 @@ from harness.cli.options import (
     SpecArgument,
 )
 from harness.cli.output_format import OutputFormat
+from harness.launching.setup.jobset_request import JobSetRequest
 from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, SlurmSubmission
 from harness.launching.setup.prepare import prepare
 from harness.launching.setup.slurm import SlurmJob, is_outside_job
@@ -53,6 +55,14 @@ def launch(
     run_id: no_ssh_options.RunIdOption = None,
     node_rank: no_ssh_options.NodeRankOption = None,
     master_addr: no_ssh_options.MasterAddrOption = None,
+    kubernetes: kubernetes_options.KubernetesOption = False,
+    image: kubernetes_options.ImageOption = None,
+    namespace: kubernetes_options.NamespaceOption = None,
+    pvc: kubernetes_options.PvcOption = None,
+    workdir: kubernetes_options.WorkdirOption = None,
+    env_from: kubernetes_options.EnvFromOption = None,
+    nvme_class: kubernetes_options.NvmeClassOption = None,
+    output: kubernetes_options.OutputOption = None,
     dry_run: options.DryRunOption = False,
     resume: options.ResumeOption = "never",
     allow_change: options.AllowChangeOption = None,
@@ -85,6 +95,19 @@ def launch(
     submits = slurm and is_outside_job(os.environ)
     if sbatch and not submits:
         raise typer.BadParameter("needs `--slurm` outside a Slurm job", param_hint="--sbatch")
+    pods = kubernetes_options.parse_kubernetes(
+        kubernetes=kubernetes,
+        name=run_id,
+        image=image,
+        namespace=namespace,
+        pvc=pvc,
+        workdir=workdir,
+        env_from=env_from,
+        nvme_class=nvme_class,
+        output=output,
+        conflicts={"--slurm": slurm, "--no-ssh": no_ssh, "--resume RUN": resume not in ("never", "auto")},
+    )
+    job_id = None if kubernetes else run_id
     request = LaunchRequest(
         spec=spec,
         overrides=tuple(changes),
@@ -95,11 +118,13 @@ def launch(
         allow_local_code=allow_local_code,
         per_node=None
         if submits
-        else no_ssh_options.parse_no_ssh(no_ssh=no_ssh, run_id=run_id, node_rank=node_rank, master_addr=master_addr),
+        else parse_no_ssh(no_ssh=no_ssh, run_id=job_id, node_rank=node_rank, master_addr=master_addr),
         survey=not (dry_run or no_preflight),
         dry_run=dry_run,
         submission=SlurmSubmission(tuple(sys.argv[1:]), tuple(sbatch or ())) if submits else None,
     )
+    if pods is not None:
+        exit_with(print_jobset(JobSetRequest(request, pods, tuple(sys.argv[1:])), output))
     setup = prepare(request, ConsoleLog())
     if isinstance(setup, LaunchRejected):
         exit_rejected(setup)

@@ -7,13 +7,15 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from harness.cli.console import exit_rejected, log_to_stderr
+from harness.cli.console import ConsoleLog, exit_rejected, log_to_stderr, write_output
 from harness.cli.output_format import OutputFormat
 from harness.diagnosis.run_diagnosis import diagnose_failure
-from harness.errors import UserError
+from harness.errors import ExitCode, UserError
 from harness.hostinfo.torch_extensions import torch_extensions_dir
 from harness.launching.ops.build_cache import ops_are_built
+from harness.launching.setup.jobset_request import JobSetRequest, prepare_jobset
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.setup.launch_request import NOTHING_WRITTEN, LaunchRejected
 from harness.launching.setup.slurm import NOT_SUBMITTED, SlurmJob, submit_job
@@ -23,6 +25,7 @@ from harness.run_records.run_record import read_run_record
 from harness.spec.sections.zero_spec import ZeroSpec
 from harness.views import launch as view
 from harness.views import log_diagnosis
+from harness.views.jobset import render_jobset
 from harness.views.report import write_report_or_note
 from harness.views.slurm import render_submitted
 from harness.views.style import style_for
@@ -35,6 +38,18 @@ def submit_and_print(job: SlurmJob) -> None:
     except UserError as error:
         exit_rejected(LaunchRejected(error.findings, None, error.code, NOT_SUBMITTED))
     print(render_submitted(job, number))
+
+
+def print_jobset(request: JobSetRequest, output: str | None) -> ExitCode:
+    """Print the JobSet of a launch, or write it to the file `output`."""
+    manifest = prepare_jobset(request, ConsoleLog())
+    if isinstance(manifest, LaunchRejected):
+        exit_rejected(manifest)
+    text = render_jobset(manifest)
+    if output is not None:
+        return write_output(Path(output), text)
+    print(text, end="")
+    return ExitCode.OK
 
 
 def print_dry_run(plan: LaunchPlan, zero: ZeroSpec, environ: Mapping[str, str], format: OutputFormat) -> None:

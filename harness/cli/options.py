@@ -40,7 +40,10 @@ VersionOption = Annotated[
 HostsOption = Annotated[
     str | None,
     typer.Option(
-        "--hosts", metavar="A:N,B:N", help="Hosts and slots, instead of a hostfile.", rich_help_panel=HOSTS_PANEL
+        "--hosts",
+        metavar="A:N,B:N",
+        help="Hosts and slots, instead of a hostfile; `n[0-7]:N` is eight hosts.",
+        rich_help_panel=HOSTS_PANEL,
     ),
 ]
 AllowCodeOption = Annotated[

@@ -157,6 +157,19 @@ port worked before, but the ranks did not connect to each other, or a sum was wr
 ## HO028 not-submitted
 `harness launch --slurm` outside a job writes a batch script and hands it to `sbatch`, which is missing or refused it.
 
+## HO090 no-name-in-kubernetes
+`harness launch --kubernetes`: a name that Kubernetes refuses.
+
+The name of the JobSet (`--run-id`, by default the name of the run) is part of the DNS names of its pods, of which the
+longest, NAME-worker-0-LAST-abcde, has at most 63 characters: lower-case letters, digits and `-`, a letter first.
+Namespaces, claims, Secrets and StorageClasses have names of the same characters.
+
+## HO091 number-of-pods-not-known
+`harness launch --kubernetes` does not know how many pods there are, or how many GPUs each has.
+
+They come from the hosts (hostfile, `--hosts`), else from `--num-nodes` and `--num-gpus`, else from `cluster.num_nodes`
+and `cluster.gpus_per_node`. The pods of a JobSet are alike, so that all hosts have the same number of slots.
+
 ## HO005 ranks-given-twice
 The hostfile and another setting give different numbers of ranks.
 

@@ -131,6 +131,25 @@ DeepSpeed's own allocator takes each pinned buffer by `mlock`, and aborts the pr
 `mlock failed to allocate N bytes`, then a failed assertion of `deepspeed_pin_tensor.cpp`, with no Python error. torch's
 allocator pins through the driver, which the limit does not touch.
 
+## EN090 no-image-for-pods
+`harness launch --kubernetes` has no image for the pods.
+
+It must have the harness with its `train` extra, CUDA's compiler where the run compiles ops, and `harness` on PATH. The
+spec, the data and the model are read in the pod, under the same paths: they are in the image or on a volume (`--pvc`).
+
+## EN091 no-shared-run-directory
+`harness launch --kubernetes`: the run directory lies on no volume that all pods share.
+
+Pods meet in the run directory: the first makes it, the others wait for it, and each rank writes its status and its part
+of a checkpoint there. A restart resumes from it on whatever nodes the pods get. Give a claim that many nodes can mount
+(`ReadWriteMany`) by `--pvc CLAIM:PATH`, and `launch.output_dir` at PATH or below.
+
+## EN092 size-of-nvme-volume
+`harness launch --kubernetes --nvme-class` asks for a volume for NVMe offload, and its size is not known.
+
+The size is that of the plan, which needs a model that it knows. Without `--nvme-class` the pods use the node's own
+folder, `nvme_path`, which needs no size.
+
 ## EN101 run-directory-unreadable
 A rank cannot read `spec.resolved.json` or `ds_config.json`, or they were edited after the launch.
 

@@ -17,6 +17,7 @@ from harness.spec.hostfile import Cluster, Host, parse_hostfile, printable_excer
 from harness.spec.suggestions import nearest_name
 
 _SLURM_PART = re.compile(r"(?P<prefix>[^\[\],]*)(?:\[(?P<ranges>[^\[\]]*)\](?P<suffix>[^\[\],]*))?(?:,|$)")
+_RANGE = re.compile(r"\[[0-9]+[-,][0-9]")
 _MAX_HOSTS = 100_000
 
 
@@ -133,9 +134,13 @@ def _with_devices(host: Host, devices: Sequence[int]) -> Host:
 
 
 def parse_hosts(text: str) -> tuple[Cluster | None, list[Finding]]:
-    """`a:8,b:8` or `a,b` (one slot each), as MPI writes hosts on a command line."""
+    """`a:8,b:8` or `a,b` (one slot each), as MPI writes hosts on a command line; `n[0-15].net:8` is sixteen hosts."""
     lines = []
-    for part in text.split(","):
+    try:
+        parts = expand_nodelist(text) if _RANGE.search(text) else text.split(",")
+    except ValueError as error:
+        return None, [Finding("HO025", "error", f"`--hosts`: {error}", fix=Fix("write ranges as `NAME[0-7]:SLOTS`"))]
+    for part in parts:
         name, colon, slots = part.rpartition(":")
         name, slots = (name, slots) if colon and not name.endswith(":") and "]" not in slots else (part, "1")
         if not name or re.search(r"[\s#]", part):

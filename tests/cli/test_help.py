@@ -43,7 +43,7 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
 @pytest.mark.parametrize(
     ("command", "headings"),
     [
-        ("launch", ["Hosts", "Hosts without ssh", "Resume and restart", "Output"]),
+        ("launch", ["Hosts", "Hosts without ssh", "Kubernetes", "Resume and restart", "Output"]),
         ("plan", ["Without a spec", "Search", "Simulation", "Any degrees, as arithmetic"]),
         ("validate-config", []),
     ],

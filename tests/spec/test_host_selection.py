@@ -69,7 +69,16 @@ def test_hosts_on_the_command_line():
         ("b", 4),
         ("10.0.0.1", 1),
     ]
+    assert [(h.name, h.slots) for h in parse_hosts("n[0-1,4].net:8,b")[0].hosts] == [
+        ("n0.net", 8),
+        ("n1.net", 8),
+        ("n4.net", 8),
+        ("b", 1),
+    ]
     for text in (
+        "n[0-1",
+        "n[3-1]:8",
+        "n[0-999999]:8",
         "",
         "a:8,",
         "a:x",

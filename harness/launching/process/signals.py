@@ -9,6 +9,9 @@ from typing import Any
 
 from harness.verdicts import describe_signal
 
+MAX_STOP_GRACE_SECONDS = 120.0
+"""The longest that a stop waits for the ranks to finish their step and save, where the spec sets no time."""
+
 
 class SignalInterrupt(Exception):
     """Raised when a signal interrupts a stage; `signum` is its number."""

@@ -57,6 +57,8 @@ def check_launch(
         findings += core_binding.suggest_core_binding(run.spec.zero, run.spec.launch, local_ranks)
     if not {f.gate for f in findings} & {"EN003", "EN004", "EN005"}:
         findings += device_checks.check_torch_devices(run.spec.launch.env, local_host, local_ranks)
+        health = device_checks.check_gpu_health(local_host, local_ranks)
+        findings += [finding for finding in health if finding.gate not in run.spec.ignore]
     if node_rank is not None:
         findings += _check_no_ssh(run)
     elif not is_local(run, local_host):

@@ -80,7 +80,7 @@ def job_command(arguments: Sequence[str], env: Mapping[str, str]) -> list[str]:
             message = f"`--set` of `launch.env.{name[:60]}` would write a secret into the job's script"
             fix = Fix(f"`export {name[:60]}=...` in this shell instead: sbatch gives the job your environment")
             raise UserError([Finding("SE003", "error", message, fix=fix)], ExitCode.PREFLIGHT)
-    return [*_harness_argv(), *_drop_options(arguments, {"--sbatch", "--resume"})]
+    return [*_harness_argv(), *drop_options(arguments, {"--sbatch", "--resume"}, {"--dry-run"})]
 
 
 def _harness_argv() -> list[str]:
@@ -89,8 +89,8 @@ def _harness_argv() -> list[str]:
     return python_command(*words) if machine.package_version(DISTRIBUTION) else [sys.executable, *words]
 
 
-def _drop_options(arguments: Sequence[str], options: set[str]) -> list[str]:
-    """A command line without these options and their values, and without `--dry-run`."""
+def drop_options(arguments: Sequence[str], options: set[str], flags: set[str]) -> list[str]:
+    """A command line without these options and their values, and without these flags."""
     rest: list[str] = []
     skip = False
     for word in arguments:
@@ -99,7 +99,7 @@ def _drop_options(arguments: Sequence[str], options: set[str]) -> list[str]:
             skip = False
         elif name in options:
             skip = not equals
-        elif word != "--dry-run":
+        elif word not in flags:
             rest.append(word)
     return rest
 

@@ -10,13 +10,12 @@ import time
 from collections.abc import Collection, Mapping
 
 from harness.launching.process.processes import Process, kill_all, send_signal
-from harness.launching.process.signals import signal_name
+from harness.launching.process.signals import MAX_STOP_GRACE_SECONDS, signal_name
 from harness.launching.supervise.monitor import LAUNCHER_EXIT_SECONDS, TICK_SECONDS, RankMonitor
 from harness.launching.supervise.run_verdict import RankExit, signal_of_exit_code
 from harness.spec.sections.launch_spec import LaunchSpec
 
 _STEPS_OF_GRACE = 3
-_MAX_MEASURED_GRACE_SECONDS = 120.0
 _PKILL_SECONDS = 5.0
 """The limit for DeepSpeed's own handler to send `pkill` to the other hosts."""
 
@@ -28,7 +27,7 @@ def grace_seconds(launch: LaunchSpec, step_seconds: Collection[float], save_seco
     if "stop_grace_seconds" in launch.model_fields_set:
         return launch.stop_grace_seconds
     measured = _STEPS_OF_GRACE * max(step_seconds, default=0.0) + save_seconds
-    return max(launch.stop_grace_seconds, min(measured, _MAX_MEASURED_GRACE_SECONDS))
+    return max(launch.stop_grace_seconds, min(measured, MAX_STOP_GRACE_SECONDS))
 
 
 class RankTermination:

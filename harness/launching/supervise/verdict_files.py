@@ -26,8 +26,8 @@ def save_verdict(plan: LaunchPlan, verdict: Verdict, context: LaunchContext) -> 
 
 
 def verdict_from_log(plan: LaunchPlan, verdict: Verdict) -> Verdict:
-    """Where the rank of the verdict only lost another one, whose process wrote no status: the rank and the error that
-    the log names, so that all that reads the verdict names them too.
+    """The verdict with the rank and the error that the log names, where the rank of the verdict only lost another one
+    whose process wrote no status.
     """
     if not verdict.crashed or not is_lost_peer_error(verdict.reason):
         return verdict
@@ -38,8 +38,8 @@ def verdict_from_log(plan: LaunchPlan, verdict: Verdict) -> Verdict:
 
 
 def verdict_of_other_hosts(plan: LaunchPlan, verdict: Verdict, seconds: float) -> Verdict:
-    """Where each host starts its own ranks, a rank of this host that lost a peer cannot say how that peer ended. The
-    supervisor of the peer's host writes it within `seconds`; else the verdict stays.
+    """The verdict that the supervisor of another host writes within `seconds`, where each host starts its own ranks and
+    a rank of this host lost a peer there; else the verdict that is given.
     """
     if plan.node_rank is None or not plan.is_leader or not verdict.crashed or not is_lost_peer_error(verdict.reason):
         return verdict

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`harness launch --kubernetes` and the options that it needs, for typer, and their parser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.launching.setup.jobset import JobSetOptions, SharedVolume
+
+_KUBERNETES = "Kubernetes"
+_Text = str | None
+_Texts = list[str] | None
+KubernetesOption = Annotated[
+    bool,
+    typer.Option(
+        "--kubernetes",
+        help="Print a JobSet that runs the launch, one pod for each host; nothing is applied to a cluster. `--run-id` "
+        "names the JobSet.",
+        rich_help_panel=_KUBERNETES,
+    ),
+]
+ImageOption = Annotated[
+    _Text, typer.Option(metavar="IMAGE", help="Image of the pods, with the harness.", rich_help_panel=_KUBERNETES)
+]
+NamespaceOption = Annotated[
+    _Text, typer.Option(metavar="NS", help="Namespace of the JobSet.", rich_help_panel=_KUBERNETES)
+]
+PvcOption = Annotated[
+    _Texts,
+    typer.Option(
+        metavar="CLAIM:PATH",
+        help="Mount a PersistentVolumeClaim in all pods. One must hold `launch.output_dir`. Repeatable.",
+        rich_help_panel=_KUBERNETES,
+    ),
+]
+WorkdirOption = Annotated[
+    _Text,
+    typer.Option(
+        metavar="FOLDER",
+        help="Current folder in the pods, where SPEC and relative paths start. Default: that of this shell.",
+        rich_help_panel=_KUBERNETES,
+    ),
+]
+EnvFromOption = Annotated[
+    _Texts,
+    typer.Option(
+        metavar="SECRET",
+        help="A Secret of the cluster whose keys are variables of the pods. Repeatable.",
+        rich_help_panel=_KUBERNETES,
+    ),
+]
+NvmeClassOption = Annotated[
+    _Text,
+    typer.Option(
+        metavar="CLASS",
+        help="StorageClass of an ephemeral volume to offload to. Default: the node's folder `nvme_path`.",
+        rich_help_panel=_KUBERNETES,
+    ),
+]
+OutputOption = Annotated[
+    _Text,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="File of the JobSet. Default: stdout.", rich_help_panel=_KUBERNETES
+    ),
+]
+
+
+def parse_kubernetes(
+    *,
+    kubernetes: bool,
+    name: str | None,
+    image: str | None,
+    namespace: str | None,
+    pvc: list[str] | None,
+    workdir: str | None,
+    env_from: list[str] | None,
+    nvme_class: str | None,
+    output: str | None,
+    conflicts: Mapping[str, bool],
+) -> JobSetOptions | None:
+    """The options of the pods; None without `--kubernetes`. Raises BadParameter for one that needs it, for one of
+    `conflicts` with it, and for a value that is no `CLAIM:PATH` or no absolute folder.
+    """
+    own = {"--image": image, "--namespace": namespace, "--pvc": pvc, "--workdir": workdir}
+    own |= {"--env-from": env_from, "--nvme-class": nvme_class, "--output": output}
+    odd = next((option for option, value in (conflicts if kubernetes else own).items() if value), None)
+    if odd is not None:
+        message = "cannot be used with `--kubernetes`" if kubernetes else "needs `--kubernetes`"
+        raise typer.BadParameter(message, param_hint=odd)
+    if not kubernetes:
+        return None
+    volumes = []
+    for text in pvc or ():
+        claim, _, path = text.partition(":")
+        if not claim or not path.startswith("/") or ":" in path:
+            raise typer.BadParameter(f"`{text}` is not `CLAIM:PATH` with an absolute path", param_hint="--pvc")
+        volumes.append(SharedVolume(claim, str(Path(path))))
+    if workdir is not None and not workdir.startswith("/"):
+        raise typer.BadParameter(f"`{workdir}` is not an absolute folder", param_hint="--workdir")
+    folder = Path(workdir) if workdir is not None else None
+    return JobSetOptions(image, namespace, name, tuple(volumes), folder, tuple(env_from or ()), nvme_class)

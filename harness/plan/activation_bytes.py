@@ -25,8 +25,9 @@ class MicroBatchShape:
     """A micro-batch on one rank: its tokens, in sequences of `seq_length`; `element_bytes` an activation element.
 
     `tensor_parallel_size`: ranks that divide attention and MLP; norms and the inputs of linears are whole on each.
-    `mlp_tile`: tokens of an MLP at once, in tiles; 0 for all. `mask_length`: where attention has
-    a mask, of packed or of padded rows on a GPU, the positions that a token of this rank has in it, 0 without one.
+    `mlp_tile`: tokens of an MLP or a norm at once, in tiles; 0 for all. `splits_rows`: Ulysses gives each rank a part
+    of every row, and whole rows of a part of the heads to the kernel. `mask_length`: where attention has a mask, of
+    packed or of padded rows on a GPU, the positions that a token of this rank has in it, 0 without one.
     """
 
     tokens: int
@@ -36,6 +37,7 @@ class MicroBatchShape:
     tensor_parallel_size: int = 1
     mask_length: int = 0
     mlp_tile: int = 0
+    splits_rows: bool = False
 
     @property
     def mlp_tokens(self) -> int:
@@ -59,7 +61,8 @@ def layer_bytes(
         return 0
     whole, divided = _FAMILIES.get(model.family, _llama_bytes)(model, micro_batch, layer)
     if training is not None:
-        changes = saved_bytes_change(model, layer, training, micro_batch.element_bytes, micro_batch.attention)
+        tiles, width = bool(micro_batch.mlp_tile), micro_batch.element_bytes
+        changes = saved_bytes_change(model, layer, training, width, micro_batch.attention, tiles_norms=tiles)
         whole, divided = whole + changes[0], divided + changes[1]
     return round(micro_batch.tokens * (whole + divided / micro_batch.tensor_parallel_size))
 
@@ -87,13 +90,18 @@ def layer_bytes_in_order(
 
 def _llama_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameters) -> _BytesPerToken:
     """Llama, Mistral, Qwen, Phi-3 and their mixture-of-experts models: two RMS norms, attention, gated MLP."""
-    norms = 2 * ((4 + micro_batch.element_bytes) * model.hidden + 4) + 2 * micro_batch.element_bytes * model.hidden
+    each = (4 + micro_batch.element_bytes) * model.hidden + 4
+    if micro_batch.mlp_tile:
+        each = micro_batch.element_bytes * model.hidden
+    norms = 2 * each + 2 * micro_batch.element_bytes * model.hidden
     heads = (
         (model.heads + model.kv_heads) * ((4 + micro_batch.element_bytes) * model.head_dim + 4)
         if model.family in ("qwen3", "qwen3_moe")
         else 0
     )
     attention = _latent_attention_bytes(model, micro_batch) if model.latent else _attention_bytes(model, micro_batch)
+    if micro_batch.splits_rows:  # the output as the kernel keeps it, and as the last projection does
+        attention += micro_batch.element_bytes * model.heads * model.head_dim
     return norms, heads + attention + _mlp_bytes(model, micro_batch, layer)
 
 
@@ -116,18 +124,17 @@ def _mlp_width(model: ModelFacts, layer: Parameters) -> int:
 
 def mlp_tile_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
     """Bytes that one tile of the widest gated MLP saves while it is computed again; and for all tokens the gradients
-    of the tiles' inputs, of which half was counted beyond the rest on the CPU.
+    of the tiles' inputs, then put together (counted on the simulated device).
     """
     width = max((_mlp_width(model, layer) for layer in model.layers), default=model.intermediate)
     tile = 4 * micro_batch.element_bytes * width * micro_batch.mlp_tokens / micro_batch.tensor_parallel_size
-    return round(tile) + micro_batch.element_bytes * model.hidden * micro_batch.tokens
+    return round(tile) + 2 * micro_batch.element_bytes * model.hidden * micro_batch.tokens
 
 
 def _gemma_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameters) -> _BytesPerToken:
     """Norms that keep two fp32 tensors each: two in the first Gemma, four later; Gemma-3 norms queries and keys."""
-    norms = (2 if model.family == "gemma" else 4) * (
-        8 * model.hidden + 4
-    ) + 2 * micro_batch.element_bytes * model.hidden
+    each = micro_batch.element_bytes * model.hidden if micro_batch.mlp_tile else 8 * model.hidden + 4
+    norms = (2 if model.family == "gemma" else 4) * each + 2 * micro_batch.element_bytes * model.hidden
     heads = (model.heads + model.kv_heads) * (8 * model.head_dim + 4) if model.family.startswith("gemma3") else 0
     return norms, heads + _attention_bytes(model, micro_batch) + _mlp_bytes(model, micro_batch, layer)
 
@@ -263,6 +270,8 @@ def head_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
     norm = (
         8 * model.hidden + 4 if model.family.startswith("gemma") else (4 + micro_batch.element_bytes) * model.hidden + 4
     )
+    if micro_batch.mlp_tile:
+        norm = micro_batch.element_bytes * model.hidden
     soft_cap = micro_batch.element_bytes * model.vocab if model.family == "gemma2" else 0
     return micro_batch.tokens * (norm + micro_batch.element_bytes * model.hidden + 4 * model.vocab + 8 + soft_cap)
 
@@ -277,6 +286,20 @@ def backward_logits_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> in
 def forward_logits_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
     """The same at the end of the forward pass: logits, their fp32 copy where they are 16-bit, and the log-softmax."""
     return (8 + (2 if micro_batch.element_bytes == 2 else 0)) * model.vocab * micro_batch.tokens
+
+
+def forward_layer_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
+    """What a recomputed layer of the Llama kind holds at most in its forward pass, beyond the inputs that wait: its own
+    input and the normed one, with three tensors as wide as the MLP, or with Ulysses queries, keys, values and outputs
+    before and after they change ranks (counted on the simulated device). 0 for other families and experts.
+    """
+    if model.family in _FAMILIES or model.experts or model.latent:
+        return 0
+    width, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    attention = 5 * width + 3 * keys if micro_batch.splits_rows else 0
+    mlp = 3 * model.intermediate * micro_batch.mlp_tokens
+    inside = max(attention * micro_batch.tokens, mlp) / micro_batch.tensor_parallel_size
+    return round(micro_batch.element_bytes * (2 * model.hidden * micro_batch.tokens + inside))
 
 
 def checkpointed_input_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:

@@ -9,6 +9,7 @@ from harness.plan.activation_bytes import (
     all_layer_bytes,
     backward_logits_bytes,
     checkpointed_input_bytes,
+    forward_layer_bytes,
     forward_logits_bytes,
     head_bytes,
     kept_attention_bytes,
@@ -27,7 +28,7 @@ _SOURCE = "transformers modules, saved tensors"
 _LOSS_SOURCE = "transformers loss/loss_utils.py, logits in fp32"
 _INPUTS_ON_DEVICE = 3
 """Of the layers whose inputs wait in host memory: the newest, and two that are still copied
-(`_ActivationOffloadEngine`).
+(`_ActivationOffloadEngine`), whose place in host memory is taken already.
 """
 
 
@@ -41,12 +42,13 @@ def activation_items(model: ModelFacts, settings: PlanSettings) -> list[MemoryIt
             *_mask_items(settings),
             *_peak_items(model, settings, micro_batch, head=True, training=training),
         ]
+    masks = _mask_items(settings)  # each stage makes its own
     first = [
         *_layer_items(model, settings, micro_batch, min(settings.pipeline_parallel_size, settings.accumulation)),
         *_peak_items(model, settings, micro_batch, head=False),
     ]
     last = [*_layer_items(model, settings, micro_batch, 1), *_peak_items(model, settings, micro_batch, head=True)]
-    return max(first, last, key=_backward_bytes)
+    return [*masks, *max(first, last, key=_backward_bytes)]
 
 
 def _backward_bytes(items: list[MemoryItem]) -> int:
@@ -71,6 +73,7 @@ def _micro_batch_shape(model: ModelFacts, settings: PlanSettings) -> MicroBatchS
         # With Ulysses a rank attends over whole rows.
         settings.seq_length * settings.sequence_parallel_size if _has_masks(settings) else 0,
         settings.mlp_tile_size if tiles_mlp(settings) else 0,
+        settings.sequence_parallel_size > 1,
     )
 
 
@@ -143,8 +146,8 @@ def _kept_layers(
 def _checkpointed_items(
     model: ModelFacts, settings: PlanSettings, micro_batch: MicroBatchShape, num_inputs: int, note: str
 ) -> list[MemoryItem]:
-    """Inputs of layers that are computed again. Those that wait in host memory are in page-locked blocks of their own,
-    but for the last ones, which stay on the device (`keep_last_count`, `max_fwd_stash_count`); parts of them all go.
+    """Inputs of layers that are computed again. Those that wait in host memory are in page-locked blocks of their own;
+    the last ones are on the device, too (`keep_last_count`, `max_fwd_stash_count`).
     """
     share = settings.tensor_parallel_size if settings.partition_activations else 1
     size = checkpointed_input_bytes(model, micro_batch) // share
@@ -160,7 +163,7 @@ def _checkpointed_items(
         return [item("gpu", num_inputs, _SOURCE)]
     on_device = 0 if settings.partition_activations else min(_INPUTS_ON_DEVICE, num_inputs)
     return [
-        item("host", num_inputs - on_device, "runtime/activation_checkpointing/checkpointing.py cpu_checkpointing"),
+        item("host", num_inputs, "runtime/activation_checkpointing/checkpointing.py cpu_checkpointing"),
         item("gpu", on_device, "runtime/activation_checkpointing/offload_activations.py"),
     ]
 
@@ -230,7 +233,13 @@ def _peak_items(
     elif micro_batch.mlp_tile:
         what = "a tile of an MLP while it is recomputed"
     recompute = MemoryItem("gpu", "recompute", what, recompute_bytes, formula, _SOURCE, BACKWARD)
-    return [*items, at_moments(recompute, "backward layer")]
+    items.append(at_moments(recompute, "backward layer"))
+    if settings.checkpointing and settings.pipeline_parallel_size == 1:
+        size = forward_layer_bytes(model, micro_batch)
+        formula = _bytes_formula(size, micro_batch)
+        computed = MemoryItem("gpu", "recompute", "one layer while it is computed", size, formula, _SOURCE, FORWARD)
+        items.append(at_moments(computed, "forward layer"))
+    return items
 
 
 def _freed_before_recomputation(
@@ -249,7 +258,8 @@ def _head_items(
     saved_bytes = head_bytes(model, micro_batch) - 4 * model.vocab * micro_batch.tokens
     has_gradient = training is None or training.trains_head(model)
     if training is not None:
-        saved_bytes -= micro_batch.tokens * frozen_head_bytes(model, training, micro_batch.element_bytes)
+        width, tiles = micro_batch.element_bytes, bool(micro_batch.mlp_tile)
+        saved_bytes -= micro_batch.tokens * frozen_head_bytes(model, training, width, tiles_norms=tiles)
     chunk = settings.loss_chunk_size
     if not chunk or settings.pipeline_parallel_size > 1:
         full = (_full_logits_item(model, micro_batch, saved_bytes, phases) for phases in (BACKWARD, FORWARD))

@@ -54,7 +54,7 @@ ITEM_GROUPS: Mapping[str, tuple[str, ...]] = {
     "masters": ("master",),
     "optimizer states": ("states", "first_states", "unused_states", "momentum"),
     "activations": ("activations", "logits", "recompute"),
-    "buffers and temporaries": ("bucket", "temporary", "swap", "save", "resume", "rounding", "unreleased"),
+    "buffers and temporaries": ("bucket", "temporary", "swap", "save", "staged", "resume", "rounding", "unreleased"),
     "assumed": ("context", "nccl", "slack", "held", "process", "heap", "export"),
 }
 """Kinds of items in a few groups, for pictures."""
@@ -200,8 +200,8 @@ def estimate_memory(
         *activation_items(model, settings),
         *transient_items(settings, partitions, None if device is None or pooled else device.memory),
     ]
-    # On the CPU accelerator nothing is page-locked, and torch keeps no cache of it.
-    candidates = [item for item in candidates if item.bytes and not (pooled and item.kind == "cache")]
+    # On the CPU accelerator nothing is page-locked: torch keeps no cache of it, and a save needs no blocks of it.
+    candidates = [item for item in candidates if item.bytes and not (pooled and item.kind in ("cache", "staged"))]
     items = keep_largest_moments(candidates)
     if pooled:
         heap = [item for item in heap_items(model, settings, partitions, candidates) if item.bytes]

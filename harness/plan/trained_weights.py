@@ -113,10 +113,16 @@ def _layer_training(parameters: list[Parameter], dropout: bool, input_needs_grad
 
 
 def saved_bytes_change(
-    model: ModelFacts, layer: Parameters, training: LayerTraining, element_bytes: int, attention: str
+    model: ModelFacts,
+    layer: Parameters,
+    training: LayerTraining,
+    element_bytes: int,
+    attention: str,
+    *,
+    tiles_norms: bool = False,
 ) -> tuple[float, float]:
     """Bytes a token that the layer saves beyond one that is trained whole, as a rule negative: what every
-    tensor-parallel rank keeps, and what they divide.
+    tensor-parallel rank keeps, and what they divide. `tiles_norms`: norms keep their inputs alone, frozen or not.
     """
     whole = divided = 0.0
     for inputs in _inputs_of(model, layer, attention):
@@ -126,23 +132,27 @@ def saved_bytes_change(
                 if inputs.divided
                 else (whole - element_bytes * inputs.numel, divided)
             )
-    whole -= sum(_norm_bytes(model, layer, training, element_bytes))
+    whole -= sum(_norm_bytes(model, layer, training, element_bytes, tiles_norms))
     for _, rank, width in training.adapters:
         whole += element_bytes * rank + ((element_bytes + 1) * width if training.dropout else 0)
     return whole, divided
 
 
-def frozen_head_bytes(model: ModelFacts, training: ModelTraining, element_bytes: int) -> int:
+def frozen_head_bytes(
+    model: ModelFacts, training: ModelTraining, element_bytes: int, *, tiles_norms: bool = False
+) -> int:
     """Bytes a token that the final norm and the head save less than trained ones: an input of each that no gradient
     needs.
     """
     head = 0 if training.trains_head(model) else element_bytes * model.hidden
     has_norm_scale = any(p.name in training.weights for p in model.after if len(p.shape) == 1)
     norm = 4 if model.family in _FP32_NORM_FAMILIES else element_bytes if model.family in _RMS_FAMILIES else 0
-    return head + (0 if has_norm_scale else norm * model.hidden)
+    return head + (0 if has_norm_scale or tiles_norms else norm * model.hidden)
 
 
-def _norm_bytes(model: ModelFacts, layer: Parameters, training: LayerTraining, element_bytes: int) -> Iterator[int]:
+def _norm_bytes(
+    model: ModelFacts, layer: Parameters, training: LayerTraining, element_bytes: int, tiles_norms: bool
+) -> Iterator[int]:
     """The normalised inputs of frozen RMS norms; in fp32 in Gemma. Of the first trained layer also the norm's input,
     which nothing needs.
     """
@@ -152,6 +162,8 @@ def _norm_bytes(model: ModelFacts, layer: Parameters, training: LayerTraining, e
     heads = {"self_attn.q_norm.weight": model.heads, "self_attn.k_norm.weight": model.kv_heads}
     for parameter in layer:
         if len(parameter.shape) == 1 and "norm" in parameter.name and parameter.name not in training.weights:
+            if tiles_norms and parameter.name not in heads:
+                continue
             width = parameter.numel * heads.get(parameter.name, 1)
             yield (4 if is_wide else element_bytes) * width
             if parameter.name == "input_layernorm.weight" and not training.input_needs_grad:

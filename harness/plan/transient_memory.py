@@ -43,6 +43,8 @@ CPU_EXPORT = 385 << 20
 ALLOCATOR_SLACK = 0.08
 EXPORT_SHARD = 2 << 30
 _MAX_HEAP_BLOCK = 32 << 20
+SAVE_BLOCK_BYTES = 64 << 20
+"""Of each of the two blocks of `harness/runtime/checkpoint/snapshot.py`."""
 LOAD: tuple[Phase, ...] = ("load",)
 RESUME: tuple[Phase, ...] = ("resume",)
 EXPORT: tuple[Phase, ...] = ("export",)
@@ -168,6 +170,22 @@ def _copy_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
     else:
         num_elements = partitions.frozen + (partitions.padded_total if settings.stage else partitions.total)
         yield _once_a_job(label, ElementBytes(settings.param_bytes, num_elements, "P, one rank"), source)
+    yield from _staging_items(settings, partitions, source)
+
+
+def _staging_items(settings: PlanSettings, partitions: ZeroPartitions, source: str) -> Iterator[MemoryItem]:
+    """Page-locked blocks through which a rank copies what its GPU holds. With the optimizer in host memory that is
+    frozen shards at stage 3, else the weights, on the rank that writes them.
+    """
+    amount = ElementBytes(2, SAVE_BLOCK_BYTES, f"{SAVE_BLOCK_BYTES >> 20} MiB")
+    label, blocks = ("staged", "page-locked blocks for a copy from the GPU"), (SAVE_BLOCK_BYTES // 2,) * 2
+    item = pinned_item(label, amount, source, blocks, TRAINING)
+    if settings.optimizer_device == "none" and settings.stage > 0:
+        yield item
+    elif settings.stage < 3:
+        yield replace(item, shared=True)
+    elif partitions.frozen_shard and settings.param_device == "none":
+        yield item
 
 
 def _once_a_job(label: tuple[str, str], amount: ElementBytes, source: str) -> MemoryItem:

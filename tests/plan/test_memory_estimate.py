@@ -250,7 +250,7 @@ def test_inputs_of_checkpointed_layers_can_wait_on_the_host() -> None:
 
     raw = {"activation_checkpointing": {"cpu_checkpointing": True}}
     offloaded = {"gradient_checkpointing": True, "offload_activations": True}
-    assert inputs(deepspeed=raw) == [("host", 29 * one_input), ("gpu", 3 * one_input)]
+    assert inputs(deepspeed=raw) == [("host", 32 * one_input), ("gpu", 3 * one_input)]
     assert inputs(train=offloaded) == inputs(deepspeed=raw)
     assert [tier for tier, _ in inputs(train={**offloaded, "gradient_checkpointing": False})] == ["gpu"]
     off = {"activation_checkpointing": {"cpu_checkpointing": False}}
@@ -270,6 +270,31 @@ def test_a_save_in_the_background_keeps_a_copy_of_the_state_in_host_memory() -> 
     assert copies(0, **due) == {states: (12 * total, True), weights: (2 * total, True)}
     assert copies(3, save_steps=10) == copies(3, async_save=True) == {}
     assert copies(3, **{**due, "save_steps": None}) == {}
+
+
+def test_each_stage_of_a_pipeline_has_the_mask_of_packed_rows() -> None:
+    rows = memory(
+        "llama-3.1-8b",
+        data={"packing": True, "max_length": 4096},
+        model={"attn_implementation": "sdpa"},
+        parallel={"pipeline_parallel_size": 2},
+        zero={"stage": 1},
+    ).items
+    assert [row.bytes for row in rows if row.description == "mask of attention"] == [4096**2]
+
+
+def test_copies_from_the_gpu_take_two_page_locked_blocks_from_the_first_save_on() -> None:
+    def blocks(stage: int, **zero: Any) -> list[tuple[int, bool]]:
+        checkpoint = {"save_steps": 10, "async_save": True}
+        rows = memory("llama-3.1-8b", zero={"stage": stage, **zero}, checkpoint=checkpoint).items
+        return [
+            (row.bytes, row.shared) for row in rows if row.kind == "staged" and row.pinned_blocks == (64 << 20,) * 2
+        ]
+
+    offloaded = {"offload_optimizer": {"device": "cpu"}}
+    assert blocks(3) == blocks(2) == blocks(1) == [(128 << 20, False)]
+    assert blocks(2, **offloaded) == blocks(0) == [(128 << 20, True)], "one rank copies the weights"
+    assert blocks(3, **offloaded) == []
 
 
 def test_a_phase_is_never_empty_and_the_peak_is_one_of_them() -> None:

@@ -42,7 +42,7 @@ FAULTS_OF_CHECKS = (
     ("recompute", "change_kept_attention", "losses of `attention` are"),
     ("saves", "damage_checkpoint", "is not whole"),
     ("saves", "copy_a_part", "other tensors than one in line"),
-    ("kills", "resume_other_weights", "resumed to other weights"),
+    ("kills", "resume_other_weights", "other weights"),
     ("copies", "stop_clock", "is not the rate of a bus"),
     ("host-rates", "slow_disk", "disk read"),
     ("real-size", "slow_harness", "times as long as bare DeepSpeed's"),

@@ -39,7 +39,7 @@ _HOST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LogOrigin:
-    """Who wrote a log, by its name: parts are None or empty where the name does not say it."""
+    """Attempt, host and rank that wrote a log, by its name; None or empty where the name does not say it."""
 
     name: str = ""
     rank: int | None = None

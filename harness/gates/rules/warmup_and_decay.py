@@ -19,7 +19,7 @@ from harness.gates.optimizer_facts import (
 from harness.gates.registry import Cite, Context, gate
 
 _ENDS = {"constant": "stays at the peak", "inverse_sqrt": "falls without a limit"}
-"""Where a schedule without a minimum rate ends, other than at 0."""
+"""The last rate of a schedule without a minimum, where it is not 0."""
 _TYPE = "deepspeed.scheduler.type"
 _PARAMS = "deepspeed.scheduler.params"
 _TOTAL = f"{_PARAMS}.total_num_steps"

@@ -200,8 +200,11 @@ def planned_tensors(memory: MemoryEstimate, tier: Tier, phase: Phase) -> int:
 
 def _is_compared(item: MemoryItem, phase: str) -> bool:
     """Is it a tensor of this rank? The copy for a save in the background stays for the next one, and the simulated
-    steps come before the first; the weights in it are those of the rank that writes them, such as rank 0.
+    steps come before the first; the weights in it are those of the rank that writes them, such as rank 0. It copies
+    without the page-locked blocks.
     """
+    if item.kind == "staged":
+        return False
     if item.kind == "save":
         return phase == "save"
     return phase in item.phases and not item.assumed and not item.shared

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from deepspeed.accelerator import get_accelerator
 
-_CHUNK_BYTES = 64 << 20
+from harness.plan.transient_memory import SAVE_BLOCK_BYTES
 
 
 class StagedCopy:
@@ -23,7 +23,7 @@ class StagedCopy:
     empties the other, both in the order of the current stream.
     """
 
-    def __init__(self, chunk_bytes: int = _CHUNK_BYTES) -> None:
+    def __init__(self, chunk_bytes: int = SAVE_BLOCK_BYTES) -> None:
         self._size = chunk_bytes
         is_gpu = get_accelerator().device_name() != "cpu"
         self._buffers = [torch.empty(chunk_bytes, dtype=torch.uint8, pin_memory=is_gpu) for _ in range(2)]

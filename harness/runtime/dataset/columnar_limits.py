@@ -116,7 +116,7 @@ class _Table:
         return int(struct.unpack_from(kind, self._content, at)[0])
 
     def _place(self, field: int) -> int | None:
-        """Where the table or the vector of this field begins; None without it."""
+        """Offset of the table or the vector of this field; None without it."""
         slot = 4 + 2 * field
         distance = self._number("<H", self._vtable + slot) if slot < self._number("<H", self._vtable) else 0
         return self._at + distance + self._number("<I", self._at + distance) if distance else None

@@ -55,7 +55,7 @@ def text_reader(path: Path, key: str) -> Callable[[OnBytesRead], Iterator[RawRec
 
 
 def _last_character(piece: bytes) -> int:
-    """Where the last character of a text of UTF-8 begins, which may go on behind its end."""
+    """Offset of the last character of a text of UTF-8, which may go on behind its end."""
     return next((len(piece) - i for i in range(1, 5) if piece[-i] & 0xC0 != 0x80), len(piece))
 
 

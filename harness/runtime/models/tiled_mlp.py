@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MLP of each layer over tiles of tokens, `train.mlp_tile_size`: the wide activations of one tile exist at once.
+"""MLPs and norms over tiles of tokens, `train.mlp_tile_size`: the wide activations of one tile exist at once, and the
+fp32 copies of one tile in a norm, whose backward pass has five more.
 
 Each tile is a `checkpoint` of torch, whose graph sums the gradients of a weight before any hook of ZeRO sees them.
 DeepSpeed's `TiledMLP` runs a backward pass for each tile and tells ZeRO with the last one that a gradient is complete.
@@ -21,7 +22,7 @@ from harness.runtime.user_errors import user_error
 
 
 class TiledForward:
-    """The forward pass of an MLP in a fixed number of tiles, so that ranks with rows of other lengths gather alike."""
+    """The forward pass of an MLP or a norm in a fixed number of tiles: ranks of other lengths gather alike."""
 
     def __init__(self, forward: Callable[[torch.Tensor], torch.Tensor], num_tiles: int) -> None:
         self._forward, self.num_tiles = forward, num_tiles
@@ -29,7 +30,8 @@ class TiledForward:
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """(..., hidden size) to the same shape."""
         tokens = hidden.reshape(1, -1, hidden.shape[-1])
-        tiles = torch.tensor_split(tokens, self.num_tiles, dim=1)
+        # `tensor_split` would make slices, each with a gradient of all tokens.
+        tiles = tokens.split(split_evenly(tokens.shape[1], self.num_tiles), dim=1)
         if torch.is_grad_enabled():
             outputs = [checkpoint(self._forward, tile, use_reentrant=False) for tile in tiles]
         else:
@@ -37,19 +39,35 @@ class TiledForward:
         return torch.cat(outputs, dim=1).view(hidden.shape)
 
 
+def split_evenly(count: int, num_parts: int) -> list[int]:
+    """The sizes of so many parts, the larger ones first; some are 0 where there are more parts than things."""
+    size, rest = divmod(count, num_parts)
+    return [size + (part < rest) for part in range(num_parts)]
+
+
 def tile_mlps(model: PreTrainedModel, num_tiles: int) -> None:
-    """Let every dense MLP of the model's layers run in so many tiles. Raises UserError (MD161) where there is none."""
+    """Let every dense MLP of the model's layers run in so many tiles, with the norms of these layers and the last one.
+    Raises UserError (MD161) where there is none.
+    """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    mlps = [mlp for mlp in (getattr(layer, "mlp", None) for layer in layers) if mlp is not None and not _routes(mlp)]
-    if not mlps:
+    dense = [layer for layer in layers if getattr(layer, "mlp", None) is not None and not _routes(layer.mlp)]
+    if not dense:
         raise user_error(
             "MD161",
             f"no layer of `{type(model).__name__}` has an MLP that can be computed in tiles",
             key="train.mlp_tile_size",
             fix="remove `train.mlp_tile_size`",
         )
-    for mlp in mlps:
-        mlp.forward = TiledForward(mlp.forward, num_tiles)
+    parents: list[torch.nn.Module] = [*dense, model.base_model]
+    tiled: list[Any] = [layer.mlp for layer in dense]
+    tiled += [child for parent in parents for child in parent.children() if _is_norm(child)]
+    for module in tiled:
+        module.forward = TiledForward(module.forward, num_tiles)
+
+
+def _is_norm(module: torch.nn.Module) -> bool:
+    """Is it one of hidden states? Those of heads are inside the attention."""
+    return type(module).__name__.endswith("Norm")
 
 
 def _routes(mlp: Any) -> bool:

@@ -38,8 +38,8 @@ class TrainSpec(Section):
     offload_activations: bool = False
     """With `gradient_checkpointing`: keep the layers' inputs in host memory, by DeepSpeed's (reentrant) function."""
     mlp_tile_size: Positive | None = None
-    """Tokens that the MLP of a layer computes at once, for long rows; it recomputes each tile in the backward pass.
-    Default: all tokens of a micro-batch."""
+    """Tokens that the MLP and the norms of a layer compute at once, for long rows; each tile is recomputed in the
+    backward pass. Default: all tokens of a micro-batch."""
     torch_compile: bool = False
     """Compile the model with `torch.compile`; the first step takes minutes."""
     torch_compile_backend: str | None = None
@@ -96,7 +96,7 @@ class SchedulerSpec(Section):
     warmup_ratio: Fraction = 0.0
     """The same as a share of all steps."""
     min_lr_ratio: Fraction = 0.0
-    """Where `cosine`, `polynomial` and `warmup_stable_decay` end, as a share of the peak rate. The latter also starts
+    """The last rate of `cosine`, `polynomial` and `warmup_stable_decay`, as a share of the peak. The latter also starts
     there."""
     num_cycles: Positive = 1
     """`cosine_with_restarts`: number of cosines."""

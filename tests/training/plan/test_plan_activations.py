@@ -306,6 +306,21 @@ def test_a_layer_saves_what_its_trained_weights_need(kind: str, model: dict[str,
     assert counted == pytest.approx(expected, rel=0 if kind in _TO_THE_BYTE else 0.01)
 
 
+@pytest.mark.parametrize("e", [2, 4])
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma2"])
+def test_a_frozen_norm_in_tiles_saves_its_input_as_a_trained_one(kind: str, e: int) -> None:
+    fields, spec = (
+        dict(CASES)[kind],
+        ModelSpec.model_validate({"name_or_path": "x", **TRAINED["frozen norms"]}, strict=False),
+    )
+    attention = "eager" if kind == "gemma2" else "sdpa"
+    three, two = (saved(kind, fields, count, e, attention, spec=spec, num_tiles=3) for count in (3, 2))
+    training = model_training(facts(kind, fields), TrainableChoice.from_spec(spec))
+    assert training is not None
+    shape, known = MicroBatchShape(64, 32, e, attention, mlp_tile=24), facts(kind, fields)
+    assert three - two == pytest.approx(layer_bytes(known, shape, known.layers[-1], training.layers[-1]), rel=0.01)
+
+
 def test_layers_before_the_first_trained_weight_save_nothing() -> None:
     spec = ModelSpec.model_validate({"name_or_path": "x", "train_only": ["model.layers.2.*"]}, strict=False)
     training = model_training(facts("llama", {**_KV, "num_hidden_layers": 4}), TrainableChoice.from_spec(spec))

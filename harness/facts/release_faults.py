@@ -144,7 +144,7 @@ RELEASE_FAULTS: tuple[ReleaseFault, ...] = (
     ),
     ReleaseFault(
         "bf16-counts-a-gradient-twice",
-        "0.16.9",
+        "0.16.5",
         "0.17.0",
         "bf16 at stage 0, a module used twice under reentrant activation checkpointing",
         "the gradient of the first use counts twice",

@@ -23,7 +23,8 @@ _INTRO = (
 _TAIL = (
     "*Refused* cells ended with an error of DeepSpeed: most are a module that is used twice under reentrant activation",
     "checkpointing, which ZeRO-2 and ZeRO-3 refuse. Two faults in one cell hide each other: a row speaks of the",
-    "settings in which it was seen alone. 0.18.9 cannot step at stages 1 and 2 with this torch: all are refused.",
+    "settings in which it was seen alone. 0.18.7 to 0.18.9 cannot step at stages 1 and 2 with this torch: all are",
+    "refused.",
 )
 
 

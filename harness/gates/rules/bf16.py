@@ -59,7 +59,7 @@ def bf16_without_zero(ctx: Context) -> Iterator[Finding]:
     upstream="wrong",
     severity="info",
     cites=(Cite("runtime/bf16_optimizer.py", "_update_hp_grad(lp_param, group_idx, param_idx, clear_lp_grads=False)"),),
-    since="0.16.9",
+    since="0.16.5",
     until="0.17.0",
     when=lambda ctx: ctx.run.kind != "spec" and ctx.stage == 0 and ctx.is_enabled("bf16"),
 )
@@ -67,12 +67,12 @@ def bf16_gradient_counted_twice(ctx: Context) -> Iterator[Finding]:
     """bf16 at stage 0 that counts a gradient twice.
 
     A DeepSpeed JSON with `bf16.enabled` at stage 0 and `bf16.immediate_grad_update` left out or true, on DeepSpeed
-    0.16.9 and 0.17.0.
+    0.16.5 to 0.17.0.
 
     Why: The gradient of a parameter is added to the fp32 sum whenever its hook fires, and not cleared: where a module
     is used twice under reentrant activation checkpointing the hook fires twice, and the first gradient counts twice
-    (run on 0.16.9: three steps end 0.15 of their length away from plain torch). 0.15.2 and 0.17.5 are right
-    (run); from 0.17.1 on the key is off by default (read); those between 0.15.2 and 0.16.9 were not run.
+    (run on 0.16.5 to 0.17.0: three steps end 0.15 of their length away from plain torch). Older releases are right, and
+    those from 0.17.1 on, where the key is off by default (run).
 
     Example: {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "gradient_clipping": 1.0,
       "zero_optimization": {"stage": 0}

@@ -57,6 +57,13 @@ ON_GPU: dict[str, dict[str, Any]] = {
     "attention": {"shapes": {"a": {"mask_bytes_per_pair": 1.0, "error": 0.01, "causal": {"tflops": 400.0}}}},
     "loss": {"widths": {"a": {"whole": {"error": 0.01, "gb": 9.0}, "chunks of 512": {"error": 0.011, "gb": 2.0}}}},
     "syncs": {"harness": {}, "others": {"stage3.py:1": 3}, "steps": 3},
+    "watch": {
+        "steps": 201,
+        "findings": [],
+        "witnessed": [1, 2, 3, 200],
+        "extra_syncs": {"1": [3, 40], "200": [3, 40]},
+        "percent": 0.5,
+    },
     "telemetry": {
         "clock": "device",
         "lines": 200,
@@ -108,13 +115,14 @@ ON_GPU: dict[str, dict[str, Any]] = {
         "sha256": {name: ["a", "b"] for name in ("untouched", "sigterm", "sigkill", "oom")},
     },
     "packing": {
+        "has_varlen_kernel": True,
         "shapes": {
             "a": {
                 "length": 65_536,
                 "one call": {"ms": 90.0, "gb": 2.0, "error": 0.01},
                 "by document": {"ms": 110.0, "gb": 3.0, "error": 0.01},
             }
-        }
+        },
     },
     "copies": {
         f"{kind}_{way}_gb_per_second": rate
@@ -182,6 +190,10 @@ BROKEN: list[tuple[str, Sequence[str], Any, str]] = [
     ("syncs", ("harness",), {"step.py:70": 3}, "step.py:70 waits for the device 3 times"),
     ("syncs", ("others",), {}, "nothing was watched"),
     ("syncs", ("steps",), 0, "0 steps were watched"),
+    ("watch", ("findings",), ["AT028: other gradient"], "the watch says: AT028: other gradient"),
+    ("watch", ("witnessed",), [], "the gradient was recomputed at steps []"),
+    ("watch", ("extra_syncs",), {"7": [3, 4]}, "steps 7 wait for the device more often"),
+    ("watch", ("percent",), 3.0, "the watch takes 3.0 %"),
     ("telemetry", ("clock",), "host", "the clock is `host`"),
     ("telemetry", ("lines",), 100, "100 lines for 200 steps"),
     ("telemetry", ("rank_lines",), 0, "no look at all ranks"),

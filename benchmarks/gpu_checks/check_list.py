@@ -49,6 +49,9 @@ CHECKS = (
     Check("packing", 2, "packed_rows", "packed rows without masks", 1, 40, 100, cannot_show=NO_KERNELS),
     Check("loss", 2, "loss_chunks", "the loss in chunks", 1, 40, 100, cannot_show=NO_KERNELS),
     Check("syncs", 2, "host_syncs", "steps do not wait for the device", 1, 25, 80, cannot_show="waits for a device"),
+    Check(
+        "watch", 2, "watched_engine", "an engine under `harness.watch`", 1, 40, 100, cannot_show="waits, and its time"
+    ),
     Check("telemetry", 2, "step_lines", "parts of a step, by the device's clock", 2, 60, 120, cannot_show=NO_CLOCK),
     Check("activations", 2, "activation_offload", "activations kept on the host", 1, 30, 90, cannot_show="the copies"),
     Check("recompute", 2, "activation_dials", "activations by dial", 1, 40, 110, cannot_show="memory of a device"),

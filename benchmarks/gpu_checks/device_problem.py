@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 
+from harness.facts.gpu_architectures import VARIABLE, find_unreadable_architectures, strip_architecture_suffixes
 from harness.hostinfo import machine
 from harness.hostinfo.deepspeed_accelerator import find_accelerator_problem
 from harness.hostinfo.torch_devices import find_torch_problem
@@ -20,4 +21,8 @@ def find_device_problem() -> str:
     problem = find_accelerator_problem(os.environ, torch, has_nvidia=bool(machine.accelerators()))
     if problem is None:
         problem = find_torch_problem(torch)
+    value = os.environ.get(VARIABLE, "")
+    if problem is None and find_unreadable_architectures(value):
+        numbers = strip_architecture_suffixes(value)
+        return f"DeepSpeed cannot read {VARIABLE}={value}: unset it" + (f", or set it to {numbers}" if numbers else "")
     return "" if problem is None else f"{problem.reason}: {problem.fix}; without a GPU give --rehearse"

@@ -131,6 +131,15 @@ DeepSpeed's own allocator takes each pinned buffer by `mlock`, and aborts the pr
 `mlock failed to allocate N bytes`, then a failed assertion of `deepspeed_pin_tensor.cpp`, with no Python error. torch's
 allocator pins through the driver, which the limit does not touch.
 
+## EN025 gpu-architectures
+TORCH_CUDA_ARCH_LIST has an entry that torch accepts and DeepSpeed's builder of ops cannot read.
+
+Images set it to `9.0a` for kernels that use Hopper's own instructions, and torch takes names such as `Hopper`, too.
+DeepSpeed splits each entry at its dot and takes both parts for numbers: the build of `fused_adam`, `fused_lion`,
+`fused_lamb`, `quantizer` or `async_io` ends with `ValueError: invalid literal for int() with base 10: '0a'` (seen on an
+H100 with 0.19.8; releases before 0.19.0 pass the entry on to nvcc). No op of DeepSpeed uses such instructions, so `9.0`
+loses nothing; unset, DeepSpeed asks the GPU.
+
 ## EN090 no-image-for-pods
 `harness launch --kubernetes` has no image for the pods.
 

@@ -37,6 +37,7 @@ FAULTS_OF_CHECKS = (
     ("packing", "move_borders", "off attention of each document"),
     ("loss", "scale_loss", "gradients are"),
     ("syncs", "read_losses", "acceptance_faults.py"),
+    ("watch", "double_gradients", "the watch says"),
     ("telemetry", "shorten_seconds", "of the time that passes"),
     ("activations", "change_offloaded", "without it"),
     ("recompute", "change_kept_attention", "losses of `attention` are"),

@@ -11,6 +11,8 @@ import threading
 import traceback
 import warnings
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +79,7 @@ class SyncWatch:
             warnings.showwarning = self._note_warning
             torch.cuda.set_sync_debug_mode("warn")
         else:
-            self._mode = _scalar_reads(self)
+            self._mode = _scalar_reads(self.note_line)
             self._mode.__enter__()
 
     def stop(self) -> None:
@@ -110,13 +112,38 @@ class SyncWatch:
             self.ours[line] += 1
 
 
-def _scalar_reads(watch: SyncWatch) -> Any:
+@contextmanager
+def count_syncs() -> Iterator[dict[str, int]]:
+    """How often this process waits for the device while this lasts, whatever the line."""
+    import torch
+
+    found = {"syncs": 0}
+
+    def note() -> None:
+        found["syncs"] += 1
+
+    if not torch.cuda.is_available():
+        with _scalar_reads(note):
+            yield found
+        return
+    shown = warnings.showwarning
+    warnings.simplefilter("always")
+    warnings.showwarning = lambda message, *_, **__: note() if "synchroniz" in str(message) else None
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        yield found
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        warnings.showwarning = shown
+
+
+def _scalar_reads(note: Callable[[], None]) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Reads(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if "local_scalar_dense" in str(func) and args[0].is_floating_point():
-                watch.note_line()
+                note()
             return func(*args, **(kwargs or {}))
 
     return Reads()

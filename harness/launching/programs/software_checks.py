@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.facts.deepspeed_version import VERIFIED_RANGE
+from harness.facts.gpu_architectures import VARIABLE, find_unreadable_architectures, strip_architecture_suffixes
 from harness.facts.required_ops import COMPILE_SECONDS
 from harness.hostinfo import machine
 from harness.hostinfo.torch_extensions import find_planted_ops, torch_extensions_dir
@@ -81,6 +82,7 @@ def check_compilers(*, accelerated: bool, cuda: str | None) -> Iterator[DoctorCh
     nvcc = machine.find_nvcc(os.environ)
     if accelerated:
         yield _check_nvcc(nvcc, cuda)
+        yield from _check_architectures(os.environ.get(VARIABLE, ""))
     has_aio = machine.can_link_libaio()
     aio_means = "offload to nvme" if has_aio else "no offload to nvme"
     if has_aio and accelerated and nvcc is None:
@@ -102,6 +104,15 @@ def check_compilers(*, accelerated: bool, cuda: str | None) -> Iterator[DoctorCh
         "" if make else "`make demo` and `make test` need it",
     )
     yield _check_compiled_ops(torch_extensions_dir())
+
+
+def _check_architectures(value: str) -> Iterator[DoctorCheck]:
+    unreadable = find_unreadable_architectures(value)
+    if unreadable:
+        means = f"DeepSpeed cannot read {' or '.join(unreadable)}: ops for the GPU and offload to nvme do not compile"
+        numbers = strip_architecture_suffixes(value)
+        fix = "unset it" + (f", or set it to {numbers}" if numbers else "")
+        yield DoctorCheck("compiling", VARIABLE, value, "note", means, fix)
 
 
 def _check_compiled_ops(root: Path) -> DoctorCheck:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from harness.facts.gpu_architectures import VARIABLE, find_unreadable_architectures, strip_architecture_suffixes
 from harness.facts.required_ops import CUDA_OPS, WITHOUT_NVCC
 from harness.findings import Finding, Fix, Severity
 from harness.hostinfo import machine
@@ -121,13 +122,41 @@ def check_cuda_compiler(ops: Sequence[str], environ: Mapping[str, str], local_ho
     )
 
 
+def check_gpu_architectures(ops: Sequence[str], environ: Mapping[str, str], local_host: LocalHost) -> Iterator[Finding]:
+    """The GPUs to compile for, where ops for a GPU are needed. `environ`: the ranks' variables."""
+    value = environ.get(VARIABLE, "")
+    unreadable = find_unreadable_architectures(value)
+    needed = [op for op in ops if op in CUDA_OPS and not _was_compiled_at_install(op)]
+    if not local_host.accelerated or not needed or not unreadable:
+        return
+    numbers = strip_architecture_suffixes(value)
+    instead = f"`{VARIABLE}={numbers}`" if numbers else f"numbers alone, such as `{VARIABLE}=9.0`"
+    yield Finding(
+        "EN025",
+        "error",
+        f"`{VARIABLE}={value}`: DeepSpeed reads numbers such as `9.0`, and not {' or '.join(map(_quote, unreadable))}",
+        notes=(f"the build of {' and '.join(map(_quote, needed))} would end with a ValueError",),
+        fix=Fix(
+            f"unset it, then DeepSpeed compiles for the GPU that it finds; or set {instead}, here or in `launch.env`"
+        ),
+    )
+
+
 def _loads_without_nvcc(op: str, environ: Mapping[str, str]) -> bool:
     """Was the op compiled when DeepSpeed was installed (DS_BUILD_OPS), or before and the toolkit's folder is there?
     DeepSpeed runs nvcc for `async_io` even then (`op_builder/builder.py`, `installed_cuda_version`).
     """
-    folder: Path | None = installed_source_folder()
-    if folder is not None and any(folder.glob(f"ops/*/{op}_op*.so")):
+    if _was_compiled_at_install(op):
         return True
     home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH") or "/usr/local/cuda"
     library = torch_extensions_dir(environ) / op / f"{op}.so"
     return op != "async_io" and Path(home).is_dir() and library.is_file()
+
+
+def _quote(name: str) -> str:
+    return f"`{name}`"
+
+
+def _was_compiled_at_install(op: str) -> bool:
+    folder: Path | None = installed_source_folder()
+    return folder is not None and any(folder.glob(f"ops/*/{op}_op*.so"))

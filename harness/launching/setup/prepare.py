@@ -31,7 +31,7 @@ from harness.launching.hosts.local_host import LocalHost, inspect_local_host, un
 from harness.launching.hosts.preflight_survey import SurveyOptions, survey_hosts
 from harness.launching.setup.code_trust import AllowedCode, verify_code_allowed
 from harness.launching.setup.debug_env import with_flops_profiler_output
-from harness.launching.setup.device_checks import check_cuda_compiler
+from harness.launching.setup.device_checks import check_cuda_compiler, check_gpu_architectures
 from harness.launching.setup.environment import ignored_env_files
 from harness.launching.setup.launch_checks import check_launch, refuse_deepspeed_json, soften_for_dry_run
 from harness.launching.setup.launch_plan import LaunchPlan, Network, RunTarget, build_launch_plan, is_local
@@ -291,7 +291,10 @@ def _check_compiler(
         return
     ops = _required_ops(files, local_host)
     environ = {**local_host.environ, **files.run.spec.launch.env}
-    findings = list(check_cuda_compiler(ops, environ, local_host))
+    findings = [
+        *check_cuda_compiler(ops, environ, local_host),
+        *check_gpu_architectures(ops, environ, local_host),
+    ]
     if findings and not request.dry_run:
         raise UserError(findings, ExitCode.PREFLIGHT)
     if findings:

@@ -148,6 +148,20 @@ def scale_loss(_: int) -> None:
     module.chunked_cross_entropy = lambda *arguments: 1.01 * compute(*arguments)
 
 
+def double_gradients(_: int) -> None:
+    """The optimizer of ZeRO-2 steps with twice the gradient."""
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+    clip = DeepSpeedZeroOptimizer.unscale_and_clip_grads
+
+    def double(self: Any, groups: Any, norm: Any) -> None:
+        clip(self, groups, norm)
+        for group in groups:
+            group.mul_(2)
+
+    DeepSpeedZeroOptimizer.unscale_and_clip_grads = double
+
+
 def read_losses(_: int) -> None:
     """Each step of the harness waits for its loss."""
     from harness.runtime.step import DataParallelStepper as Stepper

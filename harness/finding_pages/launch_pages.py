@@ -131,7 +131,7 @@ DeepSpeed's own allocator takes each pinned buffer by `mlock`, and aborts the pr
 `mlock failed to allocate N bytes`, then a failed assertion of `deepspeed_pin_tensor.cpp`, with no Python error. torch's
 allocator pins through the driver, which the limit does not touch.
 
-## EN025 gpu-architectures
+## EN026 gpu-architectures
 TORCH_CUDA_ARCH_LIST has an entry that torch accepts and DeepSpeed's builder of ops cannot read.
 
 Images set it to `9.0a` for kernels that use Hopper's own instructions, and torch takes names such as `Hopper`, too.

@@ -138,7 +138,8 @@ def spec_field_of(path: KeyPath) -> KeyPath | None:
 
 def json_key_of(field: KeyPath) -> str | None:
     """The key of DeepSpeed's JSON that has the same meaning as a field of the spec; None where there is none."""
-    by_field = {target: path for path, target in _SCALARS.items()}
+    by_field = {target: path for path, target in _SCALARS.items()} | {("optimizer", "type"): ("optimizer", "type")}
+    by_field |= {("optimizer", name): ("optimizer", "params", key) for key, name in _OPTIMIZER_PARAMS["adamw"].items()}
     if field[0] == "zero" and spec_field_of(("zero_optimization", *field[1:])) == field:
         return join_key(("zero_optimization", *field[1:]))
     return join_key(by_field[field]) if field in by_field else None

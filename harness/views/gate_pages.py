@@ -11,6 +11,8 @@ from harness.check.finding_index import FAMILIES, PageRow, find_nearest_id, list
 from harness.findings import Finding, Fix
 from harness.gates.page import Example
 from harness.gates.registry import Cite, Gate
+from harness.spec.deepspeed_mapping import json_key_of
+from harness.spec.parse.source import split_key
 from harness.spec.unknown_keys import describe_name
 
 UPSTREAM = {
@@ -40,8 +42,9 @@ def render_family(word: str, width: int = 120) -> str | None:
 
 
 def rows_about(key: str) -> list[PageRow]:
-    """The findings whose page speaks of a key of the run spec."""
-    mention = re.compile(rf"`{re.escape(key)}(?:`|:|\.)")
+    """The findings whose page speaks of a key of the run spec, by its own name or by that in DeepSpeed's JSON."""
+    names = [key, *filter(None, [json_key_of(split_key(key))])]
+    mention = re.compile(rf"`(?:deepspeed\.)?(?:{'|'.join(map(re.escape, names))})(?:`|:|\.)")
     pages = load_all_pages()
     texts = ((row, row.gate.page.checks if row.gate is not None else pages[row.id].text) for row in list_rows())
     return [row for row, text in texts if mention.search(text)]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of the run spec's keys in Markdown: type, default and meaning of each, from the JSON Schema."""
+"""The reference of the run spec's keys in Markdown: type, default and meaning of each, from the JSON Schema; the key of
+DeepSpeed's JSON that it becomes, and the findings that speak of it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,17 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from harness.spec.deepspeed_mapping import json_key_of
+from harness.spec.parse.source import split_key
+from harness.views.gate_pages import rows_about
+
 Schema = dict[str, Any]
 HEAD = """# Keys of a run spec
 
 Written by `harness schema --markdown` (`make pages`) from the fields in `harness/spec/`; a test compares it.
 The prose, with examples, is in [spec.md](spec.md). A key that is not listed here is refused (`harness explain SP005`);
-DeepSpeed's own keys go below `deepspeed:`."""
+DeepSpeed's own keys go below `deepspeed:`. *JSON* is the key that DeepSpeed gets, *Findings* are those whose page speaks of
+the key; `harness explain ID` prints a page."""
 _TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}
 
 
@@ -20,7 +27,7 @@ def render_spec_reference(schema: Schema) -> str:
     """The whole page, ending without a newline: top-level keys first, then one table for each section."""
     definitions: dict[str, Schema] = schema["$defs"]
     top = {key: field for key, field in schema["properties"].items() if section_of(field) is None}
-    lines = [HEAD, "", "## Top level", "", *_render_table(top)]
+    lines = [HEAD, "", "## Top level", "", *_render_table("", top)]
     for key, field in schema["properties"].items():
         name = section_of(field)
         if name is not None:
@@ -31,7 +38,7 @@ def render_spec_reference(schema: Schema) -> str:
 def _render_section(key: str, section: Schema, definitions: dict[str, Schema], level: int) -> Iterator[str]:
     yield from ("", f"{'#' * level} `{key}`", "", _join_lines(section.get("description", "")), "")
     fields: dict[str, Schema] = section["properties"]
-    yield from _render_table(fields, required=section.get("required", []))
+    yield from _render_table(f"{key}.", fields, required=section.get("required", []))
     nested = {field: name for field, value in fields.items() if (name := section_of(value)) is not None}
     shown: set[str] = set()
     for field, name in nested.items():
@@ -48,13 +55,15 @@ def section_of(field: Schema) -> str | None:
     return None
 
 
-def _render_table(fields: dict[str, Schema], required: list[str] | None = None) -> Iterator[str]:
-    yield "| Key | Type | Default | Meaning |"
-    yield "| --- | --- | --- | --- |"
+def _render_table(prefix: str, fields: dict[str, Schema], required: list[str] | None = None) -> Iterator[str]:
+    yield "| Key | Type | Default | Meaning | JSON | Findings |"
+    yield "| --- | --- | --- | --- | --- | --- |"
     for key, field in fields.items():
         default = format_default(field)
         default = "required" if key in (required or []) else f"`{default}`" if default else ""
+        json_key = json_key_of(split_key(prefix + key))
         cells = [f"`{key}`", format_type(field), default, _join_lines(field.get("description", ""))]
+        cells += [f"`{json_key}`" if json_key else "", ", ".join(row.id for row in rows_about(prefix + key))]
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 

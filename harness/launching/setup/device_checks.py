@@ -132,7 +132,7 @@ def check_gpu_architectures(ops: Sequence[str], environ: Mapping[str, str], loca
     numbers = strip_architecture_suffixes(value)
     instead = f"`{VARIABLE}={numbers}`" if numbers else f"numbers alone, such as `{VARIABLE}=9.0`"
     yield Finding(
-        "EN025",
+        "EN026",
         "error",
         f"`{VARIABLE}={value}`: DeepSpeed reads numbers such as `9.0`, and not {' or '.join(map(_quote, unreadable))}",
         notes=(f"the build of {' and '.join(map(_quote, needed))} would end with a ValueError",),

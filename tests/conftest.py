@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness.hostinfo.installed_deepspeed import installed_version
+from tests.support.object_store import s3, s3_server  # noqa: F401  (fixtures)
 
 TESTS = Path(__file__).parent
 HAS_DEEPSPEED = installed_version() is not None

@@ -22,6 +22,7 @@ FAMILIES = {
     "OP": "optimizers and schedulers",
     "MD": "model and data",
     "CK": "checkpoints",
+    "ST": "object stores",
     "CC": "compilation",
     "UT": "monitors, profilers, activation checkpointing, data efficiency",
     "SE": "security",

@@ -24,7 +24,7 @@ from harness.findings import Finding, Fix
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
-_MAX_BYTES = 128 * 2**20  # about 300 a file of a checkpoint
+MAX_MANIFEST_BYTES = 128 * 2**20  # about 300 a file of a checkpoint
 _MAX_COUNT = 2**63
 _MAX_FILES = 300_000
 """100,000 ranks write three each."""
@@ -118,7 +118,19 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a checkpoint. Raises UserError: CK101 when there is none that can be used, CK108 when it was
     edited or damaged, CK112 when a path in it leads elsewhere.
     """
-    body = _parse_body(folder)
+    return _check_body(folder, _parse_body(folder))
+
+
+def parse_manifest(folder: Path, content: bytes) -> Manifest:
+    """A manifest from its bytes, which were read elsewhere for `folder`. Raises UserError as `read_manifest`."""
+    try:
+        body = parse_json(content.decode())
+    except ValueError:
+        raise damage_error("CK108", folder, f"`{folder / MANIFEST}` cannot be read: it is not JSON") from None
+    return _check_body(folder, _check_version(folder, body))
+
+
+def _check_body(folder: Path, body: dict[str, Any]) -> Manifest:
     if body.get("checksum") != checksum(body):
         raise damage_error("CK108", folder, f"`{folder / MANIFEST}` was changed: its checksum differs")
     field_name = _invalid_field(body)
@@ -151,7 +163,7 @@ def _has_type(value: Any, kind: type) -> bool:
 def _parse_body(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
-        body = parse_json(read_regular(path, _MAX_BYTES, follow=False).decode())
+        body = parse_json(read_regular(path, MAX_MANIFEST_BYTES, follow=False).decode())
     except FileNotFoundError:
         raise damage_error(
             "CK101", folder, f"`{folder}` is not a complete checkpoint: it has no `{MANIFEST}`"
@@ -164,8 +176,12 @@ def _parse_body(folder: Path) -> dict[str, Any]:
         ) from None
     except ValueError:
         raise damage_error("CK108", folder, f"`{path}` cannot be read: it is not JSON") from None
+    return _check_version(folder, body)
+
+
+def _check_version(folder: Path, body: object) -> dict[str, Any]:
     if not isinstance(body, dict):
-        raise damage_error("CK108", folder, f"`{path}` is not a map")
+        raise damage_error("CK108", folder, f"`{folder / MANIFEST}` is not a map")
     if body.get("format_version") != FORMAT_VERSION:
         version = str(body.get("format_version"))[:40]
         message = f"`{folder}` has format_version {version}, should be {FORMAT_VERSION}"
@@ -217,6 +233,18 @@ def write_manifest(folder: Path, body: Mapping[str, Any]) -> None:
     whole = json.loads(json.dumps(whole))
     whole["checksum"] = checksum(whole)
     replace_file(folder / MANIFEST, json.dumps(whole, indent=1) + "\n")
+
+
+def merge_hosts(content: bytes) -> bytes:
+    """The manifest of a host that has only its own files, as that of a folder which has the files of all hosts; any
+    other unchanged.
+    """
+    body = json.loads(content)
+    if body.get("layout") != "per-host":
+        return content
+    whole = {key: value for key, value in body.items() if key not in ("node", "checksum")} | {"layout": "shared"}
+    whole["checksum"] = checksum(whole)
+    return (json.dumps(whole, indent=1) + "\n").encode()
 
 
 def update_manifest(folder: Path, state: Mapping[str, Any], evaluation: Mapping[str, Any]) -> None:

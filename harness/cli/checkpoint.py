@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness checkpoint`: list, verify, show, compare and remove the checkpoints of a run."""
+"""`harness checkpoint`: list, verify, show, compare, move and remove the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ import typer
 from harness.checkpoints.checkpoint_list import find_checkpoints_folder, find_manifest, read_rows
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.removal import remove_and_update_latest, require_another_complete, require_checkpoints
+from harness.checkpoints.store_commands import download_to, upload_checkpoint
 from harness.checkpoints.verify_paths import verify_paths
 from harness.cli.completion import complete_run
 from harness.cli.console import exit_with, print_findings
 from harness.cli.output_format import OutputFormat
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
+from harness.object_stores.store_url import is_store_url
 from harness.printed_text import unguarded
 from harness.run_records.run_list import resolve_run_path
 from harness.views import checkpoint as view
@@ -37,15 +39,18 @@ class Action(StrEnum):
     show = "show"
     diff = "diff"
     rm = "rm"
+    upload = "upload"
+    download = "download"
 
 
 def checkpoint(
-    action: Annotated[Action, typer.Argument(metavar="ACTION", help="ls, verify, show, diff or rm.")],
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help="ls, verify, show, diff, rm, upload or download.")],
     paths: Annotated[
         list[str],
         typer.Argument(
             metavar="RUN_OR_CHECKPOINT",
-            help="A run directory, its name below `runs`, `latest`, or a checkpoint; two for diff.",
+            help="A run directory, its name below `runs`, `latest`, or a checkpoint; two for diff. upload: that, and "
+            "the URL of a prefix; download: a URL, and a folder.",
             autocompletion=complete_run,
         ),
     ],
@@ -54,7 +59,7 @@ def checkpoint(
     yes: Annotated[bool, typer.Option("--yes", help="rm: do not ask for confirmation.")] = False,
     force: Annotated[bool, typer.Option("--force", help="rm: remove even the only complete checkpoint.")] = False,
 ) -> None:
-    """List, verify, show, compare and remove checkpoints, without unpickling or running anything in them.
+    """List, verify, show, compare, move and remove checkpoints, without unpickling or running anything in them.
 
     In a run directory `ls` and `verify` take all checkpoints, the other actions the newest complete one.
 
@@ -62,34 +67,39 @@ def checkpoint(
 
     Example: harness checkpoint verify latest
     """
-    folders = [resolve_run_path(p) for p in paths]
-    _check_count(action, folders)
+    _check_count(action, paths)
+    folders = [Path(p) if is_store_url(p) or action is Action.download else resolve_run_path(p) for p in paths]
     actions: dict[Action, Callable[[], ExitCode]] = {
         Action.ls: lambda: _list_checkpoints(folders[0], format),
         Action.verify: lambda: _verify_checkpoints(folders, format, deep=not quick),
         Action.show: lambda: _show_manifest(folders[0], format),
         Action.diff: lambda: _diff_manifests(folders[0], folders[1], format),
+        Action.upload: lambda: _print_line(f"uploaded to {upload_checkpoint(folders[0], paths[1])}"),
+        Action.download: lambda: _print_line(f"downloaded to {download_to(paths[0], Path(paths[1]))}"),
         Action.rm: lambda: _remove_checkpoints(folders, yes=yes, force=force),
     }
     exit_with(actions[action]())
 
 
-def _check_count(action: Action, folders: list[Path]) -> None:
-    expected = {Action.ls: 1, Action.show: 1, Action.diff: 2}.get(action)
-    if expected is not None and len(folders) != expected:
-        message = f"`harness checkpoint {action.value}` takes {expected} paths, got {len(folders)}"
+def _check_count(action: Action, paths: list[str]) -> None:
+    expected = {"ls": 1, "show": 1, "diff": 2, "upload": 2, "download": 2}.get(action)
+    if expected is not None and len(paths) != expected:
+        message = f"`harness checkpoint {action.value}` takes {expected} paths, got {len(paths)}"
         finding = Finding("SP011", "error", message.replace("1 paths", "1 path"), fix=Fix(f"name {expected}"))
         raise UserError([finding], ExitCode.USAGE)
+
+
+def _print_line(text: str) -> ExitCode:
+    print(text)
+    return ExitCode.OK
 
 
 def _list_checkpoints(path: Path, format: OutputFormat) -> ExitCode:
     folder = find_checkpoints_folder(path)
     rows, evaluations = read_rows(folder), Evaluations.read(folder)
     if format is OutputFormat.json:
-        print(view.checkpoints_as_json(folder, rows, evaluations))
-    else:
-        print(view.render_checkpoints(folder, rows, evaluations, style_for(sys.stdout)))
-    return ExitCode.OK
+        return _print_line(view.checkpoints_as_json(folder, rows, evaluations))
+    return _print_line(view.render_checkpoints(folder, rows, evaluations, style_for(sys.stdout)))
 
 
 def _verify_checkpoints(paths: list[Path], format: OutputFormat, *, deep: bool) -> ExitCode:
@@ -113,19 +123,15 @@ def _print_progress(done: int, total: int) -> None:
 def _show_manifest(path: Path, format: OutputFormat) -> ExitCode:
     manifest = find_manifest(path)
     if format is OutputFormat.json:
-        print(json.dumps(manifest.body, indent=2))
-    else:
-        print(view.render_manifest(manifest, style_for(sys.stdout)))
-    return ExitCode.OK
+        return _print_line(json.dumps(manifest.body, indent=2))
+    return _print_line(view.render_manifest(manifest, style_for(sys.stdout)))
 
 
 def _diff_manifests(first: Path, second: Path, format: OutputFormat) -> ExitCode:
     one, other = find_manifest(first), find_manifest(second)
     if format is OutputFormat.json:
-        print(view.manifest_diff_as_json(one, other))
-    else:
-        print(view.render_manifest_diff(one, other, style_for(sys.stdout)))
-    return ExitCode.OK
+        return _print_line(view.manifest_diff_as_json(one, other))
+    return _print_line(view.render_manifest_diff(one, other, style_for(sys.stdout)))
 
 
 def _remove_checkpoints(paths: list[Path], *, yes: bool, force: bool) -> ExitCode:

@@ -100,6 +100,25 @@ LINES: Mapping[str, MetricsLine] = {
             (required("step", "count", "", "the step that was to be saved"), required("error", "text", "", "why")),
         ),
         MetricsLine(
+            "upload",
+            "A checkpoint is complete in the object store of `checkpoint.upload_to`.",
+            (
+                since_v2("step", "count", "", "the step that it holds"),
+                since_v2("url", "text", "", "the checkpoint there"),
+                since_v2("bytes", "count", "bytes", "of its files"),
+                since_v2("seconds", "number", "s", "from its first key to its manifest"),
+            ),
+        ),
+        MetricsLine(
+            "upload_failed",
+            "A checkpoint is not in the object store; fields as of `upload`, and why.",
+            (
+                since_v2("step", "count", "", "the step that was to be uploaded"),
+                since_v2("error", "text", "", "why"),
+                since_v2("skipped", "flag", "", "no error: a newer checkpoint was there, or this one was removed"),
+            ),
+        ),
+        MetricsLine(
             "skip",
             "A step changed nothing: a NaN or an infinity.",
             (

@@ -25,6 +25,7 @@ def load_pages() -> dict[str, Page]:
         file_pages,
         launch_pages,
         plan_pages,
+        store_pages,
         upgrade_pages,
     )
 
@@ -37,6 +38,7 @@ def load_pages() -> dict[str, Page]:
             launch_pages,
             engine_check_pages,
             plan_pages,
+            store_pages,
             upgrade_pages,
         )
     )

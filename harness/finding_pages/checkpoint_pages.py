@@ -137,4 +137,12 @@ A resume never uses it. Other tools that read it would load the wrong checkpoint
 Not every rank sees the folder of checkpoints that rank 0 sees.
 
 A checkpoint is one folder with the shards of all ranks: put the run directory on a file system that all hosts share.
-Local disks are good for `nvme_path`, not for checkpoints. """
+Local disks are good for `nvme_path`, not for checkpoints.
+
+## CK132 files-on-no-host
+With `launch.shared_disk: false` files of the checkpoint are on no host of this run: a host that wrote them is gone.
+With `checkpoint.upload_to` they come from the store. Run on the hosts that have them, or resume from the store.
+
+## CK133 hosts-that-share-a-disk
+`launch.shared_disk` is false, and two hosts see the same folder of checkpoints. Each would empty it for its own files.
+"""

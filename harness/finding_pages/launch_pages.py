@@ -235,4 +235,11 @@ The model's attention, or another kind of layer, cannot be split over a sequence
 Each rank of the group has a part of every row. An all-to-all gives attention whole rows. Other layers that mix
 positions (convolutions, recurrences, an attention function of the model's own, a router's loss) would silently see
 part of each row. `sdpa` and flash attention are supported; the first forward pass counts the layers.
+
+## EN057 own-disks-that-cannot-be-used
+With `launch.shared_disk: false` the launching machine gives the hosts the run directory over ssh and keeps metrics,
+verdict and manifests. It must be the first host, with pdsh; `--no-ssh`, mpirun and srun need a shared disk.
+
+## EN058 host-without-a-disk
+With `launch.shared_disk: false` a host could not make the run directory on its own disk.
 """

@@ -13,7 +13,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,13 @@ _ARCHIVE = b"PK"
 """The start of what `torch.save` writes, a zip archive; no JSON text begins so."""
 _allowing_classes = threading.Lock()
 """Held while torch allows the classes: a save in the background gathers too."""
+
+
+class Gather(Protocol):
+    """`Distributed.all_gather_object`, or the same on another process group."""
+
+    def __call__(self, value: T, /) -> list[T]:
+        """`value` of every rank, in rank order, on every rank."""
 
 
 def all_gather_object(

@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from harness.runtime.checkpoint import CheckpointSaver, SaveOutcome
+from harness.checkpoints.latest import find_latest
+from harness.checkpoints.manifest import read_manifest
+from harness.checkpoints.store_source import StoreSource
+from harness.runtime.checkpoint import CheckpointSaver, SaveOutcome, metadata
+from harness.runtime.checkpoint.commit import prune_checkpoints
+from harness.runtime.checkpoint.host_files import complete_on_hosts
+from harness.runtime.checkpoint.uploader import StoreUploader, UploadOutcome
 from harness.runtime.distributed import AgreedUserError
 from harness.runtime.telemetry.run_telemetry import Telemetry
 from harness.runtime.train_context import TrainContext
@@ -25,7 +32,8 @@ class SaveSchedule:
     def __init__(self, ctx: TrainContext, telemetry: Telemetry, resume: Path | None) -> None:
         """`resume` is the checkpoint that the run starts from: it is not overwritten."""
         self._ctx, self._telemetry, self._spec = ctx, telemetry, ctx.run_config.run.spec.checkpoint
-        self._saver = CheckpointSaver.open(ctx.run_dir, ctx.distributed, self._spec)
+        launch = ctx.run_config.run.spec.launch
+        self._saver = CheckpointSaver.open(ctx.run_dir, ctx.distributed, self._spec, shared_disk=launch.shared_disk)
         self._saver.protected = resume.resolve() if resume else None
         self._saved_step: int | None = None
 
@@ -35,13 +43,25 @@ class SaveSchedule:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not isinstance(error, AgreedUserError):
-            return  # other ranks may be elsewhere, and the thread waits for theirs
+        if error is not None and not isinstance(error, AgreedUserError):
+            return  # other ranks may be elsewhere, and the threads wait for theirs
         with self._ctx.status.enter_phase("save"):
             outcomes = self._saver.wait_for_pending_save()
-        for outcome in outcomes:
-            self._write_row(outcome, self._ctx.status.step)
-            self._print_error(outcome)
+            for outcome in outcomes:
+                self._write_row(outcome, self._ctx.status.step)
+                self._print_error(outcome)
+            self._finish_uploads()
+            self._collect_for_export()
+
+    def start_uploads(self, resume: Path | None) -> None:
+        """With `checkpoint.upload_to`: from now on each complete checkpoint is uploaded in the background."""
+        source = StoreSource.read(self._ctx.run_dir.root)
+        resumed = [str(read_manifest(resume).get("run_id"))] if resume else []
+        if source is not None and source.url == self._spec.upload_to:
+            resumed += source.runs
+        self._saver.uploader = StoreUploader.open(
+            self._ctx.distributed, self._spec, metadata.run_id(self._ctx.run_dir), tuple(resumed)
+        )
 
     def is_due(self, step: int) -> bool:
         """Is a checkpoint saved after this step?"""
@@ -56,6 +76,8 @@ class SaveSchedule:
     def report_finished(self, state: TrainState) -> None:
         """At the end of a step: report the save of the thread, once it has ended on all ranks."""
         self._report(state, self._saver.poll_pending_save())
+        if self._saver.uploader is not None:
+            self._report_uploads(self._saver.uploader.pop_outcomes())
 
     def save_last(self, state: TrainState) -> None:
         """The end of training: save, unless that is done or `checkpoint.save_at_end` is off, and wait for all writes.
@@ -105,6 +127,40 @@ class SaveSchedule:
             status.update(status.state, step=step, checkpoint=path)
         else:
             metrics.write("save_failed", **fields, error=outcome.error.message)
+
+    def _finish_uploads(self) -> None:
+        """Wait for the uploads, and try the newest checkpoint again where its upload failed."""
+        uploader, status = self._saver.uploader, self._ctx.status
+        if uploader is None:
+            return
+        is_main = self._ctx.distributed.is_main_process
+        if is_main and uploader.steps_in_use():
+            print(f"waiting for the upload to {uploader.url}", file=sys.stderr, flush=True)  # noqa: T201
+        self._report_uploads(uploader.finish(status.heartbeat))
+        if is_main:
+            prune_checkpoints(self._ctx.run_dir.checkpoints, self._spec, status.step, ())
+
+    def _collect_for_export(self) -> None:
+        """Where hosts share no disk, an export at the end needs the last checkpoint on the host of rank 0."""
+        spec, distributed, folder = self._ctx.run_config.run.spec, self._ctx.distributed, self._ctx.run_dir.checkpoints
+        if spec.launch.shared_disk or not spec.export.at_end:
+            return
+        newest = find_latest(folder, verify="manifest").checkpoint if distributed.is_main_process else None
+        name = distributed.all_gather_object(newest.name if newest is not None else "")[0]
+        if name:
+            complete_on_hosts(folder / name, distributed, self._spec.upload_to, main_only=True)
+
+    def _report_uploads(self, outcomes: list[UploadOutcome]) -> None:
+        """A row for each upload that has ended."""
+        for outcome in outcomes:
+            fields = {"step": outcome.step, "url": outcome.url, "bytes": outcome.bytes}
+            if outcome.error is not None or outcome.skipped:
+                reason = outcome.skipped or (outcome.error.message if outcome.error else "")
+                self._ctx.metrics.write("upload_failed", **fields, error=reason, skipped=bool(outcome.skipped))
+            else:
+                self._ctx.metrics.write("upload", **fields, seconds=round(outcome.seconds, 6))
+            if outcome.error is not None and self._ctx.distributed.is_main_process:
+                print_findings([outcome.error])
 
     def _print_error(self, outcome: SaveOutcome) -> None:
         if outcome.error is not None and self._ctx.distributed.is_main_process:

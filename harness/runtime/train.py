@@ -13,6 +13,8 @@ from pathlib import Path
 
 from harness.runtime import gc_control
 from harness.runtime.checkpoint import restore_checkpoint
+from harness.runtime.checkpoint.host_files import complete_on_hosts
+from harness.runtime.checkpoint.store_fetch import fetch_from_store
 from harness.runtime.eval_schedule import EvalSchedule
 from harness.runtime.nonfinite_policy import NonfinitePolicy
 from harness.runtime.save_schedule import SaveSchedule
@@ -35,7 +37,11 @@ def train(
     with closing(ctx.prefetcher), Telemetry(ctx) as telemetry, SaveSchedule(ctx, telemetry, resume) as saves:
         if resume:
             ctx.status.set_activity("loading the checkpoint")
+            fetch_from_store(ctx, resume)
+            if not ctx.run_config.run.spec.launch.shared_disk:
+                complete_on_hosts(resume, ctx.distributed, ctx.run_config.run.spec.checkpoint.upload_to)
         state = restore_checkpoint(ctx, resume, allowed_changes) if resume else TrainState()
+        saves.start_uploads(resume)
         ctx.engine_checks.on_train_start(state, ctx.train_data.geometry, ctx.total_steps)
         telemetry.start_run(state, resume, attempt)
         ctx.status.activity = "taking the first step"

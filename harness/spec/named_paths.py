@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from harness.findings import Place
 from harness.hostinfo.path_probe import answer_all_in_time, find_longer_name, find_similar_path
+from harness.object_stores.store_url import is_store_url
 from harness.spec.parse.source import KeyPath, Source
 from harness.spec.run_spec import RunSpec
 
@@ -113,7 +114,7 @@ def _walk_sources(value: Any, key: KeyPath) -> Iterator[NamedPath]:
     for index, (entry_key, entry) in enumerate(entries):
         path_key = (*entry_key, "path") if isinstance(entry, dict) else entry_key
         text = entry.get("path") if isinstance(entry, dict) else entry
-        if isinstance(text, str) and not text.startswith("builtin:"):
+        if isinstance(text, str) and not text.startswith("builtin:") and not is_store_url(text):
             yield NamedPath(path_key, (*key, index, "path"), text, "data")
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from harness.object_stores.store_url import is_store_url
 from harness.spec.sections.checkpoint_spec import CheckpointSpec
 from harness.spec.sections.cluster_spec import ClusterSpec
 from harness.spec.sections.data_spec import DataSpec
@@ -72,3 +73,11 @@ class RunSpec(Section):
     """Choose settings that decide speed and memory where nothing is written. `false`: DeepSpeed's defaults."""
     deepspeed: dict[str, Any] = Field(default_factory=dict)
     """Any other documented DeepSpeed key, as in its JSON."""
+
+    @property
+    def store_urls(self) -> list[tuple[str, str]]:
+        """The URLs of object stores, each with its key."""
+        sources = [(f"data.{name}", one.path) for name in ("train", "eval") for one in getattr(self.data, name) or ()]
+        uploads = [("checkpoint.upload_to", self.checkpoint.upload_to), ("export.upload_to", self.export.upload_to)]
+        named = [(key, text) for key, text in uploads if text is not None]
+        return named + [(key, text) for key, text in sources if is_store_url(text)]

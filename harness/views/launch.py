@@ -92,6 +92,8 @@ def render_summary(
     for name, text in [*rows, *_slowness_rows(record, verdict)]:
         lines += _wrap_row(name, text, width)
     lines += [f"  {name:<15} {text}" for name, text in _artifact_rows(outcome, report, diagnosis)]
+    for name, text in _store_rows(record):
+        lines += _wrap_row(name, text, width)
     if sample:
         lines += [
             "",
@@ -246,6 +248,16 @@ def _artifact_rows(outcome: LaunchResult, report: Path | None, diagnosis: Diagno
         line = f", line {diagnosis.line}" if diagnosis is not None and diagnosis.line else ""
         rows.append(("log", format_path(run_dir / "logs" / log_name(outcome.verdict.attempt)) + line))
     return rows
+
+
+def _store_rows(record: RunRecord) -> list[tuple[str, str]]:
+    """The newest checkpoint in the object store, and why a newer one is not there."""
+    uploads = record.lines_of("upload")
+    steps = [int(line.get("step", 0)) for line in uploads]
+    failed = [line for line in record.lines_of("upload_failed") if not line.get("skipped")]
+    missing = [line for line in failed if int(line.get("step", 0)) > max(steps, default=0)]
+    rows = [("store", str(uploads[-1].get("url", "")))] if uploads else []
+    return rows + [("not in the store", str(line.get("error", ""))) for line in missing[-1:]]
 
 
 def _describe_checkpoint(outcome: LaunchResult) -> str:

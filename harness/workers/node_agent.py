@@ -58,6 +58,7 @@ def main() -> int:
     listener = Listener()
     listener.start()
     known_pids: set[int] = set()
+    sent_statuses: dict[str, str] = {}
     signals: dict[int, int] = {}
     while not listener.end_requested and time.monotonic() - listener.last_heartbeat < request["silence"]:
         # The signal that killed a process can be read until its parent waits for it, within a second or so.
@@ -67,13 +68,31 @@ def main() -> int:
         signals |= {pid: number for pid, number in killed.items() if number}
         alive = [process.pid for process in find_ranks()]
         known_pids |= set(alive)
-        if not send({"alive": alive, "signals": signals, "oom_kills": read_oom_kills()}):
+        message: dict[str, object] = {"alive": alive, "signals": signals, "oom_kills": read_oom_kills()}
+        if not send(message | read_new_statuses(run_dir, sent_statuses) if request.get("own_disk") else message):
             break
         time.sleep(_POLL_SECONDS)
     left = kill_all(find_ranks, 0.0)
+    if request.get("own_disk"):
+        send(read_new_statuses(run_dir, sent_statuses))
     shm.remove_unused_buffers({int(request["port"])})
     send({"left": [process.pid for process in left]})
     return int(bool(left))
+
+
+def read_new_statuses(run_dir: Path, sent: dict[str, str]) -> dict[str, object]:
+    """The statuses of this host's ranks that have changed since they were sent, for a supervisor that does not see this
+    disk.
+    """
+    statuses = {}
+    for file in sorted((run_dir / "status").glob("rank-*.json")):
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeError):
+            continue
+        if sent.get(file.name) != text:
+            sent[file.name] = statuses[file.name] = text
+    return {"statuses": statuses} if statuses else {}
 
 
 def send(message: dict[str, object]) -> bool:

@@ -105,10 +105,10 @@ class TheBox:
 
 
 @contextlib.contextmanager
-def made_box(count: int, letter: str = "t") -> Iterator[TheBox]:
-    """A box of so many hosts, gone afterwards."""
+def made_box(count: int, letter: str = "t", *private: Path) -> Iterator[TheBox]:
+    """A box of so many hosts, gone afterwards; each has a disk of its own at every `private` folder."""
     box = TheBox(f"{letter}{os.getpid() % 10**7}", count)
-    done = box_command(box.name, "up", str(count))
+    done = box_command(box.name, "up", str(count), *(word for path in private for word in ("--private", str(path))))
     assert done.returncode == 0, done.stderr
     try:
         yield box

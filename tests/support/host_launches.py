@@ -29,7 +29,8 @@ precision: {{bf16: false}}
 zero: {{stage: {stage}}}
 parallel: {{{parallel}}}
 checkpoint: {{save_steps: {save}, save_at_end: false}}
-launch: {{output_dir: {output}, master_port: {port}, env: {{OMP_NUM_THREADS: "1", ODD: "{odd}"}}{launch}}}
+launch: {{output_dir: {output}, master_port: {port}, env: {{OMP_NUM_THREADS: "1", ODD: "{odd}"{env}}}{launch}}}
+{more}
 """
 
 
@@ -46,8 +47,17 @@ class Launch:
     def __init__(
         self, box: TheBox, folder: Path, name: str, hosts: tuple[int, ...], *options: str, on: int = 1, **spec: object
     ) -> None:
-        self.box, self.name, self.output = box, name, folder / "runs"
-        values = {"steps": STEPS, "stage": 3, "parallel": "", "save": "null", "launch": "", "odd": ODD} | spec
+        self.box, self.name, self.output, self.on = box, name, folder / "runs", on
+        values = {
+            "steps": STEPS,
+            "stage": 3,
+            "parallel": "",
+            "save": "null",
+            "launch": "",
+            "odd": ODD,
+            "env": "",
+            "more": "",
+        } | spec
         file = folder / f"{name}.yaml"
         file.write_text(SPEC.format(name=name, output=self.output, text=folder / "text.jsonl", port=PORT, **values))
         command = [sys.executable, "-m", "harness", "launch", str(file), *options]

@@ -37,7 +37,7 @@ def unshared_run_folder(ctx: Context) -> Iterator[Finding]:
         worker-1: {sees_run: false}
     """
     hosts = [host for host in list_reachable_hosts(ctx) if not host.sees_run]
-    if hosts:
+    if hosts and ctx.run.spec.launch.shared_disk:
         folders = [host.folders.get(_RUN_FOLDER) for host in hosts]
         path = folders[0].path if folders[0] else "it"
         filesystems = sorted({folder.filesystem for folder in folders if folder})
@@ -45,7 +45,10 @@ def unshared_run_folder(ctx: Context) -> Iterator[Finding]:
             f"{format_hosts(hosts)} does not see what is written to `{path}` here",
             _RUN_FOLDER,
             notes=[f"there it is on {' or '.join(filesystems) or 'another disk'}"],
-            fix=Fix("set `launch.output_dir` to a folder that all hosts share, such as one on NFS or Lustre"),
+            fix=Fix(
+                "set `launch.output_dir` to a folder that all hosts share, such as one on NFS or Lustre, or "
+                "`launch.shared_disk: false` where they share none"
+            ),
         )
 
 

@@ -17,6 +17,7 @@ from harness.launching.setup.launch_checks import check_launch
 from harness.launching.setup.launch_plan import Network
 from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest
 from harness.launching.setup.prepare import LaunchLog
+from harness.launching.setup.store_checks import check_stores
 from harness.render import render_with_tuned_defaults
 from harness.spec.parse.source import Source
 from harness.spec.pinned_memory import pins_natively
@@ -71,6 +72,9 @@ def run_preflight(
     options = SurveyOptions(timeout_seconds, fan_out, log.on_note)
     survey = survey_hosts(cluster, run.spec.launch, run.spec.zero, local_host, ops, options)
     report = check_survey(run, source, survey)
+    report = report._replace(
+        findings=(*report.findings, *check_stores(run.spec.store_urls, run.spec.launch.env, read_only=True))
+    )
     if allreduce and report.ok:  # its ranks start as those of a run do
         report = report._replace(findings=(*report.findings, *check_launch(run, local_host, local_host.cwd)))
     if not allreduce or not report.ok:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from harness.check.missing_software import find_missing_software
+from harness.facts.devices import find_device
 from harness.findings import Finding, Fix
+from harness.hostinfo.deepspeed_accelerator import find_other_devices
+from harness.hostinfo.torch_devices import format_device_names
 from harness.hostinfo.training_packages import missing_packages_finding
 from harness.launching.hosts.local_host import LocalHost, find_program
 from harness.launching.setup import core_binding, device_checks
 from harness.launching.setup.backends import BACKENDS, PDSH, LauncherBackend
-from harness.launching.setup.environment import forwarded_variables
+from harness.launching.setup.environment import forwarded_variables, ignored_env_files
 from harness.launching.setup.launch_plan import is_local
 from harness.launching.setup.locked_memory import check_locked_memory
 from harness.plan.resolved_run import ResolvedRun
@@ -59,6 +62,7 @@ def check_launch(
         findings += device_checks.check_torch_devices(run.spec.launch.env, local_host, local_ranks)
         health = device_checks.check_gpu_health(local_host, local_ranks)
         findings += [finding for finding in health if finding.gate not in run.spec.ignore]
+    findings += _check_own_disks(run, local_host, node_rank)
     if node_rank is not None:
         findings += _check_no_ssh(run)
     elif not is_local(run, local_host):
@@ -241,6 +245,24 @@ def _check_rank_placement(run: ResolvedRun, local_host: LocalHost, backend: Laun
         )
 
 
+def _check_own_disks(run: ResolvedRun, local_host: LocalHost, node_rank: int | None) -> Iterator[Finding]:
+    """Hosts without a shared disk need ssh, pdsh, and this machine as the first host, whose disk has the run."""
+    if run.spec.launch.shared_disk or run.cluster is None:
+        return
+    problem = ""
+    if node_rank is not None:
+        problem = "with `--no-ssh` no host can give the others the run directory"
+    elif run.spec.launch.launcher != "pdsh":
+        problem = f"`launch.launcher: {run.spec.launch.launcher}` was not tried with disks of their own"
+    elif run.cluster.hosts[0].name not in local_host.local_names:
+        problem = (
+            f"this machine is not the first host, {run.cluster.hosts[0].name}, whose disk has metrics and manifests"
+        )
+    if problem:
+        fix = Fix("launch on the first host with pdsh, or put `launch.output_dir` on a shared disk")
+        yield Finding("EN057", "error", f"`launch.shared_disk` is false: {problem}", key="launch.shared_disk", fix=fix)
+
+
 def _check_no_ssh(run: ResolvedRun) -> Iterator[Finding]:
     if run.spec.launch.max_restarts:
         yield Finding(
@@ -257,3 +279,22 @@ def refuse_deepspeed_json(file: str) -> Finding:
     """The error of a command that needs a run spec and got a DeepSpeed JSON."""
     fix = Fix(f"`harness adopt {shlex.quote(file)} -o spec.yaml` makes a run spec of it")
     return Finding("SP020", "error", f"`{file}` is a DeepSpeed JSON, which has no model and no data", fix=fix)
+
+
+def log_environment_notes(
+    run: ResolvedRun, local_host: LocalHost, on_note: Callable[[str], None], *, reaches_hosts: bool
+) -> None:
+    """Files of variables that DeepSpeed does not read, and devices that the ranks do not use or do not find."""
+    if reaches_hosts:
+        for file in ignored_env_files(local_host.cwd):
+            on_note(f"note: {file} is ignored: its variables do not reach the hosts; put them into `launch.env`")
+    elif local_host.device_names and not local_host.accelerated:
+        devices = format_device_names(local_host.device_names)
+        on_note(f"note: DS_ACCELERATOR=cpu: the ranks run on the CPU, not on {devices}")
+    elif not local_host.device_names:
+        if others := " and ".join(find_other_devices()):
+            on_note(f"note: the ranks run on the CPU, not on {others}: the harness starts ranks on no such device")
+        gpu = find_device(run.spec.cluster.gpu or "cpu")
+        if gpu is not None and not gpu.is_cpu:
+            message = f"the spec is for {gpu.name} (`cluster.gpu`), and no GPU was found on this machine"
+            on_note(f"note: {message}: the ranks would run on its CPU")

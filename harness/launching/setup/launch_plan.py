@@ -89,6 +89,8 @@ class LaunchPlan:
     """True if ranks have accelerators; None where the hosts were not surveyed."""
     allowed_code: tuple[str, ...] = ()
     """The code that `--allow-local-code` allowed, a sentence for each."""
+    shared_disk: bool = True
+    """False: each host has only its own disk."""
 
     def for_attempt(self, attempt: int, resume: Path | None, port: int) -> LaunchPlan:
         """The plan of attempt number `attempt` in the same run directory; it resumes from `resume`."""
@@ -245,6 +247,7 @@ def build_launch_plan(
         node_rank=node_rank,
         accelerated=accelerated,
         allowed_code=target.allowed_code.sentences,
+        shared_disk=run.spec.launch.shared_disk,
     )
 
 

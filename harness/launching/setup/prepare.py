@@ -17,23 +17,25 @@ from harness.check.check_file import LoadedRun, check_file, check_loaded_run, ch
 from harness.check.deepspeed_release import untested_release_note
 from harness.check.machine_findings import with_findings, with_launch_findings
 from harness.check.missing_software import find_missing_software
+from harness.checkpoints.store_source import SOURCE_FILE
 from harness.errors import ExitCode, UserError
 from harness.facts.deepspeed_version import resolve_target
-from harness.facts.devices import find_device
 from harness.facts.required_ops import required_ops
 from harness.file_io import relative_to_cwd
 from harness.findings import Finding, LinesOf, Report
-from harness.hostinfo.deepspeed_accelerator import find_other_devices
 from harness.hostinfo.host_survey import Survey
 from harness.hostinfo.machine import host_memory
-from harness.hostinfo.torch_devices import format_device_names
 from harness.launching.hosts.local_host import LocalHost, inspect_local_host, unresolved_names_note
 from harness.launching.hosts.preflight_survey import SurveyOptions, survey_hosts
 from harness.launching.setup.code_trust import AllowedCode, verify_code_allowed
 from harness.launching.setup.debug_env import with_flops_profiler_output
 from harness.launching.setup.device_checks import check_cuda_compiler, check_gpu_architectures
-from harness.launching.setup.environment import ignored_env_files
-from harness.launching.setup.launch_checks import check_launch, refuse_deepspeed_json, soften_for_dry_run
+from harness.launching.setup.launch_checks import (
+    check_launch,
+    log_environment_notes,
+    refuse_deepspeed_json,
+    soften_for_dry_run,
+)
 from harness.launching.setup.launch_plan import LaunchPlan, Network, RunTarget, build_launch_plan, is_local
 from harness.launching.setup.launch_request import (
     NOTHING_WRITTEN,
@@ -44,10 +46,12 @@ from harness.launching.setup.launch_request import (
 )
 from harness.launching.setup.no_ssh import resolve_node_rank, shared_run_dir
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
-from harness.launching.setup.resume import find_resume_folder, resolve_resume
+from harness.launching.setup.resume import ResumeSource, find_resume_folder, resolve_resume
 from harness.launching.setup.run_dir import new_run_dir, replace_files
 from harness.launching.setup.slurm import NOT_SUBMITTED, SlurmJob, build_job, job_command
+from harness.launching.setup.store_checks import require_stores, with_environment
 from harness.nvme_dirs import with_run_swap_dirs
+from harness.object_stores.store_url import is_store_url
 from harness.plan.plan_json import plan_json
 from harness.plan.planner import make_plan
 from harness.plan.resolved_run import ResolvedRun
@@ -108,10 +112,10 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         allow_code=request.allow_local_code,
     )
     checked = with_launch_findings(checked, here=_has_local_ranks(request, loaded, local_host))
-    run, source = checked.run, checked.source
-    if run is None or source is None or not checked.report.ok:
+    run, text = checked.run, checked.source
+    if run is None or text is None or not checked.report.ok:
         closing = NOTHING_WRITTEN if submission is None else NOT_SUBMITTED
-        if run is not None and source is not None and submission is None:
+        if run is not None and text is not None and submission is None:
             checked = with_findings(checked, _find_other_obstacles(request, run, local_host))
         return LaunchRejected(checked.report.findings, checked.lines_of, checked.code, closing, checked.report)
     _log_findings(log, checked.report, checked.lines_of)
@@ -124,18 +128,21 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         location = _locate(request, run, local_host)
         _check_startable(request, run, local_host, location, log)
         allowed_code = _verify_code_allowed(request, run, local_host, log)
-        checkpoint = _find_resume_checkpoint(request, run, local_host, location, log)
-        _log_environment_notes(run, local_host, log, reaches_hosts=location.reaches_hosts)
-        files = _build_run_files(run, source, checked.report, local_host, location.run_dir, loaded.overrides)
+        source = _find_resume_source(request, run, local_host, location, log)
+        urls, env = run.spec.store_urls, run.spec.launch.env
+        require_stores(urls, env, source.runs, node_rank=location.node_rank, read_only=request.dry_run)
+        log_environment_notes(run, local_host, log.on_note, reaches_hosts=location.reaches_hosts)
+        files = _build_run_files(run, text, checked.report, local_host, location.run_dir, loaded.overrides)
         _check_compiler(request, files, local_host, location, log)
     except UserError as error:
         return LaunchRejected(error.findings, checked.lines_of, error.code, NOTHING_WRITTEN)
-    target = RunTarget(location.run_dir, files.documents, checkpoint, request.allow_change, allowed_code)
+    documents = files.documents | ({SOURCE_FILE: source.stored.to_text()} if source.stored else {})
+    target = RunTarget(location.run_dir, documents, source.checkpoint, request.allow_change, allowed_code)
     survey = prewarmed_launcher = None
     if request.survey and location.reaches_hosts:
         prewarmed_launcher = PrewarmedLauncher.start(local_host, run.spec.launch)
         survey = _survey_hosts(files, local_host, log)
-        report = check_survey(files.run, source, survey)
+        report = check_survey(files.run, text, survey)
         if not report.ok:
             _discard(prewarmed_launcher)
             return LaunchRejected(report.findings, checked.lines_of, ExitCode.PREFLIGHT, _UNHEALTHY_HOSTS)
@@ -252,7 +259,7 @@ def _find_other_obstacles(request: LaunchRequest, run: ResolvedRun, local_host: 
         findings += find_missing_software(run.spec.model, run.spec.data, run.spec.telemetry, run.spec.launch.env)
     if request.dry_run:
         findings = soften_for_dry_run(findings, has_local_ranks=True)
-    if request.resume not in ("never", "auto"):
+    if request.resume not in ("never", "auto") and not is_store_url(request.resume):
         try:
             find_resume_folder(request.resume, local_host.cwd / run.spec.launch.output_dir)
         except UserError as error:
@@ -301,38 +308,23 @@ def _check_compiler(
         log.on_findings(soften_for_dry_run(findings, has_local_ranks=True), None)
 
 
-def _find_resume_checkpoint(
+def _find_resume_source(
     request: LaunchRequest, run: ResolvedRun, local_host: LocalHost, location: _RunLocation, log: LaunchLog
-) -> Path | None:
+) -> ResumeSource:
     """The checkpoint to resume from; the first host decides for all. Raises UserError."""
     if request.resume == "never" or location.node_rank:
-        return None
+        return ResumeSource()
     output_dir = local_host.cwd / run.spec.launch.output_dir
     spec = run.spec.model_dump(mode="json")
-    checkpoint = resolve_resume(
-        request.resume, output_dir, run.name, spec, request.allow_change, log.on_note
-    ).checkpoint
+    with with_environment(run.spec.launch.env):  # of the object store, as ranks have it
+        source = resolve_resume(
+            request.resume, output_dir, run.name, spec, request.allow_change, log.on_note, location.run_dir
+        )
+    checkpoint = source.checkpoint
     log.on_note(
         f"resuming from {relative_to_cwd(checkpoint)}" if checkpoint else "no earlier checkpoint, starting from step 0"
     )
-    return checkpoint
-
-
-def _log_environment_notes(run: ResolvedRun, local_host: LocalHost, log: LaunchLog, *, reaches_hosts: bool) -> None:
-    """Files of variables that DeepSpeed does not read, and devices that the ranks do not use or do not find."""
-    if reaches_hosts:
-        for file in ignored_env_files(local_host.cwd):
-            log.on_note(f"note: {file} is ignored: its variables do not reach the hosts; put them into `launch.env`")
-    elif local_host.device_names and not local_host.accelerated:
-        devices = format_device_names(local_host.device_names)
-        log.on_note(f"note: DS_ACCELERATOR=cpu: the ranks run on the CPU, not on {devices}")
-    elif not local_host.device_names:
-        if others := " and ".join(find_other_devices()):
-            log.on_note(f"note: the ranks run on the CPU, not on {others}: the harness starts ranks on no such device")
-        gpu = find_device(run.spec.cluster.gpu or "cpu")
-        if gpu is not None and not gpu.is_cpu:
-            message = f"the spec is for {gpu.name} (`cluster.gpu`), and no GPU was found on this machine"
-            log.on_note(f"note: {message}: the ranks would run on its CPU")
+    return source
 
 
 def _log_findings(log: LaunchLog, report: Report, lines_of: LinesOf | None) -> None:

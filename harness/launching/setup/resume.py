@@ -7,7 +7,7 @@ Reads checkpoints' manifests and bytes, never their tensors; writes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,18 @@ from harness.checkpoints.latest import (
     list_checkpoints,
     verify_with_name,
 )
-from harness.checkpoints.manifest import read_manifest
+from harness.checkpoints.manifest import Manifest, read_manifest
 from harness.checkpoints.resume_compatibility import compare_with_run
+from harness.checkpoints.store_source import StoreSource, find_stored_checkpoint
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.hostinfo.path_probe import answer_in_time, find_similar_path
 from harness.launching.setup.run_dir import list_runs
 from harness.locks import RUN_LOCK, current_holder
+from harness.object_stores.store_url import is_store_url
 from harness.planted_files import TRUSTED_ACCOUNTS, find_foreign_owner, find_foreign_owner_below
 from harness.run_records.run_list import known_runs_notes, resolve_run_path
+from harness.units import format_bytes
 
 Log = Callable[[str], None]
 
@@ -37,13 +40,24 @@ class ResumeSource:
 
     checkpoint: Path | None = None
     origin: Path | None = None
+    stored: StoreSource | None = None
+    """The checkpoint in an object store, which the ranks put at `checkpoint` of their run directory."""
+    runs: tuple[str, ...] = ()
+    """The ids of the runs that a resume continues."""
 
 
 def resolve_resume(
-    requested: str, output_dir: Path, name: str, spec: Mapping[str, Any], allowed: tuple[str, ...], log: Log
+    requested: str,
+    output_dir: Path,
+    name: str,
+    spec: Mapping[str, Any],
+    allowed: tuple[str, ...],
+    log: Log,
+    run_dir: Path | None = None,
 ) -> ResumeSource:
     """`never`: nothing. `auto`: the newest complete checkpoint among this user's earlier runs of this spec. Else a
-    run directory, the name of one in `output_dir`, such as `latest`, or a checkpoint.
+    run directory, the name of one in `output_dir`, such as `latest`, or a checkpoint; or the URL of a prefix of an
+    object store, or of a checkpoint below it, which the ranks of `run_dir` will download.
 
     Every byte of that checkpoint is verified, and `log` gets a line for each one that is skipped. Raises UserError when
     a named one is not complete (CK001, CK101 ...), when another user made what `latest` or
@@ -52,11 +66,27 @@ def resolve_resume(
     """
     if requested == "never":
         return ResumeSource()
+    if is_store_url(requested):
+        return _resume_stored(requested, spec, allowed, log, run_dir or output_dir)
     is_auto = requested == "auto"
     source = _resume_newest_run(output_dir, name, log) if is_auto else _resume_named(requested, output_dir, log)
-    if source.checkpoint is not None:
-        _check_continuity(source.checkpoint, spec, allowed, log)
-    return source
+    if source.checkpoint is None:
+        return source
+    manifest = read_manifest(source.checkpoint)
+    _check_continuity(manifest, str(source.checkpoint), spec, allowed, log)
+    return replace(source, runs=tuple(str(run) for run in (manifest.get("run_id"),) if run))
+
+
+def _resume_stored(
+    requested: str, spec: Mapping[str, Any], allowed: tuple[str, ...], log: Log, run_dir: Path
+) -> ResumeSource:
+    stored, manifest, skipped = find_stored_checkpoint(requested)
+    for line in skipped:
+        log(line)
+    url = f"{stored.url}/{stored.folder_name}"
+    _check_continuity(manifest, url, spec, allowed, log)
+    log(f"{url}: {format_bytes(manifest.bytes)}, which the ranks download")
+    return ResumeSource(run_dir.resolve() / "checkpoints" / stored.folder_name, run_dir, stored, stored.runs)
 
 
 def find_resumable_checkpoint(run_dir: Path, log: Log) -> Path | None:
@@ -148,11 +178,11 @@ def _verify_owner(requested: str, folder: Path) -> None:
         raise UserError([planted.to_finding("CK129", effect, f"name a run of your own, or this one: --resume {made}")])
 
 
-def _check_continuity(checkpoint: Path, spec: Mapping[str, Any], allowed: tuple[str, ...], log: Log) -> None:
+def _check_continuity(
+    manifest: Manifest, name: str, spec: Mapping[str, Any], allowed: tuple[str, ...], log: Log
+) -> None:
     """Compare the manifest with the run. The rank compares again, with hashes, and reshards another layout."""
-    findings = compare_with_run(read_manifest(checkpoint), spec, allowed=allowed).to_findings(
-        str(checkpoint), can_reshard=True
-    )
+    findings = compare_with_run(manifest, spec, allowed=allowed).to_findings(name, can_reshard=True)
     errors = [f for f in findings if f.is_error]
     if errors:
         raise UserError(errors)

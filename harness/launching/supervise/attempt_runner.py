@@ -15,6 +15,7 @@ from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise.cleanup import remove_buffers, remove_partial_files
 from harness.launching.supervise.monitor import TICK_SECONDS, RankMonitor
 from harness.launching.supervise.node_agents import HOST_SILENCE_SECONDS
+from harness.launching.supervise.own_disks import copy_run_dir
 from harness.launching.supervise.restart_files import log_name
 from harness.launching.supervise.run_verdict import decide_verdict
 from harness.launching.supervise.termination import RankTermination
@@ -40,8 +41,9 @@ class AttemptResult:
 def run_attempt(
     plan: LaunchPlan, launch: LaunchSpec, context: LaunchContext, heartbeat: Callable[[], None]
 ) -> AttemptResult:
-    """Run the ranks of one attempt to their end. `heartbeat` is called repeatedly."""
+    """Run the ranks of one attempt to their end. `heartbeat` is called repeatedly. Raises UserError (EN058)."""
     remove_buffers(plan)
+    copy_run_dir(plan, context.scripts)
     log = log_name(plan.attempt) if plan.is_leader else f"host-{plan.hosts[plan.node_rank or 0].name}.log"
     monitor = RankMonitor(plan, launch, context, log, heartbeat)
     termination = RankTermination(monitor, launch)

@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from harness.checkpoints.latest import saved_step
+from harness.checkpoints.store_export import upload_export
 from harness.errors import ExitCode
 from harness.interpreter import python_command
 from harness.launching.process.child_process import kill_session, spawn_child
 from harness.launching.process.signals import SignalInterrupt
 from harness.launching.setup.launch_context import LaunchContext
 from harness.launching.setup.launch_plan import LaunchPlan
+from harness.launching.setup.store_checks import with_environment
 from harness.launching.supervise.log_streams import LineTail
+from harness.object_stores.store_errors import StoreError
 from harness.progress import EXPORT_PHASES
 from harness.spec.sections.export_spec import ExportSpec
 from harness.units import parse_bytes
@@ -31,6 +34,7 @@ def export_at_end(
     *,
     trust_remote_code: bool,
     heartbeat: Callable[[], None] = lambda: None,
+    launch_env: Mapping[str, str] | None = None,
 ) -> tuple[Verdict, Path | None]:
     """Export the last checkpoint of the run. `trust_remote_code` is that of the spec; `heartbeat` is called repeatedly.
 
@@ -60,6 +64,15 @@ def export_at_end(
         reason = f"training is complete and saved{part} ended with code {code}, see {log}"
         return _with_reason(verdict, "failed", code if code > 0 else 128 - code, reason), whole
     context.observer.on_note(f"exported to {target}")
+    if export.upload_to is not None:
+        context.observer.on_note(f"uploading the export to {export.upload_to}")
+        try:
+            with with_environment(launch_env or {}):
+                upload_export(target, export.upload_to)
+        except StoreError as error:
+            reason = f"the export {target} is complete, and not in `{export.upload_to}`: {error}"
+            return replace(verdict, notes=(*verdict.notes, reason)), target
+        context.observer.on_note(f"uploaded to {export.upload_to}")
     return verdict, target
 
 

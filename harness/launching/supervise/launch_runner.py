@@ -118,6 +118,7 @@ def run_launch(
                     context,
                     trust_remote_code=run.spec.model.trust_remote_code,
                     heartbeat=heartbeat,
+                    launch_env=run.spec.launch.env,
                 )
         finally:
             if lock:

@@ -22,6 +22,7 @@ from harness.hostinfo.machine import host_identity
 from harness.launching.hosts.ssh import encode_request, remote_python_path, ssh_command
 from harness.launching.process.oom_kills import OomKillHistory
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
+from harness.launching.supervise.own_disks import write_statuses
 from harness.launching.supervise.run_verdict import RankExit
 from harness.run_records.rank_statuses import RankStatus
 
@@ -77,6 +78,7 @@ class NodeAgents:
             "session": session,
             "supervisor": host_identity(),
             "path": remote_python_path(self.environ),
+            "own_disk": not self.plan.shared_disk,
         }
         command = [sys.executable, str(self.scripts / "node_agent.py"), encode_request(request)]
         for host in self.plan.hosts:
@@ -180,12 +182,15 @@ class NodeAgents:
         if len(agent.buffer) > input_limits.AGENT_LINE:  # no heartbeat is so long
             agent.buffer = b""
         for line in lines:
-            _handle_line(agent, line)
+            _handle_line(agent, line, None if self.plan.shared_disk or agent.host.is_local else self.plan.run_dir)
 
 
-def _handle_line(agent: NodeAgent, line: bytes) -> None:
+def _handle_line(agent: NodeAgent, line: bytes, run_dir: Path | None) -> None:
+    """`run_dir`: where the statuses of a host go that has only its own disk."""
     try:
         message = parse_json(line)
+        if run_dir is not None and isinstance(message.get("statuses"), dict):
+            write_statuses(run_dir, agent.host.ranks, message["statuses"])
         if "alive" in message:
             agent.last_heartbeat, agent.alive_pids = time.monotonic(), frozenset(map(int, message["alive"]))
             oom_kills = message.get("oom_kills")
@@ -193,7 +198,7 @@ def _handle_line(agent: NodeAgent, line: bytes) -> None:
             agent.exit_signals |= {int(pid): int(signum) for pid, signum in message.get("signals", {}).items()}
         elif "left" in message:
             agent.unkilled_pids = tuple(map(int, message["left"]))
-    except (ValueError, TypeError, AttributeError, OverflowError):  # a line of a login shell
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError):  # a line of a login shell
         return
 
 

@@ -21,6 +21,7 @@ from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.setup.resume import find_resumable_checkpoint
 from harness.launching.supervise.attempt_runner import run_attempt
 from harness.launching.supervise.cleanup import remove_buffers_of_other_runs
+from harness.launching.supervise.own_disks import find_stored_resume
 from harness.launching.supervise.restart_files import (
     append_restart_event,
     archive_statuses,
@@ -172,7 +173,7 @@ def _plan_next_attempt(plan: LaunchPlan, supervisor: _Supervisor) -> LaunchPlan:
     """Make the run directory ready and choose the checkpoint to resume from: this run's newest complete one, else the
     one that the run itself resumed from, else none.
     """
-    resume = find_resumable_checkpoint(plan.run_dir, supervisor.log) or _first_resume(supervisor.attempts)
+    resume = _find_resume(plan, supervisor)
     last = supervisor.attempts[-1]
     archive_statuses(plan.run_dir, last.number)
     with contextlib.suppress(OSError):
@@ -184,6 +185,14 @@ def _plan_next_attempt(plan: LaunchPlan, supervisor: _Supervisor) -> LaunchPlan:
     )
     is_port_fixed = supervisor.launch.master_port is not None or not plan.local
     return plan.for_attempt(next_number, resume, plan.port if is_port_fixed else find_free_port())
+
+
+def _find_resume(plan: LaunchPlan, supervisor: _Supervisor) -> Path | None:
+    """Where hosts share no disk, the shards of a lost host are in the store alone."""
+    stored = None
+    if supervisor.lost_hosts and not plan.shared_disk:
+        stored = find_stored_resume(plan.run_dir, supervisor.launch.env, supervisor.log)
+    return stored or find_resumable_checkpoint(plan.run_dir, supervisor.log) or _first_resume(supervisor.attempts)
 
 
 def _first_resume(attempts: Sequence[Attempt]) -> Path | None:

@@ -6,13 +6,14 @@ It runs on the training thread or a background thread: it touches no engine, and
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from harness.checkpoints import manifest
 from harness.checkpoints.evaluations import Evaluations
@@ -23,19 +24,14 @@ from harness.file_io import fsync_folder, replace_file
 from harness.findings import Finding
 from harness.runtime.checkpoint.disk_space import save_failed_finding
 from harness.runtime.checkpoint.hashing_writer import CheckpointFile, fsync_tree, write_files
+from harness.runtime.checkpoint.host_commit import HostDisk, publish_on_hosts
 from harness.runtime.distributed import Distributed
+from harness.runtime.object_gather import Gather
 from harness.spec.sections.checkpoint_spec import CheckpointSpec
 
 T = TypeVar("T")
 WriteError = tuple[int | None, str]
 """`errno` and the reason, as plain values: a rank that fails still answers the others."""
-
-
-class Gather(Protocol):
-    """`Distributed.all_gather_object`, or the same on another process group."""
-
-    def __call__(self, value: T, /) -> list[T]:
-        """`value` of every rank, in rank order, on every rank."""
 
 
 @dataclass
@@ -51,6 +47,12 @@ class PendingSave:
     spec: CheckpointSpec
     bytes: int = 0
     """Sum over all ranks."""
+    disk: HostDisk | None = None
+    """Where each host has only its own disk."""
+    steps_in_use: Callable[[], set[int]] = set
+    """Steps whose folders may not be removed now."""
+    records: dict[str, FileRecord] = field(default_factory=dict)
+    """The files of this rank, once they are written."""
 
 
 def create_empty_folder(folder: Path) -> None:
@@ -69,15 +71,21 @@ def commit_save(pending: PendingSave, gather: Gather) -> Finding | None:
     """Write, agree, publish. Returns the finding of a failed save, the same on every rank. An error on any rank leaves
     earlier checkpoints and `latest` as they were.
     """
-    distributed = pending.distributed
+    distributed, node = pending.distributed, pending.disk.node if pending.disk else 0
     records, error = _call_catching_io_errors(
-        lambda: write_files(pending.temporary, pending.files, distributed.rank, 0)
+        lambda: write_files(pending.temporary, pending.files, distributed.rank, node)
     )
-    pending.files = []
+    pending.files, pending.records = [], records or {}
     results = gather((records, error))
     failure = _first_error(results)
-    if failure is None and distributed.is_main_process:
-        files = {name: record for records_of_rank, _ in results for name, record in (records_of_rank or {}).items()}
+    files = {name: record for records_of_rank, _ in results for name, record in (records_of_rank or {}).items()}
+    if failure is None and pending.disk is not None:
+        body = gather(_manifest_body(pending, files) if distributed.is_main_process else {})[0]
+        failure = publish_on_hosts(pending.temporary, pending.final, body, pending.disk, gather)
+        if failure is not None and pending.disk.is_leader:
+            discard_folder(pending.temporary)
+        _prune_on_hosts(pending, pending.disk, gather)
+    elif failure is None and distributed.is_main_process:
         _, error = _call_catching_io_errors(lambda: _publish(pending, files))
         failure = None if error is None else (0, error)
     finding: Finding | None = None
@@ -87,8 +95,10 @@ def commit_save(pending: PendingSave, gather: Gather) -> Finding | None:
         rank, (number, reason) = failure
         discard_folder(pending.temporary)  # first: its bytes count as free in the finding
         finding = save_failed_finding(pending.step, pending.final.parent, rank, OSError(number, reason), pending.bytes)
-    else:
-        _prune_checkpoints(pending)
+    elif pending.disk is None:
+        # The conversion of a checkpoint in another layout: this run now has a checkpoint in its own.
+        shutil.rmtree(pending.final.parent / "universal", ignore_errors=True)
+        prune_checkpoints(pending.final.parent, pending.spec, pending.step, pending.steps_in_use())
     return gather(finding)[0]
 
 
@@ -106,10 +116,9 @@ def _first_error(results: Sequence[tuple[object, WriteError | None]]) -> tuple[i
     return next(((rank, error) for rank, (_, error) in enumerate(results) if error is not None), None)
 
 
-def _publish(pending: PendingSave, files: dict[str, FileRecord]) -> None:
-    """Manifest, rename, pointer; every step is on the disk before the next. Raises OSError."""
+def _manifest_body(pending: PendingSave, files: dict[str, FileRecord]) -> dict[str, Any]:
     evaluation = Evaluations.read(pending.final.parent).to_manifest(pending.step)
-    body = {
+    return {
         "name": pending.final.name,
         "saved_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "layout": "shared",
@@ -117,6 +126,11 @@ def _publish(pending: PendingSave, files: dict[str, FileRecord]) -> None:
         "evaluation": {**pending.body["evaluation"], **evaluation},
         "files": {name: files[name].to_json() for name in sorted(files)},
     }
+
+
+def _publish(pending: PendingSave, files: dict[str, FileRecord]) -> None:
+    """Manifest, rename, pointer; every step is on the disk before the next. Raises OSError."""
+    body = _manifest_body(pending, files)
     fsync_tree(pending.temporary)
     manifest.write_manifest(pending.temporary, body)
     if pending.final.exists():  # from before a resume at an earlier step
@@ -130,22 +144,39 @@ def _publish(pending: PendingSave, files: dict[str, FileRecord]) -> None:
     replace_file(pending.final.parent / LATEST, pending.final.name + "\n")
 
 
-def _prune_checkpoints(pending: PendingSave) -> None:
-    """Remove outdated checkpoints of this run, also that which it resumed from: every rank has read it, and a later one
-    is complete. One that cannot be removed stays until the next save tries again.
+def _prune_on_hosts(pending: PendingSave, disk: HostDisk, gather: Gather) -> None:
+    """Remove on every host what is outdated on that of rank 0, which has the evaluations."""
+    folder, is_main = pending.final.parent, pending.distributed.is_main_process
+    in_use = pending.steps_in_use()
+    outdated = gather(find_outdated(folder, pending.spec, pending.step, in_use) if is_main else [])[0]
+    if disk.is_leader:
+        with contextlib.suppress(OSError):
+            replace_file(folder / LATEST, pending.final.name + "\n")
+        steps = folders_by_step(folder)
+        for step in outdated:
+            if step in steps:
+                with contextlib.suppress(OSError):
+                    remove_checkpoint(steps[step])
+
+
+def prune_checkpoints(folder: Path, spec: CheckpointSpec, newest: int, in_use: Collection[int]) -> None:
+    """Remove outdated checkpoints up to step `newest`, also that which the run resumed from: every rank has read it,
+    and a later one is complete. One that is `in_use`, or cannot be removed, stays until the next save tries again.
     """
-    # The conversion of a checkpoint in another layout: this run now has a checkpoint in its own.
-    shutil.rmtree(pending.final.parent / "universal", ignore_errors=True)
-    folder, spec = pending.final.parent, pending.spec
+    steps = folders_by_step(folder)
+    for step in find_outdated(folder, spec, newest, in_use):
+        with contextlib.suppress(OSError):
+            remove_checkpoint(steps[step])
+
+
+def find_outdated(folder: Path, spec: CheckpointSpec, newest: int, in_use: Collection[int]) -> list[int]:
+    """The steps of a folder of checkpoints that may go."""
     steps = folders_by_step(folder)
     best = Evaluations.read(folder).best_step(steps) if spec.keep_best else None
-    for step in select_outdated(
-        (s for s in steps if s <= pending.step),
+    outdated = select_outdated(
+        (s for s in steps if s <= newest),
         keep_last=spec.save_total_limit,
         keep_every=spec.keep_every_steps,
         best=best,
-    ):
-        try:
-            remove_checkpoint(steps[step])
-        except OSError:
-            continue
+    )
+    return [step for step in outdated if step not in in_use]

@@ -33,8 +33,10 @@ from harness.runtime.checkpoint import metadata, nvme_states, reshard, rng_state
 from harness.runtime.checkpoint.commit import PendingSave, commit_save, create_empty_folder, discard_folder
 from harness.runtime.checkpoint.disk_space import disk_full_error, save_failed_finding
 from harness.runtime.checkpoint.hashing_writer import CheckpointFile
+from harness.runtime.checkpoint.host_commit import HostDisk, check_own_folder
 from harness.runtime.checkpoint.shared_fs import check_shared_folder
 from harness.runtime.checkpoint.snapshot import HostSnapshot, available_host_bytes
+from harness.runtime.checkpoint.uploader import StoreUploader
 from harness.runtime.distributed import Distributed
 from harness.runtime.object_gather import all_gather_object
 from harness.runtime.run_config import RunDir
@@ -86,6 +88,10 @@ class CheckpointSaver:
     spec: CheckpointSpec
     protected: Path | None = None
     """The checkpoint that the run resumed from: never overwritten."""
+    disk: HostDisk | None = None
+    """With `launch.shared_disk: false`: this host's own disk, which the first rank of the host looks after."""
+    uploader: StoreUploader | None = None
+    """Uploads each complete checkpoint, with `checkpoint.upload_to`."""
     _group: dist.ProcessGroup | None = None
     _snapshot: HostSnapshot = field(default_factory=HostSnapshot)
     _background_save: _BackgroundSave | None = None
@@ -94,16 +100,23 @@ class CheckpointSaver:
     """The state that counts the last evaluation, until the manifest of its step has it."""
 
     @staticmethod
-    def open(run_dir: RunDir, distributed: Distributed, spec: CheckpointSpec) -> CheckpointSaver:
+    def open(
+        run_dir: RunDir, distributed: Distributed, spec: CheckpointSpec, *, shared_disk: bool = True
+    ) -> CheckpointSaver:
         """A saver for the run; removes the leftovers of a killed save. Raises UserError on all ranks when the folder
-        cannot be written (CK110), or is not the same one everywhere (CK116).
+        cannot be written (CK110), or is not the same one everywhere (CK116); without a `shared_disk`, where hosts share
+        it (CK133).
         """
-        distributed.call_or_fail_everywhere(lambda: check_shared_folder(run_dir.checkpoints, distributed))
+        disk = None if shared_disk else HostDisk.find(distributed)
+        if disk is None:
+            distributed.call_or_fail_everywhere(lambda: check_shared_folder(run_dir.checkpoints, distributed))
+        else:
+            check_own_folder(run_dir.checkpoints, distributed, disk)
         group = dist.new_group(backend="gloo", timeout=_GROUP_TIMEOUT) if spec.async_save else None
-        if distributed.is_main_process:
+        if distributed.is_main_process if disk is None else disk.is_leader:
             remove_leftovers(run_dir.checkpoints)
         distributed.barrier()
-        return CheckpointSaver(run_dir, distributed, spec, _group=group)
+        return CheckpointSaver(run_dir, distributed, spec, disk=disk, _group=group)
 
     def save(self, ctx: TrainContext, state: TrainState, *, background: bool) -> list[SaveOutcome]:
         """Save, and return the finished saves: the pending one, and this one unless a thread writes it (`background`).
@@ -123,6 +136,7 @@ class CheckpointSaver:
             return outcomes
         error = commit_save(pending, self.distributed.all_gather_object)
         self._drop_converted(error)
+        self._enqueue_upload(pending, error)
         return [*outcomes, self._make_outcome(pending, start_time, error)]
 
     def record_eval(self, state: TrainState, **metrics: Any) -> None:
@@ -180,6 +194,7 @@ class CheckpointSaver:
         if save.exception is not None:
             raise save.exception
         self._drop_converted(save.result)
+        self._enqueue_upload(save.pending, save.result)
         if self.distributed.is_main_process:
             self._update_manifest()
         return [
@@ -208,21 +223,24 @@ class CheckpointSaver:
             if self._hugging_face is None:
                 self._hugging_face = metadata.hugging_face_files(ctx)
             files += [CheckpointFile(name, content) for name, content in self._hugging_face.items()]
-        return PendingSave(state.step, temporary, final, body, files, self.distributed, self.spec)
+        in_use = set if self.uploader is None else self.uploader.steps_in_use
+        return PendingSave(state.step, temporary, final, body, files, self.distributed, self.spec, 0, self.disk, in_use)
 
     def _check_folder(self, pending: PendingSave) -> Finding | None:
         """Create the folder and check its free space. Returns the finding where that fails, the same on every rank."""
         error: OSError | None = None
-        if self.distributed.is_main_process:
+        disk, is_first = self.disk, self.distributed.is_main_process if self.disk is None else self.disk.is_leader
+        if is_first:
             try:
                 create_empty_folder(pending.temporary)
             except OSError as caught:
                 error = caught
-        sizes = self.distributed.all_gather_object((sum(f.bytes for f in pending.files), _error_values(error)))
+        node = 0 if disk is None else disk.node
+        sizes = self.distributed.all_gather_object((sum(f.bytes for f in pending.files), node))
         pending.bytes = sum(size for size, _ in sizes)
-        if error is None and self.distributed.is_main_process:
+        if error is None and is_first:
             try:
-                error = disk_full_error(pending.temporary, pending.bytes)
+                error = disk_full_error(pending.temporary, sum(size for size, other in sizes if other == node))
             except OSError as caught:
                 error = caught
         failure = next((e for e in self.distributed.all_gather_object(_error_values(error)) if e is not None), None)
@@ -231,6 +249,7 @@ class CheckpointSaver:
         finding = None
         if self.distributed.is_main_process:
             finding = save_failed_finding(pending.step, pending.final.parent, 0, OSError(*failure), pending.bytes)
+        if is_first:
             discard_folder(pending.temporary)
         return next(f for f in self.distributed.all_gather_object(finding) if f is not None)
 
@@ -272,6 +291,10 @@ class CheckpointSaver:
         """Remove a conversion to this layout: the run now has a checkpoint in it."""
         if error is None and self.distributed.is_main_process:
             reshard.remove_converted(self.run_dir)
+
+    def _enqueue_upload(self, pending: PendingSave, error: Finding | None) -> None:
+        if error is None and self.uploader is not None:
+            self.uploader.enqueue(pending.step, pending.final, pending.records, pending.bytes)
 
     def _make_outcome(self, pending: PendingSave, start_time: float, error: Finding | None) -> SaveOutcome:
         seconds = time.perf_counter() - start_time

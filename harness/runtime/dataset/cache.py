@@ -32,6 +32,7 @@ from harness.runtime.dataset.data_plan import DataPlan, build_data_plan
 from harness.runtime.dataset.plugin_documents import add_plugin_documents
 from harness.runtime.dataset.preparation import LAYOUT_VERSION, PreparedData, prepare_data
 from harness.runtime.dataset.progress_bar import ProgressDisplay
+from harness.runtime.dataset.stored_sources import with_local_copies
 from harness.runtime.user_errors import user_error
 from harness.spec.sections.data_spec import DataSpec
 
@@ -57,9 +58,8 @@ def prepare_or_reuse(
         root.mkdir(parents=True, exist_ok=True)
         memory = own_path(root / "files")
         memory.mkdir(exist_ok=True)
-        plan = build_data_plan(
-            add_plugin_documents(run.spec, own_path(root / "own")), tokenizer, lambda path: file_sha256(path, memory)
-        )
+        data = with_local_copies(add_plugin_documents(run.spec, own_path(root / "own")), own_path(root / "stores"))
+        plan = build_data_plan(data, tokenizer, lambda path: file_sha256(path, memory))
         folder = own_path(root / cache_key(run, tokenizer, plan))
         with _lock_key(root / f"{folder.name}-{os.geteuid()}.lock"):
             prepared = read_cache(folder)

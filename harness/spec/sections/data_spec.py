@@ -55,7 +55,8 @@ class DataSpec(Section):
 
     train: Sources | None = None
     """Files or globs (.txt, .md, .rst, .jsonl, .json, .csv, .parquet, .arrow), a folder or Hub dataset, a builtin such
-    as `builtin:python-docs`; or a list of these, each also as a map (`path`, `weight`, `format`, `name`, `split`).
+    as `builtin:python-docs`, a URL such as `s3://bucket/texts/*.jsonl`; or a list of these, each also as a map (`path`,
+    `weight`, `format`, `name`, `split`).
     A relative path starts at the spec's folder, else at the current one.
     """
     eval: Sources | None = None

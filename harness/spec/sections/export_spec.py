@@ -11,6 +11,8 @@ class ExportSpec(Section):
 
     at_end: bool = False
     """Export the last checkpoint after training."""
+    upload_to: str | None = None
+    """A prefix of an object store, such as `s3://bucket/models/run-7`, to which the folder is uploaded, too."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Number format of the exported weights. Default: the one trained in."""
     max_shard_size: FileSize | None = None

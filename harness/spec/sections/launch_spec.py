@@ -13,6 +13,10 @@ class LaunchSpec(Section):
 
     output_dir: str = "runs"
     """The folder of run directories; relative to the current folder."""
+    shared_disk: bool = True
+    """Several hosts: they share `output_dir`. false: each has only its own disk. Its ranks' files of a checkpoint stay
+    there, and a resume moves what a host lacks over the network, or from `checkpoint.upload_to`.
+    """
     num_gpus: Positive | None = None
     """Ranks on this machine when there is no hostfile, as in `deepspeed --num_gpus`. Default: all accelerators."""
     hostfile: str | None = None

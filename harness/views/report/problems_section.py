@@ -46,6 +46,11 @@ def _failure_items(record: RunRecord) -> list[str]:
         f"<li>a save failed after step {_escape_field(s, 'step')}: {format_code(str(s.get('error', '')))}</li>"
         for s in record.lines_of("save_failed")
     ]
+    items += [
+        f"<li>not in the object store: {format_code(str(s.get('error', '')))}</li>"
+        for s in record.lines_of("upload_failed")
+        if not s.get("skipped")
+    ]
     if record.state == "broken off":
         items.append(
             "<li>no process holds the run directory and the run has no final status: it was killed, or this is a "

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Any
 import torch
 
 from harness.checkpoints import latest, manifest
+from harness.checkpoints.store_source import SOURCE_FILE, StoreSource, find_stored_checkpoint
 from harness.errors import UserError
+from harness.object_stores import object_store
 from harness.runtime import checkpoint
 from harness.runtime.checkpoint import commit, disk_space, saver
 from harness.runtime.distributed import Distributed
@@ -117,6 +120,21 @@ class Actions:
             "latest": (made / "latest").read_text(),
             "left": [p.name for p in made.iterdir() if p.name.startswith(".")],
         }
+
+    def use_store(self, variables: dict[str, str]) -> None:
+        """From now on the object store of these variables is reached, without long waits between attempts."""
+        os.environ.update(variables)
+        object_store.FIRST_WAIT_SECONDS = 0.01
+
+    def resume_stored(self, name: str, url: str) -> dict[str, Any]:
+        """Train from the newest checkpoint below a prefix of a store, as a launch would; no other folder has it."""
+        if self.ranks.is_main_process:
+            source = find_stored_checkpoint(url)[0]
+            (self.folder / name / SOURCE_FILE).write_text(source.to_text())
+        self.ranks.barrier()
+        step = StoreSource.read(self.folder / name)
+        assert step is not None
+        return self.train(name, f"{name}/checkpoints/{step.folder_name}") | {"from": step.step}
 
     def digest(self) -> list[str]:
         """sha256 of every rank's weights, master weights, optimizer states and their steps, by rank."""

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Object stores. Pages of findings, read by `harness.finding_pages`."""
+
+TEXT = """
+## ST100 store-package-missing
+The package that opens the object store is not installed: s3fs for `s3://`, gcsfs for `gs://`, adlfs for `az://`.
+
+The extra `stores` of the harness has s3fs. All hosts with ranks need the package.
+
+## ST101 no-such-bucket
+The bucket that the URL names does not exist. The harness makes no buckets.
+
+## ST102 store-access-denied
+The store denies access with these credentials. A launch writes, reads and removes one small key below a prefix of
+`upload_to`, because the run will do all three; of `data` it lists and reads.
+
+## ST103 store-credentials
+There are no credentials for the store, or they have expired. They come from the chain of the store's own package (a
+role of the machine, a profile, the environment) and are in no file or log of the harness. While a run goes on, expired
+ones are asked for again at that chain.
+
+## ST104 store-region
+The bucket is in another region than the one that requests go to.
+
+## ST105 store-unreachable
+The store does not answer, or answers with errors of its own, also after some attempts. Nothing of an upload counts
+before its manifest is written, so no half checkpoint is there.
+
+## ST106 prefix-in-use
+Another run writes below the prefix of `upload_to`, or other keys are there.
+
+A prefix belongs to one run, which `run.json` there names, and to the runs that resume it. The harness removes only
+keys that a manifest of these runs lists, after reading that manifest back. A run that loses its prefix to a later
+resume uploads no more, and says so.
+
+## ST107 upload-failed
+A checkpoint could not be uploaded. Training goes on, and the checkpoint on the disk is complete. The next checkpoint is
+tried at its own time, the newest once more at the end of the run. `harness checkpoint upload` repeats an upload.
+
+## ST108 no-space-for-the-download
+The disk has no space for the checkpoint that the run resumes from, or cannot be written.
+
+## ST109 no-data-in-the-store
+A URL of `data.train` or `data.eval` matches no file.
+"""

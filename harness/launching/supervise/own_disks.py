@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs on hosts that share no disk (`launch.shared_disk: false`): what travels over the control connection.
+
+Before an attempt every other host gets the files that its ranks read. While they run, the node agent of a host sends
+the statuses of its ranks, which are written here: all that reads the run directory finds them as on a shared disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from harness.checkpoints.store_source import SOURCE_FILE, find_stored_checkpoint
+from harness.errors import ExitCode, UserError
+from harness.file_io import replace_file, write_atomically
+from harness.findings import Finding, Fix
+from harness.launching.hosts.ssh import FAN_OUT, encode_request, remote_python_path, ssh_command
+from harness.launching.setup.launch_plan import LaunchPlan
+from harness.launching.setup.store_checks import with_environment
+from harness.printed_text import escape_unprintable
+from harness.run_records.run_files import json_of
+
+_FILES = ("spec.resolved.json", "ds_config.json", "launch.json", SOURCE_FILE)
+"""What ranks read of a run directory."""
+_SECONDS = 60.0
+_STATUS_NAME = re.compile(r"rank-(\d{5,})\.json")
+_MAX_STATUS = 2**16
+
+
+def copy_run_dir(plan: LaunchPlan, scripts: Path) -> None:
+    """Give every other host the files that ranks read. Raises UserError (EN058) with a finding for each that fails."""
+    if plan.shared_disk or not plan.starts_remote_ranks:
+        return
+    files = {name: (plan.run_dir / name).read_text() for name in _FILES if (plan.run_dir / name).is_file()}
+    content = json.dumps(files).encode()
+    request = {"run_dir": str(plan.run_dir), "path": remote_python_path(os.environ)}
+    command = [sys.executable, str(scripts / "run_dir_writer.py"), encode_request(request)]
+
+    def copy(host: str) -> Finding | None:
+        try:
+            done = subprocess.run(  # noqa: S603
+                ssh_command(host, command), input=content, capture_output=True, timeout=_SECONDS, check=False
+            )
+            reason = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] if done.returncode else []
+            failed = bool(done.returncode)
+        except subprocess.TimeoutExpired:
+            reason, failed = [f"no answer within {_SECONDS:.0f} s"], True
+        why = escape_unprintable(reason[0])[:200] if reason else "no reason was given"
+        fix = Fix(f"give {host} a disk that can be written at this path (`launch.output_dir`)")
+        message = f"the run directory `{plan.run_dir}` cannot be made on {host}: {why}"
+        return Finding("EN058", "error", message, key="launch.output_dir", fix=fix) if failed else None
+
+    hosts = [host.name for host in plan.hosts if not host.is_local]
+    with ThreadPoolExecutor(max(1, min(FAN_OUT, len(hosts)))) as pool:
+        findings = [finding for finding in pool.map(copy, hosts) if finding is not None]
+    if findings:
+        raise UserError(findings, ExitCode.PREFLIGHT)
+
+
+def find_stored_resume(run_dir: Path, variables: Mapping[str, str], log: Callable[[str], None]) -> Path | None:
+    """The newest checkpoint of this run in the store of `checkpoint.upload_to`, as the ranks will find it on their
+    disks; None without a store, or where it has none. `variables` is `launch.env`.
+    """
+    spec = json_of(run_dir / "spec.resolved.json").get("spec") or {}
+    url = (spec.get("checkpoint") or {}).get("upload_to")
+    if not isinstance(url, str):
+        return None
+    try:
+        with with_environment(variables):
+            source, _, skipped = find_stored_checkpoint(url)
+        write_atomically(run_dir / SOURCE_FILE, source.to_text())
+    except (OSError, UserError) as error:
+        log(f"no checkpoint of `{url}` can be resumed from: {error}")
+        return None
+    for line in skipped:
+        log(line)
+    return run_dir / "checkpoints" / source.folder_name
+
+
+def write_statuses(run_dir: Path, ranks: Collection[int], statuses: Mapping[str, object]) -> None:
+    """Write what the agent of a host says of its `ranks`. What is no status of one of these is left out."""
+    for name, text in statuses.items():
+        match = _STATUS_NAME.fullmatch(name)
+        if match and int(match[1]) in ranks and isinstance(text, str) and len(text) <= _MAX_STATUS:
+            replace_file(run_dir / "status" / name, text, durable=False)

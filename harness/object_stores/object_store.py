@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A prefix of an object store: reads, writes and removals of the keys below it, with retries. Raises StoreError.
+
+A file is there when its upload has ended; what was there before is replaced. Nothing is listed from a cache. After
+`expired credentials` the store's package asks its own chain again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from harness.object_stores.store_errors import StoreError, to_store_error
+from harness.object_stores.store_url import StoreUrl
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+T = TypeVar("T")
+_VARIABLES = ("AWS_", "AZURE_", "FSSPEC_", "GOOGLE_")
+_FILESYSTEMS: dict[tuple[str, int], AbstractFileSystem] = {}
+_opening = threading.Lock()
+PROBE_PREFIX = ".harness-probe-"
+"""The names of keys with which a check asks whether it may write."""
+ATTEMPTS = 5
+FIRST_WAIT_SECONDS = 0.5
+"""The wait before the second attempt; it doubles with each."""
+
+
+class ObjectStore:
+    """The keys below one URL. Names are relative to it. Threads may share it."""
+
+    def __init__(self, url: StoreUrl, *, attempts: int | None = None, first_wait: float | None = None) -> None:
+        self.url = url
+        self._attempts = ATTEMPTS if attempts is None else attempts
+        self._first_wait = FIRST_WAIT_SECONDS if first_wait is None else first_wait
+        self._root = ""
+
+    def read(self, name: str, limit: int) -> bytes:
+        """The bytes of a key of at most `limit` bytes; of a larger one, none. One request, whose error has a reason."""
+        content: bytes = self._call(name, lambda filesystem, path: filesystem.cat_file(path, start=0, end=limit + 1))
+        if len(content) > limit:
+            raise StoreError("other", detail=f"it is larger than {limit:,} bytes")
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a key, replacing what is there."""
+        self._call(name, lambda filesystem, path: _make_folder_and(filesystem, path, "pipe_file", path, content))
+
+    def upload(self, name: str, file: Path) -> None:
+        """Upload a file, and compare the size that the store has then. Raises OSError where it cannot be read."""
+        size = file.stat().st_size
+
+        def work(filesystem: AbstractFileSystem, path: str) -> None:
+            _make_folder_and(filesystem, path, "put_file", str(file), path)
+            stored = filesystem.info(path)["size"]
+            if stored != size:
+                raise StoreError("damaged", detail=f"the store has {stored} bytes of {size} after the upload")
+
+        self._call(name, work)
+
+    def download(self, name: str, file: Path) -> None:
+        """Write a key to a new file, or over one that is there."""
+        self._call(name, lambda filesystem, path: filesystem.get_file(path, str(file)))
+
+    def size(self, name: str) -> int | None:
+        """The bytes of a key; None where there is none, such as for a folder."""
+        try:
+            info = self._call(name, lambda filesystem, path: filesystem.info(path))
+            return None if info["type"] == "directory" else int(info["size"] or 0)
+        except StoreError as error:
+            if error.kind == "missing":
+                return None
+            raise
+
+    def list_sizes(self, folder: str = "") -> dict[str, int]:
+        """All keys below a folder with their bytes. The listing of some stores lags behind writes and removals."""
+
+        def work(filesystem: AbstractFileSystem, path: str) -> dict[str, int]:
+            listed = filesystem.find(path, detail=True, refresh=True)
+            start = len(self._root) + 1
+            return {key[start:]: int(info["size"] or 0) for key, info in listed.items()}
+
+        return self._call(folder, work)
+
+    def find_entry(self) -> str | None:
+        """A key or a folder below the URL; None where there is none."""
+
+        def work(filesystem: AbstractFileSystem, path: str) -> list[str]:
+            return [str(entry).rstrip("/") for entry in filesystem.ls(path, detail=False, refresh=True)]
+
+        try:
+            entries = self._call("", work)
+        except StoreError as error:
+            if error.kind == "missing":
+                return None
+            raise
+        names = (entry[len(self._root) + 1 :] for entry in entries if entry != self._root)
+        return next((name for name in names if not name.startswith(PROBE_PREFIX)), None)
+
+    def match(self, pattern: str) -> dict[str, int]:
+        """The keys that a glob below the URL matches, with their bytes."""
+
+        def work(filesystem: AbstractFileSystem, path: str) -> dict[str, int]:
+            listed = filesystem.glob(path, detail=True)
+            start = len(self._root) + 1
+            files = {key: info for key, info in listed.items() if info["type"] == "file"}
+            return {key[start:]: int(info["size"] or 0) for key, info in files.items()}
+
+        return self._call(pattern, work)
+
+    def identity(self, name: str) -> str:
+        """A text that changes with the content of a key, as far as the store says: size with ETag or time."""
+
+        def work(filesystem: AbstractFileSystem, path: str) -> str:
+            info = filesystem.info(path)
+            known = [info.get(key) for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime")]
+            return f"{info['size']} {next((str(value) for value in known if value), '')}"
+
+        return self._call(name, work)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove these keys, and no others. One that is not there is no error."""
+        for name in names:
+            try:
+                self._call(name, lambda filesystem, path: filesystem.rm_file(path))
+            except StoreError as error:
+                if error.kind != "missing":
+                    raise
+
+    def _call(self, name: str, work: Callable[[AbstractFileSystem, str], T]) -> T:
+        wait = self._first_wait
+        for attempt in range(1, self._attempts + 1):
+            try:
+                filesystem = self._open()
+                return work(filesystem, self._key(name))
+            except Exception as caught:  # packages of stores raise many types
+                error = to_store_error(caught)
+                if not error.is_transient or attempt == self._attempts:
+                    raise error from None
+                if error.kind == "expired credentials":
+                    self._close()
+            time.sleep(wait)
+            wait *= 2
+        raise AssertionError("unreachable")
+
+    def _key(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _open(self) -> AbstractFileSystem:
+        from fsspec.core import url_to_fs
+
+        with _opening:
+            key = _cache_key(self.url)
+            if key not in _FILESYSTEMS:
+                options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
+                filesystem, _ = url_to_fs(str(self.url), **options)
+                if hasattr(filesystem, "retries"):  # s3fs would retry each of our attempts for most of a minute
+                    filesystem.retries = 1
+                _FILESYSTEMS[key] = filesystem
+            filesystem = _FILESYSTEMS[key]
+        self._root = str(filesystem._strip_protocol(str(self.url))).rstrip("/")
+        return filesystem
+
+    def _close(self) -> None:
+        """The next request opens the store with the credentials that its chain has then."""
+        with _opening:
+            _FILESYSTEMS.pop(_cache_key(self.url), None)
+
+
+def _cache_key(url: StoreUrl) -> tuple[str, int]:
+    """A connection is shared by all stores of a scheme, as long as the environment that configures it is the same."""
+    variables = ((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES))
+    return url.scheme, hash(tuple(sorted(variables)))
+
+
+def _make_folder_and(filesystem: AbstractFileSystem, path: str, method: str, *arguments: object) -> None:
+    """Call a method that writes `path`; a store of files on a disk needs the folder first."""
+    if filesystem.protocol in ("file", ("file", "local")):
+        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+    getattr(filesystem, method)(*arguments)

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of object stores, sorted by what a user can do about them.
+
+The message of a store's package is never repeated: it can hold an endpoint with a password, or a signed URL. An error
+code such as `AccessDenied` is.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+StoreErrorKind = Literal[
+    "no package",
+    "no bucket",
+    "no access",
+    "no credentials",
+    "expired credentials",
+    "wrong region",
+    "unreachable",
+    "server error",
+    "missing",
+    "damaged",
+    "disk",
+    "other",
+]
+
+_REASONS: dict[StoreErrorKind, str] = {
+    "no package": "the package that opens it is not installed",
+    "no bucket": "the bucket does not exist",
+    "no access": "access is denied",
+    "no credentials": "no credentials were found",
+    "expired credentials": "the credentials have expired",
+    "wrong region": "the bucket is in another region",
+    "unreachable": "the store does not answer",
+    "server error": "the store answers with an error of its own",
+    "missing": "it does not exist",
+    "damaged": "other bytes are there than were written",
+    "disk": "the local disk fails",
+    "other": "the store refuses the request",
+}
+_TRANSIENT: frozenset[StoreErrorKind] = frozenset({"unreachable", "server error", "expired credentials", "damaged"})
+_CODES: dict[str, StoreErrorKind] = {
+    "NoSuchBucket": "no bucket",
+    "InvalidBucketName": "no bucket",
+    **dict.fromkeys(
+        ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"), "expired credentials"
+    ),
+    **dict.fromkeys(
+        (
+            "PermanentRedirect",
+            "TemporaryRedirect",
+            "Redirect",
+            "301",
+            "307",
+            "AuthorizationHeaderMalformed",
+            "IllegalLocationConstraintException",
+        ),
+        "wrong region",
+    ),
+    **dict.fromkeys(
+        (
+            "AccessDenied",
+            "AllAccessDisabled",
+            "AccountProblem",
+            "InvalidAccessKeyId",
+            "SignatureDoesNotMatch",
+            "InvalidToken",
+            "NotSignedUp",
+            "Forbidden",
+            "401",
+            "403",
+            "RequestTimeTooSkewed",
+        ),
+        "no access",
+    ),
+    **dict.fromkeys(("NoSuchKey", "NotFound", "404"), "missing"),
+    **dict.fromkeys(
+        (
+            "InternalError",
+            "ServiceUnavailable",
+            "SlowDown",
+            "RequestTimeout",
+            "Throttling",
+            "RequestLimitExceeded",
+            "429",
+            "500",
+            "502",
+            "503",
+            "504",
+            "BadDigest",
+            "IncompleteBody",
+        ),
+        "server error",
+    ),
+}
+_CLASSES: dict[str, StoreErrorKind] = {
+    **dict.fromkeys(
+        (
+            "NoCredentialsError",
+            "PartialCredentialsError",
+            "ProfileNotFound",
+            "CredentialRetrievalError",
+            "DefaultCredentialsError",
+            "NoAuthTokenError",
+            "TokenRetrievalError",
+            "SSOTokenLoadError",
+        ),
+        "no credentials",
+    ),
+    **dict.fromkeys(("UnauthorizedSSOTokenError", "RefreshError"), "expired credentials"),
+    **dict.fromkeys(
+        (
+            "EndpointConnectionError",
+            "ConnectTimeoutError",
+            "ReadTimeoutError",
+            "ConnectionClosedError",
+            "HTTPClientError",
+            "ResponseParserError",
+            "ResponseStreamingError",
+            "ClientConnectionError",
+            "ClientConnectorError",
+            "ServerDisconnectedError",
+            "ClientPayloadError",
+            "ClientOSError",
+            "IncompleteRead",
+            "IncompleteReadError",
+            "FSTimeoutError",
+            "TimeoutError",
+            "ConnectionError",
+            "ConnectionResetError",
+        ),
+        "unreachable",
+    ),
+}
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+_PLAIN_CODE = re.compile(r"[A-Za-z0-9]{1,60}")
+
+
+class StoreError(Exception):
+    """A request to a store that failed, after its retries. `code` is the store's own, such as `AccessDenied`."""
+
+    def __init__(self, kind: StoreErrorKind, code: str = "", detail: str = "") -> None:
+        self.kind: StoreErrorKind = kind
+        self.code = code
+        reason = detail or _REASONS[kind]
+        super().__init__(f"{reason} ({code})" if code else reason)
+
+    @property
+    def is_transient(self) -> bool:
+        """May the same request succeed later?"""
+        return self.kind in _TRANSIENT
+
+
+def to_store_error(error: BaseException) -> StoreError:
+    """The error of a store's package, sorted."""
+    chain = list(_causes(error))
+    code = next(filter(None, map(_code_of, chain)), "")
+    by_code = _CODES.get(code, "server error" if re.fullmatch(r"5\d\d", code) else None)
+    if code == "400":
+        return StoreError("expired credentials", code, "expired credentials, or a bucket in another region")
+    if isinstance(error, StoreError) or by_code is not None:
+        return error if isinstance(error, StoreError) else StoreError(by_code or "other", code)
+    return next(filter(None, (_by_class(cause, code) for cause in chain)), None) or _by_meaning(chain, code)
+
+
+def _by_class(cause: BaseException, code: str) -> StoreError | None:
+    if isinstance(cause, ImportError):
+        return StoreError("no package")
+    if isinstance(cause, OSError) and cause.errno in _DISK_ERRORS:
+        return StoreError("disk", detail=(cause.strerror or "the local disk fails").lower())
+    kind = next((_CLASSES[one.__name__] for one in type(cause).__mro__ if one.__name__ in _CLASSES), None)
+    return None if kind is None else StoreError(kind, code)
+
+
+def _by_meaning(chain: list[BaseException], code: str) -> StoreError:
+    if any(isinstance(cause, FileNotFoundError) for cause in chain):
+        return StoreError("missing", code)
+    if any(isinstance(cause, PermissionError) for cause in chain):
+        return StoreError("no access", code)
+    return StoreError("other", code or type(chain[0]).__name__)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _code_of(error: BaseException) -> str:
+    """The code in a botocore error's response, or the HTTP status of another package's error."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        code = response.get("Error", {}).get("Code")
+    else:
+        code = getattr(error, "status", None) or getattr(error, "code", None)
+    text = str(code) if isinstance(code, str | int) else ""
+    return text if _PLAIN_CODE.fullmatch(text) else ""

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The upload of an exported folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.checkpoints.store_export import EXPORT_MANIFEST, upload_export
+from harness.checkpoints.store_transfer import sha256_of
+from harness.object_stores.store_errors import StoreError
+from tests.support.object_store import StoreServer, error, needs_store
+
+pytestmark = needs_store
+URL = "s3://bucket/models/one"
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    (tmp_path / "export" / "sub").mkdir(parents=True)
+    (tmp_path / "export" / "config.json").write_text("{}")
+    (tmp_path / "export" / "sub" / "model.safetensors").write_bytes(b"x" * 1000)
+    return tmp_path / "export"
+
+
+def test_the_last_key_lists_all_others(s3: StoreServer, export: Path) -> None:
+    upload_export(export, URL)
+    names = {"config.json", "sub/model.safetensors"}
+    assert set(s3.keys("bucket")) == {f"models/one/{name}" for name in (*names, EXPORT_MANIFEST)}
+    body = json.loads(s3.client.get_object(Bucket="bucket", Key=f"models/one/{EXPORT_MANIFEST}")["Body"].read())
+    assert body["files"] == {
+        name: {"bytes": (export / name).stat().st_size, "sha256": sha256_of(export / name)} for name in names
+    }
+    with pytest.raises(StoreError, match="is there already"):
+        upload_export(export, URL)
+
+
+def test_an_upload_that_fails_has_no_last_key(s3: StoreServer, export: Path) -> None:
+    s3.faults.fail(10**6, error(403, "AccessDenied"), "PUT", "safetensors")
+    with pytest.raises(StoreError, match="access is denied"):
+        upload_export(export, URL)
+    assert f"models/one/{EXPORT_MANIFEST}" not in s3.keys("bucket")

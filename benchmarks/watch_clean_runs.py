@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`harness.watch` and `HarnessCallback` over trainings in which nothing is wrong: how many false alarms?
 
-    python benchmarks/watch_clean_runs.py [RELEASE ...] [--overlays FOLDER] [--only TEXT] [--write]
+    python benchmarks/watch_clean_runs.py [RELEASE ...] [--only TEXT] [--write]
 
-Each release that is not in FOLDER yet is put there by pip, without what it depends on. The trainings of a release run
+Each release is put into a folder of its own by pip, without what it depends on. The trainings of a release run
 one after the other on two gloo ranks: a bare loop, accelerate and the Trainer over stages, accumulation, clipping,
 bf16, an optimizer on the CPU and tied weights. A release is not asked for what it computes wrongly, as the gates say.
 `--write` puts the table into `benchmarks/results/watch-clean-runs-DATE.md`.
@@ -13,11 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
-import subprocess
 import sys
-import tempfile
 import time
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -31,7 +27,6 @@ RELEASES = ("0.16.9", "0.18.2", "0.18.5", "0.19.3", "0.19.8")
 PROGRAMS = ("bare", "accelerate", "trainer")
 LOSES_MICRO_BATCHES = ("0.18.2",)
 """Of these releases: ZeRO-2 with accumulation, and accumulation under an offloaded optimizer (gates ZR040, OF029)."""
-LIMIT_S = 1800.0
 sys.path.insert(0, str(ROOT))
 
 
@@ -49,15 +44,16 @@ def cases_of(release: str) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("releases", nargs="*", default=RELEASES, help="such as 0.18.2; the installed one needs no pip")
-    parser.add_argument("--overlays", type=Path, default=Path.home() / ".cache" / "deepspeed-releases")
     parser.add_argument("--only", default="", help="cases whose settings have this in them, such as `trainer`")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
+    from tests.releases.rank_job import run_job
+
     rows, alarms = [], []
     for release in arguments.releases:
         cases = [case for case in cases_of(release) if arguments.only in json.dumps(case)]
         begin = time.monotonic()
-        ranks = run(release, arguments.overlays, cases)
+        ranks = run_job(JOB, cases, release, has_harness=True)["ranks"]
         seconds = time.monotonic() - begin
         found = [describe(release, case, outcomes) for case, *outcomes in zip(cases, *ranks, strict=True)]
         alarms += [text for text in found if text]
@@ -86,46 +82,6 @@ def describe(release: str, case: dict[str, Any], outcomes: list[dict[str, Any]])
     if file and (file["gradient_witness"]["fault"] or file["gradient_witness"]["steps"][:3] != [1, 2, 3]):
         problems.append(str(file["gradient_witness"]))
     return f"{release} {json.dumps(case)}: " + " / ".join(problems) if problems else ""
-
-
-def run(release: str, overlays: Path, cases: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The outcomes of the cases, rank by rank."""
-    from benchmarks.releases import overlay
-    from tests.support.training.runtime_helpers import rank_environment
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    shared = {**rank_environment(), "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    shared |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    shared.pop("LOCAL_SIZE", None)  # without it, nothing is left in /dev/shm
-    if release != version("deepspeed"):
-        place = overlay(release, overlays)
-        shared["PYTHONPATH"] = f"{place}{os.pathsep}{ROOT}"
-        shared["TORCH_EXTENSIONS_DIR"] = str(overlays / f"ops-{release}")
-    with tempfile.TemporaryDirectory(prefix="watch-clean-runs-") as scratch:
-        asked, out, logs = Path(scratch) / "cases.json", Path(scratch) / "out.json", []
-        asked.write_text(json.dumps(cases), encoding="utf-8")
-        started = []
-        try:
-            for rank in range(2):
-                logs.append(Path(scratch) / f"{rank}.log")
-                one = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                with logs[rank].open("w") as stream:
-                    command = [sys.executable, str(JOB), str(out), str(asked)]
-                    started.append(subprocess.Popen(command, env=one, stdout=stream, stderr=subprocess.STDOUT))
-            codes = [process.wait(timeout=LIMIT_S) for process in started]
-        finally:
-            for process in started:
-                if process.poll() is None:
-                    process.kill()
-        if any(codes):
-            raise SystemExit(f"{release}: exit codes {codes}\n{logs[0].read_text(errors='replace')[-3000:]}")
-        answer = json.loads(out.read_text(encoding="utf-8"))
-    if answer["version"] != release:
-        raise SystemExit(f"asked for DeepSpeed {release}, the ranks had {answer['version']}")
-    ranks: list[list[dict[str, Any]]] = answer["ranks"]
-    return ranks
 
 
 def page(rows: list[str], alarms: list[str], arguments: argparse.Namespace) -> str:

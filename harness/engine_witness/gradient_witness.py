@@ -95,13 +95,17 @@ class GradientWitness:
         every: int = 200,
         on_result: Callable[[WitnessResult], None] | None = None,
         weight_decay: Callable[[str], float] | None = None,
+        time_call: Callable[..., Any] | None = None,
     ) -> None:
         """Nothing is changed in the engine before `attach`. `every`: 0 for never.
 
         `weight_decay`: the decay of a parameter by its name, as the caller meant it; without it, that of its group.
+        `time_call` calls the witness's collectives, for a caller that counts their time: it takes the function and its
+        arguments.
         """
         self.engine, self.model, self.optimizer = engine, model, optimizer
         self.steps, self.every, self.on_result, self.weight_decay = frozenset(steps), every, on_result, weight_decay
+        self._time_call = time_call
         self.differences: list[Difference] = []
         """All differences so far, the same on every rank."""
         self.results: list[WitnessResult] = []
@@ -151,7 +155,7 @@ class GradientWitness:
         scale = BackwardScale(engine)
         recorder = GradientRecorder(device, scale)
         group, divisor = data_parallel_group(engine)
-        agreement = RankAgreement(group, device, widest_dtype(device))
+        agreement = RankAgreement(group, device, widest_dtype(device), self._time_call)
         comparison = StepComparison(engine, agreement, divisor, recorder, self.weight_decay)
         self._parts = _Parts(module, optimizer, layout, scale, recorder, comparison, StepRecorder(layout, ()))
         if hasattr(type(engine), "backward") and layout.checks_factor:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,10 +11,19 @@ import torch.distributed as dist
 
 
 class RankAgreement:
-    """Sums and maxima over the ranks of `group`, and objects of all ranks."""
+    """Sums and maxima over the ranks of `group`, and objects of all ranks. `time_call` calls each collective: it takes
+    the function and its arguments.
+    """
 
-    def __init__(self, group: Any, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        group: Any,
+        device: torch.device,
+        dtype: torch.dtype,
+        time_call: Callable[..., Any] | None = None,
+    ) -> None:
         self._group, self._device, self._dtype = group, device, dtype
+        self._time_call = time_call or _call
         self.is_parallel = dist.is_available() and dist.is_initialized()
 
     @property
@@ -40,12 +50,16 @@ class RankAgreement:
         if not self.is_parallel:
             return [value]
         values: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(values, value)
+        self._time_call(dist.all_gather_object, values, value)
         return values
 
     def _reduce(self, values: torch.Tensor, operation: Any, group: Any) -> torch.Tensor:
         if not self.is_parallel:
             return values.detach().cpu().double()
         shared = values.detach().to(self._device, self._dtype, copy=True)
-        dist.all_reduce(shared, op=operation, group=group)
+        self._time_call(dist.all_reduce, shared, op=operation, group=group)
         return shared.cpu().double()
+
+
+def _call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)

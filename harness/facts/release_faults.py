@@ -18,6 +18,7 @@ from typing import Any
 from harness.facts.deepspeed_version import parse_version
 
 GRID_FILE = Path(__file__).with_name("release_grid.json")
+CONFORMANCE_FILE = Path(__file__).with_name("release_conformance.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,15 @@ def load_grid() -> dict[str, Any]:
     """`dimensions` (values by name), `cells` and `ops` (all cells as digits), `releases` (results by release)."""
     grid: dict[str, Any] = json.loads(GRID_FILE.read_text(encoding="utf-8"))
     return grid
+
+
+@cache
+def load_conformance() -> dict[str, Any]:
+    """`seed`, `releases`: of each release `cases`, `parsed`, `counts` by class (`tests/conformance/README.md`), and
+    `different`, the cases in which the gates and the release disagree.
+    """
+    results: dict[str, Any] = json.loads(CONFORMANCE_FILE.read_text(encoding="utf-8"))
+    return results
 
 
 def cell_of(code: str) -> dict[str, str]:
@@ -143,6 +153,36 @@ RELEASE_FAULTS: tuple[ReleaseFault, ...] = (
         "divided by the accumulation steps at each output of the engine",
     ),
     ReleaseFault(
+        "fp16-without-zero-never-steps",
+        "0.17.6",
+        "0.18.1",
+        "fp16 at stage 0 with DeepSpeed's fused Adam",
+        "the optimizer returns before it steps: no weight changes, and no step counts as skipped",
+        "stage 1",
+        "PR065",
+        evidence="conformance",
+    ),
+    ReleaseFault(
+        "bf16-autocast-clipped-by-a-loss-scale",
+        "0.17.2",
+        "0.17.5",
+        "`torch_autocast` in bf16 at stages 1 and 2, with clipping",
+        "gradients are clipped before a loss scale of 65536 is taken out: next to nothing is left of them",
+        "0.17.6, or no clipping",
+        "PR066",
+        evidence="conformance",
+    ),
+    ReleaseFault(
+        "fp16-without-zero-is-not-scaled",
+        "0.18.3",
+        "",
+        "fp16 at stage 0 with a loss scale other than 1",
+        "gradients are divided by a loss scale that they were not multiplied with: next to nothing is trained",
+        "stage 1",
+        "PR002",
+        evidence="conformance",
+    ),
+    ReleaseFault(
         "bf16-counts-a-gradient-twice",
         "0.16.5",
         "0.17.0",
@@ -199,6 +239,16 @@ RELEASE_CHANGES: tuple[ReleaseFault, ...] = (
         "a collective times out after 10 minutes, before after 30 (#8253)",
         "set DEEPSPEED_TIMEOUT=30, minutes, where saving or a first step takes longer",
         evidence="run: 30 on 0.18.4, 0.18.6 and 0.19.3, 10 on 0.19.8; read: 30 on 0.19.5, 10 on 0.19.6",
+    ),
+    ReleaseFault(
+        "fp16-begins-at-a-scale-of-four-billion",
+        "",
+        "0.17.0",
+        "fp16 at stages 1 to 3 without `initial_scale_power`, `loss_scale_window`, `hysteresis` or `min_loss_scale`",
+        "the loss scale begins at 2 to the 32, and the first steps, a dozen and more, are skipped until it fits",
+        "set initial_scale_power: 16",
+        evidence="conformance: run on 0.14.5 and 0.17.0, scale 2 to the 29 after three skipped steps; read: the default"
+        " is gone in 0.17.1",
     ),
     ReleaseFault(
         "slow-zero-2-steps",

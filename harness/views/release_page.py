@@ -11,7 +11,13 @@ from collections.abc import Iterator
 from textwrap import fill
 from typing import Any
 
-from harness.facts.release_faults import RELEASE_CHANGES, RELEASE_FAULTS, ReleaseFault, load_grid
+from harness.facts.release_faults import (
+    RELEASE_CHANGES,
+    RELEASE_FAULTS,
+    ReleaseFault,
+    load_conformance,
+    load_grid,
+)
 
 _INTRO = (
     "Each release was compared with one plain torch process: three steps of a small model on two gloo ranks of the CPU",
@@ -26,6 +32,23 @@ _TAIL = (
     "settings in which it was seen alone. 0.18.7 to 0.18.9 cannot step at stages 1 and 2 with this torch: all are",
     "refused.",
 )
+
+_CONFORMANCE = (
+    "`validate-config --deepspeed-version` was held against each release: drawn DeepSpeed JSONs, good ones and ones",
+    "with a key that is odd, wrong or misspelt, were given to `deepspeed.initialize` and trained for three steps on",
+    "one or two ranks of the CPU accelerator, until the release had parsed 150. *Same*: accepted, and trained as",
+    "asked; or refused, and DeepSpeed refuses or trains something else. *Warned*: DeepSpeed does something else in",
+    "silence, and a warning says so. *On purpose*: refused though it runs, with a reason, or outside a gate's reach",
+    "(`tests/conformance/known.py`). NVMe, tensor, pipeline and sequence parallelism were left out, and the CPU ops",
+    "were those of the installed release. `python -m tests.releases --conformance RELEASE` repeats a release.",
+)
+_CLASSES = {
+    "Same": ("agree-good", "agree-bad"),
+    "Warned": ("told",),
+    "On purpose": ("explained", "known"),
+    "Different": ("missed", "false-alarm", "crash", "unknown"),
+}
+"""A column of the page, and the classes of `tests/conformance` that it counts."""
 
 
 def render_releases(word: str, width: int = 120) -> str | None:
@@ -42,7 +65,15 @@ def render_releases(word: str, width: int = 120) -> str | None:
         for fault in (*RELEASE_FAULTS, *RELEASE_CHANGES)
     ]
     tried = [name for name, parts in load_grid()["releases"].items() if "not_run" not in parts.get("cells", {})]
-    tail = fill(f"Compared with plain torch: {', '.join(tried)}. The page docs/releases.md has the figures.", width)
+    drawn = load_conformance()["releases"].values()
+    cases, different = (
+        sum(counts) for counts in zip(*((r["cases"], _count(r)["Different"]) for r in drawn), strict=True)
+    )
+    tail = fill(
+        f"Compared with plain torch: {', '.join(tried)}. Compared with what the gates say: {len(drawn)} releases,"
+        f" {cases - different} of {cases} drawn JSONs as they say. The page docs/releases.md has the figures.",
+        width,
+    )
     return "\n\n".join([*paragraphs, tail])
 
 
@@ -74,8 +105,23 @@ def to_markdown() -> str:
         *(line for name, parts in _newest_first() for line in _grid_rows(name, parts)),
         "",
         *_TAIL,
+        "",
+        "## The gates",
+        "",
+        *_CONFORMANCE,
+        "",
+        f"| DeepSpeed | Cases | Parsed | {' | '.join(_CLASSES)} | Date |",
+        f"| --- | ---: | ---: |{' ---: |' * len(_CLASSES)} --- |",
+        *(
+            f"| {name} | {r['cases']} | {r['parsed']} | {' | '.join(map(str, _count(r).values()))} | {r['date']} |"
+            for name, r in reversed(load_conformance()["releases"].items())
+        ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _count(result: dict[str, Any]) -> dict[str, int]:
+    return {column: sum(result["counts"].get(kind, 0) for kind in kinds) for column, kinds in _CLASSES.items()}
 
 
 def _name(fault: ReleaseFault) -> str:

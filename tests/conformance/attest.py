@@ -41,13 +41,11 @@ def effective(engine: Any) -> dict[str, Any]:
     found["optimizer"] = {"type": config.optimizer_name, "params": plain(config.optimizer_params)}
     found["scheduler"] = {"type": config.scheduler_name, "params": plain(config.scheduler_params)}
     found["torch_autocast"] = {
-        "enabled": plain(config.torch_autocast_enabled),
-        "dtype": plain(config.torch_autocast_dtype),
+        "enabled": plain(getattr(config, "torch_autocast_enabled", None)),
+        "dtype": plain(getattr(config, "torch_autocast_dtype", None)),
     }
     found["data_types"] = {
-        "grad_accum_dtype": plain(config.grad_accum_dtype),
-        "param_dtype": plain(config.param_dtype),
-        "buffer_dtype": plain(config.buffer_dtype),
+        name: plain(getattr(config, name, None)) for name in ("grad_accum_dtype", "param_dtype", "buffer_dtype")
     }
     found["checkpoint"] = {
         "load_universal": plain(config.load_universal_checkpoint),
@@ -99,7 +97,7 @@ def engine_facts(engine: Any) -> dict[str, Any]:
         "global": engine.train_batch_size,
         "clipping": lambda: plain(engine.gradient_clipping()),
         "scheduler": lambda: type(engine.lr_scheduler).__name__ if engine.lr_scheduler else None,
-        "autocast": lambda: [bool(engine.torch_autocast_enabled()), plain(engine.torch_autocast_dtype())],
+        "autocast": lambda: autocast(engine),
         "compiled": lambda: bool(engine.is_compiled),
         "effective": lambda: effective(engine),
         "hyper": lambda: hyper(optimizer),
@@ -117,6 +115,13 @@ def engine_facts(engine: Any) -> dict[str, Any]:
             facts[name] = None
             facts.setdefault("unanswered", {})[name] = f"{type(error).__name__}: {error}"[:200]
     return facts
+
+
+def autocast(engine: Any) -> list[Any]:
+    """Whether `torch_autocast` is on, and its format; an old release knows nothing of it."""
+    if not hasattr(engine, "torch_autocast_enabled"):
+        return [False, None]
+    return [bool(engine.torch_autocast_enabled()), plain(engine.torch_autocast_dtype())]
 
 
 def hyper(optimizer: Any) -> dict[str, Any]:
@@ -164,7 +169,7 @@ def tensor_degree(engine: Any) -> int:
         return 1
     if engine.mpu is not None and hasattr(engine.mpu, "get_tensor_model_parallel_world_size"):
         return int(engine.mpu.get_tensor_model_parallel_world_size())
-    if engine.autotp_size() > 1:
+    if hasattr(engine, "autotp_size") and engine.autotp_size() > 1:
         return int(groups.get_tensor_model_parallel_world_size())
     return 1
 

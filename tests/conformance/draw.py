@@ -17,11 +17,14 @@ MODES = ("plain", "plain", "plain", "plain", "tensor", "plain", "pipeline", "pla
 PLANS = ("good", "fault", "fault", "typo", "fault", "fault", "combine", "fault", "good", "fault", "wild", "fault")
 
 
-def draw(seed: int, number: int) -> Case:
+WORLDS = (1, 2, 2, 2, 2, 2, 3, 4, 4)
+
+
+def draw(seed: int, number: int, modes: tuple[str, ...] = MODES, worlds: tuple[int, ...] = WORLDS) -> Case:
     """The case of this number; its id is `SEED-NUMBER`."""
     rng = random.Random(f"{seed}/{number}")  # noqa: S311
-    mode = MODES[(number * 7 + rng.randrange(len(MODES)) * (number % 2)) % len(MODES)]
-    case = base(rng, f"{seed}-{number:05d}", mode)
+    mode = modes[(number * 7 + rng.randrange(len(modes)) * (number % 2)) % len(modes)]
+    case = base(rng, f"{seed}-{number:05d}", mode, worlds)
     plan = PLANS[number % len(PLANS)]
     if plan == "good":
         return case
@@ -39,10 +42,10 @@ def draw(seed: int, number: int) -> Case:
     return faults.one(rng, case, order[(number // len(PLANS) * 7 + number) % len(order)])
 
 
-def base(rng: random.Random, name: str, mode: str) -> Case:
+def base(rng: random.Random, name: str, mode: str, worlds: tuple[int, ...] = WORLDS) -> Case:
     """A configuration that should be good."""
     degrees = {"tensor": 1, "pipeline": 1, "sequence": 1}
-    world = rng.choice((1, 2, 2, 2, 2, 2, 3, 4, 4))
+    world = rng.choice(worlds)
     if mode != "plain":
         degrees[mode] = 2
         world = rng.choice((2, 2, 4))

@@ -19,10 +19,15 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
 
-def environment() -> dict[str, str]:
+def environment(overlay: Path | None = None) -> dict[str, str]:
     """One thread a rank, nothing from the network, and this interpreter's ninja in reach (another one would rebuild
-    every op).
+    every op). `overlay` has another release of DeepSpeed, whose own ops would go to another folder.
     """
+    other = {
+        "PYTHONPATH": f"{overlay}{os.pathsep}{ROOT}",
+        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1",  # old releases cannot load their own checkpoints otherwise
+        VARIABLE: str(torch_extensions_dir().parent / "other-releases"),
+    }
     return {
         **os.environ,
         VARIABLE: str(
@@ -39,6 +44,7 @@ def environment() -> dict[str, str]:
         "DS_ACCELERATOR": "cpu",
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONOPTIMIZE": "",
+        **(other if overlay else {}),
     }
 
 
@@ -54,10 +60,10 @@ class Memory:
         self._known: dict[str, dict[str, Any]] = dict(json.loads(line) for line in lines)
         self.remembered = 0
 
-    def run(self, job: dict[str, Any]) -> dict[str, Any]:
-        """The answer to this very job, from the file or from DeepSpeed."""
+    def run(self, job: dict[str, Any], *, is_fresh: bool = False) -> dict[str, Any]:
+        """The answer to this very job, from the file or from DeepSpeed. `is_fresh`: from DeepSpeed in any case."""
         key = hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
-        if key in self._known:
+        if key in self._known and not is_fresh:
             self.remembered += 1
             return self._known[key]
         answer = self._judge.run(job)
@@ -69,10 +75,12 @@ class Memory:
 
 
 class Judge:
-    """A server process that runs one job at a time; started anew when it has died."""
+    """A server process that runs one job at a time, under the DeepSpeed of `overlay` where one is named. It is started
+    with the first job, where a `with` has not done so, and once more when it has died.
+    """
 
-    def __init__(self, log: Path | None = None) -> None:
-        self._log = log
+    def __init__(self, log: Path | None = None, overlay: Path | None = None) -> None:
+        self._log, self._overlay = log, overlay
         self._process: subprocess.Popen[str] | None = None
         self.versions: dict[str, Any] = {}
 
@@ -87,10 +95,11 @@ class Judge:
 
     def _start(self) -> None:
         stderr = self._log.open("a") if self._log else subprocess.DEVNULL
+        ops = str(torch_extensions_dir())
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.conformance.server"],
+            [sys.executable, "-m", "tests.conformance.server", *(["--ops", ops] if self._overlay else [])],
             cwd=ROOT,
-            env=environment(),
+            env=environment(self._overlay),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -100,6 +109,8 @@ class Judge:
 
     def run(self, job: dict[str, Any]) -> dict[str, Any]:
         """What DeepSpeed did with the job; see README.md for both shapes."""
+        if self._process is None:
+            self._start()
         process = self._process
         if process is None or process.stdin is None:
             raise RuntimeError("the server is not running")

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
 
 VOCABULARY = 128
 LENGTH = 16
@@ -47,6 +46,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def hf_config(model: dict[str, Any]) -> Any:
     """The `transformers` configuration of a job's model: a shape of `SHAPES` with the job's own fields on top."""
+    from transformers import AutoConfig
+
     fields = {k: v for k, v in model.items() if k != "kind"}
     kind = model.get("kind", "llama")
     known = SHAPES.get(fields.pop("model_type", kind), SHAPES.get(kind, {}))
@@ -63,6 +64,8 @@ def build(model: dict[str, Any], seed: int = 0) -> nn.Module:
         return Plain()
     if model.get("kind") == "pipe":
         return nn.Sequential(*[layer(*arguments) for layer, arguments in pipe_layers(model)])
+    from transformers import AutoModelForCausalLM
+
     return AutoModelForCausalLM.from_config(hf_config(model), dtype=torch.float32).train()
 
 
@@ -74,11 +77,22 @@ class Plain(nn.Module):
         self.embedding = nn.Embedding(VOCABULARY, 32)
         self.hidden = nn.Linear(32, 64)
         self.head = nn.Linear(64, VOCABULARY)
+        self.register_buffer("scale", torch.ones(1))  # `data_types.buffer_dtype` is read where there is a buffer
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=0.02)  # as in a Llama, so that bf16 shows a step of 0.001
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
-        logits = self.head(torch.relu(self.hidden(self.embedding(input_ids))))
+        logits = self.head(torch.relu(self.hidden(self.embedding(input_ids)))) * self.scale
         loss = None if labels is None else next_token_loss(logits, labels)
-        return type("Output", (), {"loss": loss, "logits": logits})()
+        return Output(loss=loss, logits=logits)
+
+
+class Output(dict[str, Any]):
+    """A dict, in which DeepSpeed finds the tensors, with attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
 
 
 def next_token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

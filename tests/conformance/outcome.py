@@ -48,9 +48,9 @@ class Outcome:
         return Outcome(case, body["kind"], errors, warnings, findings, body["did"], body["why"], body["seconds"])
 
 
-def judged(case: Case, judge: Any) -> Outcome:
-    """Ask both sides."""
-    said = ours.verdict(case)
+def judged(case: Case, judge: Any, release: str = ours.VERSION, **more: Any) -> Outcome:
+    """Ask both sides. `judge` runs this release of DeepSpeed; `more` is for its job."""
+    said = ours.verdict(case, release)
     if case.page:
         return _page(case, said, judge)
     job = ours.job(case, said)
@@ -59,9 +59,9 @@ def judged(case: Case, judge: Any) -> Outcome:
         meant = said.rendered
     degrees = said.degrees if said.degrees is not None and case.form == "spec" else case.degrees
     asked = compare.asked_of(meant if isinstance(meant, dict) else {}, case.world, degrees)
-    job |= {"meant": meant, "asked": asked}
+    job |= {"meant": meant, "asked": asked, **more}
     answer = judge.run(job)
-    return settle(case, said, answer, meant, asked, job)
+    return settle(case, said, answer, meant, asked, job, release)
 
 
 BROKEN = ("raises", "asserts", "crashes", "hangs")
@@ -86,12 +86,14 @@ def _page(case: Case, said: ours.Verdict, judge: Any) -> Outcome:
     return Outcome(case, kind, said.errors, said.warnings, said.findings, did, why, float(answer.get("seconds", 0)))
 
 
-def settle(case: Case, said: ours.Verdict, answer: Json, meant: Json, asked: Json, job: Json) -> Outcome:
+def settle(
+    case: Case, said: ours.Verdict, answer: Json, meant: Json, asked: Json, job: Json, release: str = ours.VERSION
+) -> Outcome:
     """The class of a case from both answers."""
     did, bad, small = _did(meant, asked, answer, job)
     if not bad and case.meant is not None and _ignored(case, answer):
         bad, did = True, did + "; the misspelt key is ignored"
-    kind, why = _class(case, said, answer, bad, small)
+    kind, why = _class(case, said, answer, bad, small, release)
     seconds = float(answer.get("seconds", 0.0))
     return Outcome(case, kind, said.errors, said.warnings, said.findings, did, why or said.crash, seconds)
 
@@ -123,7 +125,9 @@ def _tellers(said: ours.Verdict) -> list[str]:
     return [w for w in dict.fromkeys(said.warnings) if w in silent or w in ("SP005", "SP006", "SP014")]
 
 
-def _class(case: Case, said: ours.Verdict, answer: Json, bad: bool, small: bool) -> tuple[str, str]:  # noqa: PLR0911
+def _class(  # noqa: PLR0911
+    case: Case, said: ours.Verdict, answer: Json, bad: bool, small: bool, release: str
+) -> tuple[str, str]:
     """(class, why)."""
     if said.crash or answer["outcome"] == "unknown":
         return ("crash", said.crash) if said.crash else ("unknown", "the server died")
@@ -138,15 +142,15 @@ def _class(case: Case, said: ours.Verdict, answer: Json, bad: bool, small: bool)
         if known.matches(case, said.errors, answer):
             return "known", f"{known.name}: {known.reason}"
     if said.refused:
-        return _alarm(said)
-    if answer["outcome"] == "ran" and tellers:
+        return _alarm(said, release)
+    if answer["outcome"] in ("ran", "leaves") and tellers:
         return "told", f"a warning tells it: {', '.join(tellers)}"
     return "missed", ""
 
 
-def _alarm(said: ours.Verdict) -> tuple[str, str]:
+def _alarm(said: ours.Verdict, release: str) -> tuple[str, str]:
     """Refused although DeepSpeed does as asked: explained where every gate that objects says why."""
-    reasons = ours.policies()
+    reasons = ours.policies(release)
     if all(gate in reasons for gate in said.errors):
         return "explained", "; ".join(f"{g}: {reasons[g]}" for g in dict.fromkeys(said.errors))
     return "false-alarm", ""

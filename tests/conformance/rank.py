@@ -6,10 +6,12 @@ Plain DeepSpeed as a training script uses it; nothing of the harness.
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import time
 import traceback
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,21 @@ from deepspeed.accelerator import get_accelerator
 
 from . import attest, models
 
+IMPORTS = (
+    "deepspeed.module_inject.auto_tp",
+    "deepspeed.ops.adam",
+    "deepspeed.runtime.pipe.engine",
+    "deepspeed.runtime.sequence_parallel.ulysses_sp",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+)
+MODELS = tuple(f"transformers.models.{name}.modeling_{name}" for name in ("gpt2", "llama", "mixtral"))
 
-def warm_up() -> None:
+
+def warm_up(*, has_transformers: bool = True) -> None:
     """Import what ranks import on their way, so that forked ranks have it (Muon alone brings all of inductor: 7 s)."""
-    import deepspeed.module_inject.auto_tp
-    import deepspeed.ops.adam
-    import deepspeed.runtime.pipe.engine
-    import deepspeed.runtime.sequence_parallel.ulysses_sp
-    import deepspeed.runtime.zero.muon.muon_optimizer
-    from transformers.models.gpt2 import modeling_gpt2  # noqa: F401
-    from transformers.models.llama import modeling_llama  # noqa: F401
-    from transformers.models.mixtral import modeling_mixtral  # noqa: F401
+    for name in (*IMPORTS, *(MODELS if has_transformers else ())):
+        with nullcontext() if has_transformers else suppress(ImportError):  # an old release has not all of them
+            importlib.import_module(name)
 
     _ = deepspeed.ops.__compatible_ops__  # probed by compiling a small program
     # fp16 is computed by torch on any CPU; DeepSpeed asks for AVX512-FP16. Without this no fp16 claim could be tried.
@@ -56,6 +62,8 @@ def main(job: dict[str, Any], folder: Path, index: int) -> int:
         code = 1
         traceback.print_exc()
         report["error"] = {"type": type(error).__name__, "message": str(error).replace(str(folder), "{DIR}")[:600]}
+        files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        report["parsed"] = not any(file.endswith("deepspeed/runtime/config.py") for file in files)
     report["at"] = time.monotonic()
     (folder / f"rank-{index}.json").write_text(json.dumps(report))
     return code
@@ -192,7 +200,7 @@ class Script:
             return dist.get_rank() // int(self.job["sequence"])
         if self.pipeline:
             return int(engine.grid.get_data_parallel_id())
-        if engine.autotp_size() > 1:
+        if self.job.get("tensor", 1) > 1 and engine.autotp_size() > 1:
             from deepspeed.utils import groups
 
             return int(groups.get_data_parallel_rank())

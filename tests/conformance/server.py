@@ -8,6 +8,9 @@ stdout. It judges nothing. No process group, thread or compute exists in the pro
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib.machinery
+import importlib.util
 import json
 import os
 import shutil
@@ -32,8 +35,12 @@ OPS = (
 )
 
 
-def prepare() -> dict[str, Any]:
-    """Import everything that ranks need and load the compiled ops (which compiles those that are not there yet)."""
+def prepare(ops: Path | None = None) -> dict[str, Any]:
+    """Import everything that ranks need and load the compiled ops (which compiles those that are not there yet).
+
+    `ops` is the folder of another release's ops, which stand for those of this one; then ranks have no model of
+    transformers, and it is not imported.
+    """
     from harness.patches import cpuinfo_cache
 
     cpuinfo_cache.install_cpuinfo_cache()  # DeepSpeed asks for it in every rank, a second of CPU time each
@@ -43,6 +50,15 @@ def prepare() -> dict[str, Any]:
     from deepspeed.accelerator import get_accelerator
 
     missing = {}
+    if ops:
+        import deepspeed
+
+        _take_ops(ops)
+        from . import rank
+
+        rank.warm_up(has_transformers=False)
+        gc.freeze()  # a collection in a rank would copy all pages
+        return {"ready": True, "torch": torch.__version__, "deepspeed": deepspeed.__version__, "missing_ops": {}}
     for name in OPS:
         try:
             get_accelerator().create_op_builder(name).load(verbose=False)
@@ -54,6 +70,19 @@ def prepare() -> dict[str, Any]:
 
     rank.warm_up()
     return {"ready": True, "torch": torch.__version__, "transformers": transformers.__version__, "missing_ops": missing}
+
+
+def _take_ops(folder: Path) -> None:
+    """Give DeepSpeed's builders the compiled modules of this folder: a module for each CPU op but those of NVMe."""
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
+    for name in ("fused_adam", "cpu_adam", "cpu_adagrad", "cpu_lion", "pin_memory", "deepspeed_shm_comm"):
+        loader = importlib.machinery.ExtensionFileLoader(name, str(folder / name / f"{name}.so"))
+        spec = importlib.util.spec_from_loader(name, loader)
+        if spec is None:
+            raise ImportError(name)
+        OpBuilder._loaded_ops[name] = module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +121,7 @@ def _fork(job: dict[str, Any], folder: Path, port: int, index: int) -> int:
             "RANK": str(index),
             "LOCAL_RANK": str(index),
             "WORLD_SIZE": str(world),
-            "LOCAL_SIZE": str(world),
+            **({"LOCAL_SIZE": str(world)} if job.get("shared_memory", True) else {}),
             "CROSS_RANK": "0",
             "CROSS_SIZE": "1",
             "LOCAL_WORLD_SIZE": str(world),
@@ -224,7 +253,8 @@ def main() -> None:
     # What libraries print must not mix with the answers: their stdout becomes stderr.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
-    answers.write(json.dumps(prepare()) + "\n")
+    ops = Path(sys.argv[2]) if sys.argv[1:2] == ["--ops"] else None
+    answers.write(json.dumps(prepare(ops)) + "\n")
     for line in sys.stdin:
         answers.write(json.dumps(run(json.loads(line))) + "\n")
 

@@ -8,10 +8,15 @@ Without releases, all those that have no result yet, the newest first. A result 
 one. `--ops` runs the cells that need ops which are compiled for minutes: offload by a ratio and to NVMe. `--again` runs
 releases that have a result. `--list` prints the cells.
 
+    python -m tests.releases --conformance [RELEASE ...] [--again]
+
+draws DeepSpeed JSONs, and compares what each release does with them with what the gates say of it
+(`harness/facts/release_conformance.json`). `--again` judges once more, with the answers of DeepSpeed that are kept.
+
     python -m tests.releases --new RELEASE > draft.md
 
-downloads a new release, runs its grid and prints a draft of what to look at: keys, defaults, messages, quotes, patch
-targets, gates to recheck by hand, cells.
+downloads a new release, runs its grid and its conformance sample, and prints a draft of what to look at: keys,
+defaults, messages, quotes, patch targets, gates to recheck by hand, cells, disagreements.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from typing import TextIO
 
 from tests.releases.archives import SUPPORTED_RELEASES
 from tests.releases.cells import covering_array, needs_ops
+from tests.releases.conformance import run_conformance
 from tests.releases.draft import write_draft
 from tests.releases.grid_file import Part, known_boxes, load_grid, save_result, summarize
 from tests.releases.trials import CannotRun, run_cells
@@ -34,12 +40,14 @@ def main() -> int:
     parser.add_argument("releases", nargs="*", help="such as 0.18.2")
     parser.add_argument("--ops", action="store_true", help="the cells that need compiled ops")
     parser.add_argument("--again", action="store_true", help="also releases that have a result")
+    parser.add_argument("--conformance", action="store_true", help="drawn JSONs, against the gates")
     parser.add_argument("--list", action="store_true", help="print the cells")
     parser.add_argument("--new", metavar="RELEASE", help="run the grid of a new release and print what to look at")
     parser.add_argument("--before", default=SUPPORTED_RELEASES[-1], help="the release that it is compared with")
     arguments = parser.parse_args()
     if arguments.new:
         run_grid([arguments.new], ops=False, again=False, log=sys.stderr)
+        run_conformance([arguments.new], again=False, log=sys.stderr)
         print(write_draft(arguments.new, arguments.before))
         return 0
     if arguments.list:
@@ -47,6 +55,9 @@ def main() -> int:
         print("\n".join(" ".join(f"{name}={value}" for name, value in cell.items()) for cell in cells))
         return 0
     releases = arguments.releases or reversed(SUPPORTED_RELEASES)
+    if arguments.conformance:
+        run_conformance(releases, again=arguments.again, log=sys.stdout)
+        return 0
     run_grid(releases, ops=arguments.ops, again=arguments.again, log=sys.stdout)
     return 0
 

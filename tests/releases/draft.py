@@ -18,6 +18,7 @@ from benchmarks.citations import find_misses, read_release
 from benchmarks.message_sites import read_sites
 from harness.gates.registry import all_gates
 from tests.releases.archives import get_archive, read_python_files
+from tests.releases.conformance import load_results
 from tests.releases.grid_file import load_grid
 from tests.releases.trials import overlay
 
@@ -39,6 +40,9 @@ def write_draft(release: str, before: str) -> str:
         "Patch targets that changed: read each, then `tested` and the digest": _patch_targets(release),
         "Gates that cite a changed file, and say what was run on an older release: recheck by hand": _gates(old, new),
         "The grid: rows of `harness/facts/release_faults.py`": _grid(release, before),
+        "Drawn JSONs on which gates and release disagree: `python -m tests.releases --conformance`": _conformance(
+            release
+        ),
     }
     out = [f"# DeepSpeed {release}, compared with {before}", ""]
     for title, found in sections.items():
@@ -115,6 +119,11 @@ def _grid(release: str, before: str) -> list[str]:
             for box in result.get("boxes", [])
         ),
     ]
+
+
+def _conformance(release: str) -> list[str]:
+    different = load_results()["releases"].get(release, {}).get("different", {})
+    return [f"{name}: {kind}, {faults or 'good'}: {did}" for name, (kind, faults, did) in different.items()]
 
 
 def _changes_of(old: Mapping[str, Any], new: Mapping[str, Any], what: str) -> Iterator[str]:

@@ -98,10 +98,10 @@ def _run_once(place: Path, request: dict[str, Any], scratch: Path, end: float) -
     logs = [scratch / f"{rank}.log" for rank in range(RANKS)]
     command = [sys.executable, str(JOBS / "grid_cells.py"), str(asked), str(out)]
     ranks: list[subprocess.Popen[bytes]] = []
-    reason, port = "", _free_port()
+    reason, port = "", free_port()
     try:
         for rank, log in enumerate(logs):
-            environment = _environment(place, rank, port)
+            environment = environment_of_rank(place, rank, port)
             with log.open("w") as stream:
                 ranks.append(subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT))
         reason = _wait(ranks, out, request["has_ops"], end)
@@ -133,18 +133,20 @@ def _wait(ranks: list[subprocess.Popen[bytes]], out: Path, compiles: bool, end: 
         time.sleep(0.1)
 
 
-def _environment(place: Path, rank: int, port: str) -> dict[str, str]:
+def environment_of_rank(place: Path, rank: int, port: str, ranks: int = RANKS) -> dict[str, str]:
+    """The environment of a rank under the DeepSpeed of this folder."""
     shared = {**rank_environment(), "PYTHONPATH": str(place), "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1"}
     shared["MASTER_PORT"] = port
     if place.parent == OVERLAYS:  # else the ops of the environment are there
         shared["TORCH_EXTENSIONS_DIR"] = str(OVERLAYS / f"ops-{place.name}")
-    shared |= {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    shared |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "RANK": str(rank), "LOCAL_RANK": str(rank)}
     shared["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"  # old releases cannot load their own checkpoints otherwise
     shared.pop("LOCAL_SIZE", None)  # without it, nothing is left in /dev/shm
     return shared
 
 
-def _free_port() -> str:
+def free_port() -> str:
+    """A port of this host that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])

@@ -397,3 +397,35 @@ def unread_loader_option(ctx: Context) -> Iterator[Finding]:
             label="has no effect",
             fix=ctx.fix_to_remove(key, safe=True),
         )
+
+
+@gate(
+    "UT023",
+    "old-curriculum-without-a-switch",
+    upstream="crashes",
+    cites=(Cite("runtime/data_pipeline/config.py", "curriculum_params.pop(CURRICULUM_ENABLED_LEGACY)"),),
+    until="0.19.7",
+    when=lambda ctx: ctx.has_key("curriculum_learning"),
+)
+def old_curriculum_without_switch(ctx: Context) -> Iterator[Finding]:
+    """The old `curriculum_learning` block without `enabled`.
+
+    `curriculum_learning` at the top level, a block without `enabled`, up to DeepSpeed 0.19.7.
+
+    Why: DeepSpeed takes `enabled` out of the block without asking whether it is there: `KeyError: 'enabled'` in
+    `deepspeed.initialize` (run on 0.14.5, 0.17.0 and 0.18.0). 0.19.8 refuses the block whatever is in it.
+
+    Example: {
+      "train_micro_batch_size_per_gpu": 1,
+      "curriculum_learning": {"curriculum_type": "seqlen"}
+    }
+    """
+    block = ctx.ds("curriculum_learning")
+    if isinstance(block, dict) and "enabled" not in block:
+        key = "deepspeed.curriculum_learning"
+        yield ctx.finding(
+            f"{ctx.key(key)} has no `enabled`, without which DeepSpeed does not start",
+            key,
+            fix=ctx.fix_to_remove(key, effect="trains without a curriculum, as a block without `enabled` means"),
+            of_key=True,
+        )

@@ -11,7 +11,6 @@ from harness.gates.registry import Cite, Context, gate
 _FP16 = "precision.fp16"
 _BF16 = "precision.bf16"
 _INITIAL_SCALE_POWER = "precision.initial_scale_power"
-_STAGE = "zero.stage"
 
 
 @gate(
@@ -41,92 +40,6 @@ def fp16_with_bf16(ctx: Context) -> Iterator[Finding]:
             related=[(_BF16, "and here")],
             notes=["DeepSpeed asserts this when it reads its configuration, on every rank"],
             fix=ctx.fix_to_set(_FP16, False, effect="trains in bf16, without loss scaling"),
-        )
-
-
-@gate(
-    "PR002",
-    "unscaled-fp16-without-zero",
-    upstream="silent",
-    cites=(Cite("runtime/engine.py", "loss = self.optimizer.scale_if_loss(loss)"),),
-    since="0.18.3",
-    when=lambda ctx: ctx.run.spec.precision.fp16 and not ctx.run.spec.precision.bf16 and ctx.stage == 0,
-)
-def unscaled_fp16_at_stage_0(ctx: Context) -> Iterator[Finding]:
-    """fp16 without ZeRO.
-
-    `precision.fp16` with `zero.stage: 0`, unless the loss scale is fixed at 1.
-
-    Why: From 0.18.3 on `engine.backward` multiplies the loss by the loss scale for ZeRO optimizers only, while the fp16
-    optimizers of stage 0 still divide the gradients by it: SGD trains nothing, Adam is throttled by its epsilon,
-    clipping never clips. No error, no warning, exit code 0. Up to 0.18.2 it was right (read). A pipeline steps through
-    the same `backward`: with SGD its weights move a hundredth of what stage 1 moves them (run on 0.19.8).
-
-    Example:
-        precision.fp16: true
-        zero.stage: 0
-    """
-    if _is_loss_scale_one(ctx):
-        return
-    yield ctx.finding(
-        "fp16 trains next to nothing at ZeRO stage 0",
-        _FP16,
-        related=[(_STAGE, "the stage is set here")],
-        notes=[
-            f"DeepSpeed {ctx.target.text} divides the gradients by a loss scale that it never multiplied the loss with"
-        ],
-        fix=ctx.fix_to_set(_STAGE, 1, effect="gradients are scaled rightly"),
-    )
-
-
-def _is_loss_scale_one(ctx: Context) -> bool:
-    """Does the loss scale begin at 1, or stay there?"""
-    precision = ctx.run.spec.precision
-    if precision.loss_scale == 0:
-        return precision.initial_scale_power == 0
-    return precision.loss_scale == 1
-
-
-@gate(
-    "PR003",
-    "hidden-first-step-in-16-bit",
-    upstream="silent",
-    severity="warning",
-    cites=(Cite("runtime/fp16/fused_optimizer.py", "self.initialize_optimizer_states()"),),
-    since="0.18.6",
-    when=lambda ctx: ctx.run.kind != "spec" and ctx.stage == 0,
-)
-def hidden_first_step_in_16_bit(ctx: Context) -> Iterator[Finding]:
-    """16-bit training without ZeRO: a hidden optimizer step.
-
-    A DeepSpeed JSON with stage 0, an optimizer that keeps a state, and `bf16.enabled` outside a pipeline, or fp16 with
-    a loss scale of 1. (Any other fp16 is `unscaled-fp16-without-zero`. A run that the harness trains takes the step
-    back before the first one.)
-
-    Why: The 16-bit optimizers of stage 0 call `optimizer.step()` with zero gradients while they are built, to allocate
-    the states. Adam's step count is then one ahead, so that the first update is a quarter too small, and AdamW has
-    decayed the weights once before training (run on 0.19.8; a pipeline in bf16 takes another optimizer, which does
-    not). Stage 1 on one data-parallel rank or many does not do this and costs no more memory.
-
-    Example: {"train_batch_size": 8, "bf16": {"enabled": true}, "gradient_clipping": 1.0,
-      "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}},
-      "zero_optimization": {"stage": 0}
-    }
-    """
-    precision = ctx.run.spec.precision
-    optimizer = ctx.optimizer
-    is_stateful = optimizer.name != "sgd" or optimizer.params.get("momentum")
-    is_bf16 = precision.bf16 and ctx.pipeline_parallel_size == 1
-    if precision.fp16 == precision.bf16 or not is_stateful:
-        return
-    if is_bf16 or (precision.fp16 and _is_loss_scale_one(ctx)):
-        name, key = ("bf16", _BF16) if precision.bf16 else ("fp16", _FP16)
-        yield ctx.finding(
-            f"{name} at ZeRO stage 0 takes a hidden optimizer step before the first one",
-            key,
-            related=[(_STAGE, "the stage is set here")],
-            notes=["Adam counts one step ahead and weight decay is applied once too often"],
-            fix=ctx.fix_to_set(_STAGE, 1, effect="the first step is the first step"),
         )
 
 

@@ -268,10 +268,11 @@ def monitor_without_its_package(ctx: Context) -> Iterator[Finding]:
 def print_interval_of_zero(ctx: Context) -> Iterator[Finding]:
     """Progress printed every 0 steps.
 
-    `steps_per_print: 0`.
+    `steps_per_print: 0`, and `null` up to DeepSpeed 0.15.1.
 
     Why: DeepSpeed takes the step count modulo this number: ZeroDivisionError at the end of the first step (run on
-    0.19.8). Null switches the print-out off.
+    0.19.8), a TypeError for null up to 0.15.1 (run on 0.14.5 and 0.15.0). From 0.15.2 on null switches the print-out
+    off.
 
     Example:
         deepspeed.steps_per_print: 0
@@ -279,9 +280,15 @@ def print_interval_of_zero(ctx: Context) -> Iterator[Finding]:
     Use instead:
         logging.logging_steps: 10
     """
-    interval = ctx.ds("steps_per_print")
+    interval, key = ctx.ds("steps_per_print"), "deepspeed.steps_per_print"
+    if interval is None and ctx.has_key("steps_per_print") and ctx.target.version < (0, 15, 2):
+        yield ctx.finding(
+            f"{ctx.key(key)} is null, which DeepSpeed {ctx.target.text} takes for a number at the first step",
+            key,
+            notes=["null switches the print-out off from DeepSpeed 0.15.2 on"],
+            fix=ctx.fix_to_set(key, 1_000_000, effect="prints hardly ever"),
+        )
     if interval == 0 and interval is not False:
-        key = "deepspeed.steps_per_print"
         yield ctx.finding(
             f"{ctx.key(key)} is 0, by which DeepSpeed divides at the first step",
             key,

@@ -55,7 +55,7 @@ def native_pinning_not_there(ctx: Context) -> Iterator[Finding]:
     upstream="silent",
     severity="warning",
     needs=("a run spec",),
-    cites=(Cite("utils/pin_memory.py", "DS_PIN_MEMORY_BACKEND"),),
+    cites=(Cite("utils/pin_memory.py", "DS_PIN_MEMORY_BACKEND", since="0.19.6"),),
     when=lambda ctx: ctx.run.spec.zero.pin_memory_backend == "native",
 )
 def native_pinning_of_nothing(ctx: Context) -> Iterator[Finding]:
@@ -82,7 +82,7 @@ def native_pinning_of_nothing(ctx: Context) -> Iterator[Finding]:
     upstream="silent",
     severity="warning",
     needs=("a run spec",),
-    cites=(Cite("utils/pin_memory.py", "locked = base[:numel]"),),
+    cites=(Cite("utils/pin_memory.py", "locked = base[:numel]", since="0.19.6"),),
     when=lambda ctx: (
         pins_natively(ctx.run.spec.zero, ctx.run.spec.launch.env)
         and ctx.offload_device("offload_param") in ("cpu", "nvme")

@@ -448,3 +448,38 @@ def fp16_autocast_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
             notes=["torch's gradient scaler gets a loss on the last stage alone"],
             fix=ctx.fix_to_set(_DTYPE, "bfloat16", effect="computes in bf16, without scaling"),
         )
+
+
+@gate(
+    "PR066",
+    "bf16-autocast-clipped-by-a-loss-scale",
+    upstream="wrong",
+    severity="warning",
+    cites=(Cite("runtime/zero/stage_1_and_2.py", "self.torch_autocast_gradscaler = torch.amp.GradScaler("),),
+    since="0.17.2",
+    until="0.17.5",
+    when=lambda ctx: ctx.is_enabled("torch_autocast") and ctx.stage in (1, 2),
+)
+def bf16_autocast_with_loss_scale(ctx: Context) -> Iterator[Finding]:
+    """bf16 autocast with a loss scale, at stages 1 and 2.
+
+    `torch_autocast` in bf16 at ZeRO stages 1 and 2, on DeepSpeed 0.17.2 to 0.17.5.
+
+    Why: DeepSpeed scales the loss by torch's `GradScaler` for each format, not for fp16 alone, and takes the norm of
+    gradients that are 65536 times too large. With clipping they are cut to the limit first and divided by the scale
+    after: three steps with a limit of 0.5 go 0.61 of the way of plain torch; without clipping only the reported norm is
+    wrong (run at stage 2 on 0.17.5; 0.17.2 to 0.17.4 were read, 0.17.6 is right).
+
+    Example:
+        deepspeed.torch_autocast: {enabled: true, dtype: bfloat16}
+        zero.stage: 2
+        precision.bf16: false
+    """
+    if _get_autocast_dtype(ctx) == "bf16" and not ctx.is_enabled("fp16") and not ctx.is_enabled("bf16"):
+        yield ctx.finding(
+            f"DeepSpeed {ctx.target.text} measures and clips the gradients of bf16 autocast 65536 times too large",
+            _ENABLED,
+            related=[(_STAGE, "the stage is set here")],
+            notes=["what is clipped is divided by the loss scale once more, and next to nothing is left of it"],
+            fix=ctx.fix_to_set(_STAGE, 3, effect="shards the weights as well"),
+        )

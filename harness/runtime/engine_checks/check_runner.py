@@ -18,6 +18,7 @@ from harness.errors import ExitCode
 from harness.file_io import replace_file
 from harness.findings import Finding, Fix, Severity
 from harness.patches.patch_registry import PatchStates
+from harness.runtime.comm_timer import COMM_TIMER
 from harness.runtime.distributed import AgreedUserError, Distributed
 from harness.runtime.engine_checks import init_stats, model_weights
 from harness.runtime.engine_checks.check_list import CHECKS
@@ -102,7 +103,12 @@ class EngineChecks:
         self._start_observations = [
             (check, observe_check(check, observations)) for check in CHECKS if check.moment == "begun"
         ]
-        self._witness = GradientWitness(engine, every=DRIFT_INTERVAL_STEPS, weight_decay=self._weight_decay())
+        self._witness = GradientWitness(
+            engine,
+            every=DRIFT_INTERVAL_STEPS,
+            weight_decay=self._weight_decay(),
+            time_call=COMM_TIMER.time_call,
+        )
         self._witness.attach()
 
     def on_batch(self, step_batch: StepBatch, rank: int) -> None:

@@ -117,8 +117,6 @@ def spec(name: str, case: dict[str, Any], data: Path, folder: Path) -> dict[str,
             "flops_profiler": name == "late",
         },
         "checkpoint": {"save_steps": 10 if name in ("even", "late") else None, "save_at_end": False},
-        # A rank that waits in the all-reduces of the gradient witness, at steps 1 to 3, counts as busy.
-        "launch": {"engine_checks": "off" if name == "optimizer" else "stop"},
     }
 
 

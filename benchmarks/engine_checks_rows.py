@@ -207,7 +207,7 @@ UNSEEN = {
     "zW15": "shows only with an optimizer that ZeRO would refuse",
     "zW21": "DeepSpeed does not read the key with this wrapper",
     "pT21": "an unknown preset falls back to the model's own plan: layers are cut as asked",
-    "pL02": "each stage's own norm is a plausible one; gate PP002 refuses the spec",
+    "pL02": "each stage's own norm is a plausible one; the harness's own pipelines clip by the norm of all stages",
     "pL05": "DeepSpeed reads the key nowhere",
     "pK39": "prescaling with the default factor gives the same mean",
     "pC08": "no check reads the moments that a checkpoint brings; the harness refuses the change of its own spec",

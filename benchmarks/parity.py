@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 import tests.support.training.parity_cases as table  # noqa: E402
+from tests.support.training import tensor_pipeline_cells  # noqa: E402
 from tests.support.training.parity_runs import Result, difference, run  # noqa: E402
 from tests.support.training.plain_reference import Rows, Settings, train_plainly  # noqa: E402
 
@@ -122,9 +123,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the answer to benchmarks/results/")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name has this in it")
+    parser.add_argument("--tensor-pipelines", action="store_true", help="sixty drawn cells of tensor x pipeline alone")
     parser.add_argument("--ranks", type=int, choices=(1, 2, 4), action="append", help="default: 2, some on 4")
     args = parser.parse_args()
     groups = GROUPS if not args.ranks else {f"On {n}": on_ranks(n) for n in args.ranks}
+    if args.tensor_pipelines:
+        groups = {"Tensor ranks in pipeline stages": tensor_pipeline_cells.CASES}
     claims: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
         results: dict[str, list[Result]] = {}
@@ -138,10 +142,12 @@ def main() -> int:
         plain = {c.reference: c for c in reversed(table.ALL) if (first / c.name / "drawn.pt").exists()}
         floors = {"-".join(key): floor(first, case) for key, case in sorted(plain.items())}
         options = "".join(f" --ranks {n}" for n in args.ranks or ())
+        options += " --tensor-pipelines" if args.tensor_pipelines else ""
         text = report(results, floors, claims, f"python benchmarks/parity.py{options} --write")
     print(text)
     if args.write:
-        name = "-".join(["parity", *(f"{n}-ranks" for n in args.ranks or ()), date.today().isoformat()])
+        kind = ["tensor-pipelines"] if args.tensor_pipelines else []
+        name = "-".join(["parity", *(f"{n}-ranks" for n in args.ranks or ()), *kind, date.today().isoformat()])
         (ROOT / "benchmarks" / "results" / f"{name}.md").write_text(text)
     over = [r for found in results.values() for r in found if r.error or r.difference > table.bound(r.case)]
     return 1 if over or any(c["differs"] for c in claims.values()) else 0

@@ -229,6 +229,12 @@ The plug-in has a `build_model` or `metrics`, and the run has pipeline stages.
 `build_model` returns a whole model, while a pipeline makes its layers one by one, on the rank that trains them.
 `metrics` takes the logits of the model's forward, which a pipeline does not call as a whole.
 
+## PP106 stage-layers-that-do-not-divide
+Attention heads, key-value heads, the MLP or the vocabulary do not divide over the tensor ranks of a pipeline stage.
+
+Each tensor rank takes whole heads, and equal parts of every matrix and of the vocabulary. `harness explain PP018` is
+the gate that finds it before a launch, for models whose sizes are known there.
+
 ## SQ101 model-not-split-by-sequence
 The model's attention, or another kind of layer, cannot be split over a sequence group.
 

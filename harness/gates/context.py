@@ -171,6 +171,12 @@ class Context:
         return self.run.parallel_dims.tensor
 
     @property
+    def autotp_size(self) -> int:
+        """The degree of DeepSpeed's AutoTP. In a pipeline of a run spec the harness shards the layers itself."""
+        dims = self.run.parallel_dims
+        return dims.autotp if self.run.kind == "spec" else dims.tensor
+
+    @property
     def pipeline_parallel_size(self) -> int:
         """Pipeline stages."""
         return self.run.parallel_dims.pipeline

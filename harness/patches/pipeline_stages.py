@@ -7,7 +7,9 @@ every rank before it can be split.
 Patch: `runtime/pipeline/` overrides `PipelineModule._build`, fills the weights of the layers between `_local_start` and
 `_local_stop` first, and creates the model under a `TorchDispatchMode` in which new weights have no memory. It overrides
 `_is_checkpointable` for `train.gradient_checkpointing: {every: K}`, since DeepSpeed's own interval recomputes K layers
-as one.
+as one. It marks with `model_parallel` the parameters that this rank counts in a norm over the model: without the mark,
+DeepSpeed clips an fp32 pipeline at stage 0 by the norm of the first stage alone, and counts no shard of other tensor
+ranks.
 """
 
 from __future__ import annotations

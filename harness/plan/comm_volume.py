@@ -59,7 +59,7 @@ def gradient_reduction_bytes(size: float, settings: PlanSettings) -> float:
 def tensor_parallel_bytes(model: ModelFacts, settings: PlanSettings) -> float:
     """Wire bytes a rank: the all-reduces of what AutoTP divides of this family (a Llama layer has 2 forward and 5
     backward), half of the forward ones again where layers are recomputed, since torch stops before the last; and the
-    logits.
+    logits. In a pipeline the all-reduces of the harness's own layers, without logits.
     """
     ranks = settings.tensor_parallel_size
     if ranks == 1:
@@ -67,8 +67,11 @@ def tensor_parallel_bytes(model: ModelFacts, settings: PlanSettings) -> float:
     stages = settings.pipeline_parallel_size
     tokens = settings.tokens_per_micro_batch * settings.accumulation * settings.param_bytes
     shard = tensor_parallel_shard(model, settings)
-    if stages > 1 or not shard.is_known or shard.refusal:
-        width = 7.0 * model.num_layers / stages * model.hidden
+    if stages > 1:  # two all-reduces a layer forward and two backward; the embedding's, and of the head's input
+        width = (4 + 2 * recompute_shares(settings, model.num_layers).layers) * model.num_layers / stages + 1
+        return 2 * width * model.hidden * tokens * (ranks - 1) / ranks
+    if not shard.is_known or shard.refusal:
+        width = 7.0 * model.num_layers * model.hidden
         return (2 * width + model.vocab) * tokens * (ranks - 1) / ranks
     forward, backward = shard.reduced_width
     width = forward * (1 + recompute_shares(settings, model.num_layers).layers / 2) + backward

@@ -118,6 +118,7 @@ class PlanSettings:
     steps_matrices_by_muon: bool = False
     built_bytes: int = 4
     rank: int | None = None
+    pipeline_partition_method: str = "parameters"
 
     @property
     def bytes_per_parameter(self) -> BytesPerParameter:
@@ -238,6 +239,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         data_parallel_size=data,
         tensor_parallel_size=run.parallel_dims.tensor,
         pipeline_parallel_size=run.parallel_dims.pipeline,
+        pipeline_partition_method=spec.parallel.pipeline_partition_method,
         sequence_parallel_size=run.parallel_dims.sequence,
         ranks_per_host=_ranks_per_host(run),
         decay_groups=spec.optimizer.weight_decay > 0,

@@ -37,6 +37,11 @@ class ParallelDims(NamedTuple):
         return self.tensor * self.pipeline * self.sequence
 
     @property
+    def autotp(self) -> int:
+        """The degree of DeepSpeed's AutoTP; in a pipeline the harness's own layers are tensor parallel instead."""
+        return self.tensor if self.pipeline == 1 else 1
+
+    @property
     def data(self) -> int | None:
         """Data-parallel ranks, or None where the world is unknown or does not divide."""
         if (

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.facts.model_lookup import ModelFacts, Parameter
+from harness.plan.pipeline_partition import heaviest_stage
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.tensor_shard import TensorShard, shard_model
 from harness.plan.trainable_split import split_parameters
@@ -89,20 +90,19 @@ def tensor_parallel_shard(model: ModelFacts, settings: PlanSettings) -> TensorSh
 def local_parameters(model: ModelFacts, settings: PlanSettings) -> list[Parameter]:
     """The parameters that one rank would hold without ZeRO: all, or those of tensor rank 0, which has the most.
 
-    The first pipeline stage has the heaviest layers and the embedding. Tensor parallelism in a pipeline is Megatron's,
-    which divides every matrix of the layers; DeepSpeed has none (gate TP018). Layers of a family without a known plan
-    are counted in the same way.
+    In a pipeline those of the stage with most of them, of which the harness divides every matrix over tensor ranks.
+    AutoTP's part of layers of a family without a known plan is counted so, too.
     """
     if settings.tensor_parallel_size == settings.pipeline_parallel_size == 1:
         return list(model.parameters())
     shard = _known_shard(model, settings)
     if shard is not None:
         return list(shard.local_parameters())
-    count, degree = -(-model.num_layers // settings.pipeline_parallel_size), settings.tensor_parallel_size
-    heaviest = sorted(model.layers, key=lambda layer: -sum(parameter.numel for parameter in layer))[:count]
-    inside = [_divide_matrix(parameter, degree) for layer in heaviest for parameter in layer]
-    after = [_divide_matrix(parameter, degree) for parameter in model.after]
-    return [*model.before, *inside, *(after if settings.pipeline_parallel_size == 1 else [])]
+    degree, stages = settings.tensor_parallel_size, settings.pipeline_parallel_size
+    if stages > 1:
+        return heaviest_stage(model, stages, degree, settings.pipeline_partition_method)
+    inside = [_divide_matrix(parameter, degree) for layer in model.layers for parameter in layer]
+    return [*model.before, *inside, *(_divide_matrix(parameter, degree) for parameter in model.after)]
 
 
 def _known_shard(model: ModelFacts, settings: PlanSettings) -> TensorShard | None:
@@ -130,9 +130,9 @@ def count_trainable(model: ModelFacts, settings: PlanSettings) -> tuple[int, int
 
 
 def local_vocab_size(model: ModelFacts, settings: PlanSettings) -> int:
-    """Words whose logits a rank computes: those of its part of the head where AutoTP divides it."""
+    """Words whose logits a rank computes: those of its part of the head where AutoTP or a pipeline divides it."""
     shard = tensor_parallel_shard(model, settings)
-    is_whole = shard.is_known and shard.head == "whole"
+    is_whole = shard.is_known and shard.head == "whole" and settings.pipeline_parallel_size == 1
     return model.vocab if is_whole else -(-model.vocab // settings.tensor_parallel_size)
 
 

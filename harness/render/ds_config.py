@@ -57,7 +57,7 @@ def _batch_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
     batch, parallel_dims = run.batch, run.parallel_dims
     # Under AutoTP DeepSpeed multiplies by the whole world, so the true global batch would be refused there.
     is_known = batch.is_complete or run.spec.train.global_batch_size
-    if batch.global_batch is not None and parallel_dims.tensor == 1 and is_known:
+    if batch.global_batch is not None and parallel_dims.autotp == 1 and is_known:
         yield "train_batch_size", batch.global_batch, _batch_reason(run)
     if batch.micro_batch is not None:
         yield (
@@ -164,7 +164,7 @@ def _offload_entries(section: str, offload: OffloadOptimizerSpec | OffloadParamS
 
 def _parallel_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
     parallel = run.spec.parallel
-    if parallel.tensor_parallel_size > 1:
+    if run.parallel_dims.autotp > 1:
         yield "tensor_parallel.autotp_size", parallel.tensor_parallel_size, "`parallel.tensor_parallel_size`"
     if parallel.sequence_parallel_size > 1:
         # Not `data_parallel_size` as well: the groups that DeepSpeed makes of the two leave gradients unreduced.

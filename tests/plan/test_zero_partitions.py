@@ -55,7 +55,10 @@ def test_tensor_parallel_divides_matrices_of_layers_and_pipeline_divides_layers(
     head = 259 * 64 - 130 * 64
     assert whole - sum(p.numel for p in tensor) == 2 * (tiny().largest_layer_parameters - vectors) // 2 + head
     pipeline = local_parameters(tiny(), settings(TINY, parallel={"pipeline_parallel_size": 2}, zero={"stage": 1}))
-    assert sum(p.numel for p in pipeline) == tiny().largest_layer_parameters + 259 * 64
+    assert sum(p.numel for p in pipeline) == tiny().largest_layer_parameters + 64 + 259 * 64  # last norm, and head
+    both = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
+    shard = local_parameters(tiny(), settings(TINY, parallel=both, zero={"stage": 1}, ranks=4))
+    assert sum(p.numel for p in shard) == (tiny().largest_layer_parameters - vectors) // 2 + vectors + 64 + 130 * 64
 
 
 def test_muon_steps_the_matrices_of_the_layers_in_a_group_of_their_own() -> None:

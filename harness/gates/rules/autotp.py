@@ -22,7 +22,7 @@ _INFERENCE_BLOCKS = ("tp", "tensor_parallel")
     upstream="raises",
     since="0.16.4",
     until="0.19.3",
-    when=lambda ctx: ctx.tensor_parallel_size > 1 and ctx.stage == 3,
+    when=lambda ctx: ctx.autotp_size > 1 and ctx.stage == 3,
 )
 def autotp_with_zero_3(ctx: Context) -> Iterator[Finding]:
     """AutoTP with ZeRO stage 3.
@@ -41,7 +41,7 @@ def autotp_with_zero_3(ctx: Context) -> Iterator[Finding]:
     """
     key = "zero.stage"
     yield ctx.finding(
-        f"AutoTP over {ctx.tensor_parallel_size} ranks does not run at ZeRO stage 3 before DeepSpeed 0.19.4",
+        f"AutoTP over {ctx.autotp_size} ranks does not run at ZeRO stage 3 before DeepSpeed 0.19.4",
         key,
         label="shards parameters a second time",
         related=[(_DEGREE, "tensor parallelism is asked for here")],
@@ -66,10 +66,10 @@ def autotp_before_0_16_4(ctx: Context) -> Iterator[Finding]:
     Use instead:
         zero.stage: 3
     """
-    if ctx.tensor_parallel_size > 1 and ctx.run.kind == "spec":  # in a JSON the key itself is refused
+    if ctx.autotp_size > 1 and ctx.run.kind == "spec":  # in a JSON the key itself is refused
         yield ctx.finding(
             f"DeepSpeed {ctx.target.text} does not train with AutoTP, "
-            f"{ctx.key(_DEGREE)} {ctx.tensor_parallel_size} has no effect",
+            f"{ctx.key(_DEGREE)} {ctx.autotp_size} has no effect",
             _DEGREE,
             label="needs 0.16.4",
             notes=["every rank keeps whole layers and trains data parallel, with another global batch"],
@@ -88,7 +88,7 @@ def autotp_before_0_16_4(ctx: Context) -> Iterator[Finding]:
     since="0.16.4",
     until="0.16.9",
     needs=("the accelerator",),
-    when=lambda ctx: ctx.tensor_parallel_size > 1,
+    when=lambda ctx: ctx.autotp_size > 1,
     unseen="needs an older DeepSpeed",
 )
 def autotp_on_cpu(ctx: Context) -> Iterator[Finding]:
@@ -130,31 +130,42 @@ def autotp_on_cpu(ctx: Context) -> Iterator[Finding]:
 def autotp_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
     """AutoTP under a PipelineModule.
 
-    A tensor degree together with pipeline stages.
+    `tensor_parallel` of DeepSpeed's JSON together with pipeline stages. (`parallel.tensor_parallel_size` of a run spec
+    shards the layers of the stages without AutoTP.)
 
     Why: AutoTP looks for the layers of a Hugging Face model and finds none in a PipelineModule: "Not able to determine
     model policy automatically. Please provide policy.", an assertion at initialisation (run on 0.19.8 with one and with
-    two stages). Tensor parallelism in a pipeline is Megatron's, with layers that are parallel themselves.
+    two stages). The layers of a pipeline must be parallel themselves, as Megatron's are, and those that the harness
+    makes of a `transformers` model; they read nothing of the block.
 
     Example:
         train.gradient_accumulation_steps: 8
         zero.stage: 1
         parallel.tensor_parallel_size: 2
         parallel.pipeline_parallel_size: 2
-
-    Use instead:
-        train.gradient_accumulation_steps: 8
-        zero.stage: 1
-        parallel.pipeline_parallel_size: 2
+        deepspeed.tensor_parallel.preset_model: llama
     """
-    if ctx.tensor_parallel_size > 1 and ctx.pipeline_parallel_size > 1:
+    if ctx.pipeline_parallel_size == 1:
+        return
+    stages = ("parallel.pipeline_parallel_size", "the pipeline is asked for here")
+    block = ctx.run.spec.deepspeed.get("tensor_parallel")
+    if ctx.autotp_size > 1:
         yield ctx.finding(
-            f"AutoTP over {ctx.tensor_parallel_size} ranks finds no layers in a PipelineModule of "
+            f"AutoTP over {ctx.autotp_size} ranks finds no layers in a PipelineModule of "
             f"{ctx.pipeline_parallel_size} stages",
             _DEGREE,
-            related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here")],
+            related=[stages],
             notes=["DeepSpeed asserts this at initialisation, after every rank has its weights"],
             fix=ctx.fix_to_set(_DEGREE, 1, effect="more data-parallel ranks, other memory"),
+        )
+    elif ctx.run.kind == "spec" and block:
+        yield ctx.finding(
+            f"AutoTP's block {ctx.key('deepspeed.tensor_parallel')} does not shard the layers of a pipeline of "
+            f"{ctx.pipeline_parallel_size} stages",
+            "deepspeed.tensor_parallel",
+            related=[stages],
+            notes=[f"{ctx.key(_DEGREE)} does; with `autotp_size` above 1 DeepSpeed asserts at initialisation"],
+            fix=ctx.fix_to_remove("deepspeed.tensor_parallel", effect="the layers as the spec's degree shards them"),
         )
 
 
@@ -206,7 +217,7 @@ def degree_in_tp_size_alone(ctx: Context) -> Iterator[Finding]:
     upstream="raises",
     cites=(Cite("runtime/engine.py", 'f"does not match tensor_parallel.autotp_size ({tp_size})."'),),
     since="0.18.6",
-    when=lambda ctx: ctx.tensor_parallel_size > 1,
+    when=lambda ctx: ctx.autotp_size > 1,
 )
 def two_tensor_degrees(ctx: Context) -> Iterator[Finding]:
     """Two tensor degrees that differ.
@@ -221,9 +232,9 @@ def two_tensor_degrees(ctx: Context) -> Iterator[Finding]:
         deepspeed.tensor_parallel.tp.tp_size: 4
     """
     for key, size in _iter_inference_degrees(ctx):
-        if size not in (1, ctx.tensor_parallel_size):
+        if size not in (1, ctx.autotp_size):
             yield ctx.finding(
-                f"{ctx.key(key)} is {size}, {ctx.key(_DEGREE)} is {ctx.tensor_parallel_size}",
+                f"{ctx.key(key)} is {size}, {ctx.key(_DEGREE)} is {ctx.autotp_size}",
                 key,
                 related=[(_DEGREE, "this one counts")],
                 notes=["DeepSpeed raises ValueError at initialisation"],
@@ -289,7 +300,7 @@ def options_without_degree(ctx: Context) -> Iterator[Finding]:
 
 def _fix_degree(ctx: Context, *sizes: int) -> Fix:
     """The fix that sets a degree which divides these sizes."""
-    degree = largest_divisor(ctx.tensor_parallel_size, *sizes)
+    degree = largest_divisor(ctx.autotp_size, *sizes)
     return ctx.fix_to_set(_DEGREE, degree, effect="other memory and speed")
 
 
@@ -300,7 +311,7 @@ def _fix_degree(ctx: Context, *sizes: int) -> Fix:
     since="0.19.3",
     until="0.19.5",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor_parallel_size > 1,
+    when=lambda ctx: ctx.autotp_size > 1,
     unseen="needs an older DeepSpeed",
 )
 def indivisible_heads(ctx: Context) -> Iterator[Finding]:
@@ -318,7 +329,7 @@ def indivisible_heads(ctx: Context) -> Iterator[Finding]:
         parallel.tensor_parallel_size: 4
     """
     model = ctx.model
-    degree = ctx.tensor_parallel_size
+    degree = ctx.autotp_size
     if model is not None and (model.heads % degree or model.kv_heads % degree):
         yield ctx.finding(
             f"{model.heads} query and {model.kv_heads} key-value heads do not divide over {degree} tensor ranks",
@@ -337,7 +348,7 @@ def indivisible_heads(ctx: Context) -> Iterator[Finding]:
     cites=(Cite("module_inject/tp_shard.py", "def get_shard_size_list("),),
     since="0.19.6",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor_parallel_size > 1,
+    when=lambda ctx: ctx.autotp_size > 1,
 )
 def uneven_shards(ctx: Context) -> Iterator[Finding]:
     """Shards of different size on the ranks of a tensor group.
@@ -355,7 +366,7 @@ def uneven_shards(ctx: Context) -> Iterator[Finding]:
         parallel.tensor_parallel_size: 3
     """
     model = ctx.model
-    degree = ctx.tensor_parallel_size
+    degree = ctx.autotp_size
     if model is None or model.kv_heads < degree:
         return
     heads = model.kv_heads
@@ -379,7 +390,7 @@ def uneven_shards(ctx: Context) -> Iterator[Finding]:
     cites=(Cite("runtime/engine.py", "ranks beyond the head count hold no attention shard"),),
     since="0.19.6",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor_parallel_size > 1,
+    when=lambda ctx: ctx.autotp_size > 1,
 )
 def fewer_kv_heads_than_ranks(ctx: Context) -> Iterator[Finding]:
     """More tensor ranks than key-value heads.
@@ -394,7 +405,7 @@ def fewer_kv_heads_than_ranks(ctx: Context) -> Iterator[Finding]:
         model.name_or_path: Qwen/Qwen2.5-0.5B
         parallel.tensor_parallel_size: 4
     """
-    degree = ctx.tensor_parallel_size
+    degree = ctx.autotp_size
     if ctx.model is None or ctx.model.kv_heads >= degree:
         return
     heads = ctx.model.kv_heads
@@ -416,7 +427,7 @@ def fewer_kv_heads_than_ranks(ctx: Context) -> Iterator[Finding]:
     upstream="raises",
     cites=(Cite("runtime/engine.py", "requires a no-gather vocabulary-parallel LM head"),),
     since="0.19.8",
-    when=lambda ctx: ctx.tensor_parallel_size > 1 and ctx.ds("tensor_parallel.vocab_parallel_ce_backend") == "liger",
+    when=lambda ctx: ctx.autotp_size > 1 and ctx.ds("tensor_parallel.vocab_parallel_ce_backend") == "liger",
 )
 def liger_without_head(ctx: Context) -> Iterator[Finding]:
     """Liger's cross-entropy without a vocabulary-parallel head.
@@ -436,7 +447,7 @@ def liger_without_head(ctx: Context) -> Iterator[Finding]:
     """
     head = ctx.ds("tensor_parallel.vocab_parallel_lm_head")
     choice = TensorPlanChoice.from_block(ctx.run.spec.deepspeed.get("tensor_parallel"))
-    shard = None if ctx.model is None else shard_model(ctx.model, ctx.tensor_parallel_size, choice)
+    shard = None if ctx.model is None else shard_model(ctx.model, ctx.autotp_size, choice)
     if shard is None or not shard.is_known:
         may_be_sharded = head is not False
     else:

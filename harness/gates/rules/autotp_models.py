@@ -24,7 +24,7 @@ def _shard_of(ctx: Context) -> TensorShard | None:
     """The division of the run's model, where its family is known and DeepSpeed builds the engine."""
     if ctx.model is None:
         return None
-    shard = shard_model(ctx.model, ctx.tensor_parallel_size, _choice_of(ctx))
+    shard = shard_model(ctx.model, ctx.autotp_size, _choice_of(ctx))
     return shard if shard.is_known and not shard.refusal else None
 
 
@@ -56,7 +56,7 @@ def _describe_bytes(shard: TensorShard) -> str:
     cites=(Cite("module_inject/auto_tp.py", "With partition_config, rely only on explicit specs and skip unmatched"),),
     since="0.19.6",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor_parallel_size > 1,
+    when=lambda ctx: ctx.autotp_size > 1,
 )
 def layers_whole(ctx: Context) -> Iterator[Finding]:
     """A model whose layers AutoTP leaves whole.
@@ -96,7 +96,7 @@ def layers_whole(ctx: Context) -> Iterator[Finding]:
     cites=(Cite("module_inject/auto_tp.py", "AutoTP does not shard high-dimensional weights", since="0.19.8"),),
     since="0.18.6",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor_parallel_size > 1,
+    when=lambda ctx: ctx.autotp_size > 1,
 )
 def experts_whole(ctx: Context) -> Iterator[Finding]:
     """A mixture of experts of which AutoTP shards all but the experts.
@@ -135,7 +135,7 @@ def experts_whole(ctx: Context) -> Iterator[Finding]:
     upstream="crashes",
     since="0.19.6",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor_parallel_size > 1,
+    when=lambda ctx: ctx.autotp_size > 1,
 )
 def falcon(ctx: Context) -> Iterator[Finding]:
     """Falcon models, whose forward pass AutoTP breaks.
@@ -174,7 +174,7 @@ def falcon(ctx: Context) -> Iterator[Finding]:
     cites=(Cite("module_inject/autotp_config.py", "MLA uses compressed KV, skip low-rank projections"),),
     since="0.18.6",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor_parallel_size > 1,
+    when=lambda ctx: ctx.autotp_size > 1,
 )
 def partial_latent_key_gradients(ctx: Context) -> Iterator[Finding]:
     """Latent attention whose heads are split.
@@ -216,7 +216,7 @@ def partial_latent_key_gradients(ctx: Context) -> Iterator[Finding]:
     ),
     since="0.19.8",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor_parallel_size > 1 and ctx.ds("tensor_parallel.vocab_parallel_lm_head") is True,
+    when=lambda ctx: ctx.autotp_size > 1 and ctx.ds("tensor_parallel.vocab_parallel_lm_head") is True,
 )
 def scaled_embedding(ctx: Context) -> Iterator[Finding]:
     """A vocabulary-parallel head that is tied to an embedding with a forward of its own.

@@ -32,7 +32,7 @@ _UNSUPPORTED_FAMILIES = frozenset("deberta flaubert fsmt gpt2 led longformer xlm
     cites=(Cite("module_inject/auto_tp.py", "AutoTP not supported for model. Please provide policy."),),
     since="0.16.4",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor_parallel_size > 1 and not ctx.ds("tensor_parallel.partition_config"),
+    when=lambda ctx: ctx.autotp_size > 1 and not ctx.ds("tensor_parallel.partition_config"),
 )
 def unsupported_model(ctx: Context) -> Iterator[Finding]:
     """A model that AutoTP has no plan for.
@@ -55,7 +55,7 @@ def unsupported_model(ctx: Context) -> Iterator[Finding]:
     if model is None or model.family not in _UNSUPPORTED_FAMILIES or _read_preset(ctx) in PRESETS:
         return
     yield ctx.finding(
-        f"AutoTP does not support `{model.family}` models, {ctx.key(_DEGREE)} is {ctx.tensor_parallel_size}",
+        f"AutoTP does not support `{model.family}` models, {ctx.key(_DEGREE)} is {ctx.autotp_size}",
         _DEGREE,
         label="refused for this model",
         related=[("model.name_or_path", "the model"), ("model.config", "the model")],
@@ -82,7 +82,7 @@ _UNKNOWN_STYLES = {
     cites=(Cite("module_inject/tp_plan_converter.py", "HuggingFace tp_plan contains unsupported partition style(s)"),),
     since="0.19.6",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor_parallel_size > 1 and not ctx.ds("tensor_parallel.partition_config"),
+    when=lambda ctx: ctx.autotp_size > 1 and not ctx.ds("tensor_parallel.partition_config"),
 )
 def unknown_plan_styles(ctx: Context) -> Iterator[Finding]:
     """A model whose own tensor plan has parts that DeepSpeed does not know.
@@ -123,7 +123,7 @@ def unknown_plan_styles(ctx: Context) -> Iterator[Finding]:
     upstream="silent",
     cites=(Cite("module_inject/autotp_config.py", "preset_fn = presets.get(model_type.lower())"),),
     since="0.18.6",
-    when=lambda ctx: ctx.tensor_parallel_size > 1,
+    when=lambda ctx: ctx.autotp_size > 1,
 )
 def unknown_preset(ctx: Context) -> Iterator[Finding]:
     """A tensor-parallel preset that does not exist.
@@ -162,7 +162,7 @@ def unknown_preset(ctx: Context) -> Iterator[Finding]:
     since="0.18.6",
     needs=("model facts",),
     when=lambda ctx: (
-        ctx.tensor_parallel_size > 1 and _read_preset(ctx) in PRESETS and not ctx.ds("tensor_parallel.partition_config")
+        ctx.autotp_size > 1 and _read_preset(ctx) in PRESETS and not ctx.ds("tensor_parallel.partition_config")
     ),
 )
 def preset_of_another_model(ctx: Context) -> Iterator[Finding]:
@@ -235,7 +235,7 @@ def preset_without_default_specs(ctx: Context) -> Iterator[Finding]:
             partition_type: skip
     """
     if (
-        ctx.tensor_parallel_size > 1
+        ctx.autotp_size > 1
         and ctx.ds("tensor_parallel.partition_config.use_default_specs") is False
         and _read_preset(ctx) in PRESETS
     ):
@@ -257,9 +257,7 @@ def preset_without_default_specs(ctx: Context) -> Iterator[Finding]:
     upstream="raises",
     cites=(Cite("module_inject/autotp_config.py", "AutoTP shape must contain only integers or a tuple at"),),
     since="0.18.6",
-    when=lambda ctx: (
-        ctx.tensor_parallel_size > 1 and isinstance(ctx.ds("tensor_parallel.partition_config.layer_specs"), list)
-    ),
+    when=lambda ctx: ctx.autotp_size > 1 and isinstance(ctx.ds("tensor_parallel.partition_config.layer_specs"), list),
 )
 def unreadable_layer_spec(ctx: Context) -> Iterator[Finding]:
     r"""A layer spec that DeepSpeed cannot read.
@@ -356,7 +354,7 @@ def _repair_patterns(patterns: list[Any]) -> list[Any] | None:
     cites=(Cite("module_inject/auto_tp.py", "With partition_config, rely only on explicit specs and skip unmatched"),),
     since="0.18.6",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor_parallel_size > 1 and isinstance(ctx.ds("tensor_parallel.partition_config"), dict),
+    when=lambda ctx: ctx.autotp_size > 1 and isinstance(ctx.ds("tensor_parallel.partition_config"), dict),
 )
 def incomplete_partition_plan(ctx: Context) -> Iterator[Finding]:
     r"""A partition plan that matches nothing, or one half of a pair.
@@ -434,7 +432,7 @@ def _describe_half_pair(roles: Mapping[str, str]) -> str:
     cites=(Cite("module_inject/autotp_config.py", "so the gradients must be summed across the", since="0.19.6"),),
     since="0.16.4",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor_parallel_size > 1,
+    when=lambda ctx: ctx.autotp_size > 1,
 )
 def partial_head_norm_gradients(ctx: Context) -> Iterator[Finding]:
     """Norms over split heads whose gradients are not summed.
@@ -476,7 +474,7 @@ def partial_head_norm_gradients(ctx: Context) -> Iterator[Finding]:
             effect="the plan of `transformers` counts, which sums them",
         )
     yield ctx.finding(
-        f"{subject} does not sum the gradients of `q_norm` and `k_norm` over {ctx.tensor_parallel_size} tensor ranks",
+        f"{subject} does not sum the gradients of `q_norm` and `k_norm` over {ctx.autotp_size} tensor ranks",
         key,
         label="the ranks' copies drift apart",
         related=[("model.name_or_path", f"a `{model.family}` model"), (_DEGREE, "the heads are split here")],

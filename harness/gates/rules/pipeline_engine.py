@@ -46,42 +46,6 @@ def sharded_gradients(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PP002",
-    "each-pipeline-stage-clips-by-itself",
-    upstream="silent",
-    cites=(Cite("runtime/engine.py", "def clip_fp32_gradients(self):"),),
-    when=lambda ctx: ctx.pipeline_parallel_size > 1 and ctx.stage == 0,
-)
-def clipping_per_stage(ctx: Context) -> Iterator[Finding]:
-    """Gradient clipping in an fp32 pipeline without ZeRO.
-
-    Two or more pipeline stages at ZeRO stage 0, in fp32 or with `torch_autocast`, while gradients are clipped.
-
-    Why: Without ZeRO and without `bf16` or `fp16` the engine clips by the norm of the parameters that it has itself:
-    each pipeline stage cuts its own layers by its own norm, so that the update is not the one that was asked for and
-    the stages disagree. Nothing is told. Run on 0.19.8 with SGD and a norm of 0.1: losses of 6.1645 and 6.1916 on two
-    stages, 6.1803 and 6.2178 on one; at ZeRO stage 1, or in bf16, they are equal.
-
-    Example:
-        train.gradient_accumulation_steps: 8
-        train.max_grad_norm: 1.0
-        parallel.pipeline_parallel_size: 2
-    """
-    norm = ctx.gradient_clipping
-    if norm <= 0 or any(ctx.is_enabled(block) for block in ("bf16", "bfloat16", "fp16")):
-        return
-    norm_key = "train.max_grad_norm"
-    yield ctx.finding(
-        f"each of {ctx.pipeline_parallel_size} pipeline stages clips at {norm:g} by the norm of its own layers alone",
-        "zero.stage",
-        label="at stage 0",
-        related=[_PIPELINE, (norm_key, "clipped at this norm")],
-        notes=() if ctx.source.has_key(norm_key) else ["clipping is on because nothing switches it off"],
-        fix=ctx.fix_to_set("zero.stage", 1, effect="clips by the norm of the whole model, and shards optimizer states"),
-    )
-
-
-@gate(
     "PP005",
     "pipeline-with-wall-clock-breakdown",
     upstream="asserts",

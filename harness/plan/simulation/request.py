@@ -36,6 +36,11 @@ _REFUSED: tuple[tuple[Callable[[ResolvedRun, Mapping[str, Any]], Any], str, str]
         "give `--set model.attn_implementation=sdpa`, or `sdpa_varlen` for packed rows: torch's own flash kernel",
     ),
     (
+        lambda run, _: run.parallel_dims.tensor > 1 and run.parallel_dims.pipeline > 1,
+        "tensor ranks inside pipeline stages, whose messages it does not know",
+        "simulate one of the two degrees",
+    ),
+    (
         lambda run, _: run.spec.model.trust_remote_code,
         "`model.trust_remote_code`: code of the model's own is not run for a plan",
         "simulate a family that `transformers` has",

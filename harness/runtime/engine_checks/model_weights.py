@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from deepspeed.checkpoint.constants import UNIVERSAL_CHECKPOINT_INFO
@@ -17,6 +17,9 @@ from deepspeed.checkpoint.constants import UNIVERSAL_CHECKPOINT_INFO
 from harness.runtime.engine_checks import weight_checksums
 from harness.runtime.engine_protocol import Engine, EngineOptimizer
 from harness.runtime.parallel.tensor_parallel import TPLayout, tp_layouts
+
+if TYPE_CHECKING:
+    from harness.runtime.pipeline.shard_rules import WeightPartition
 
 MAX_TOTAL_ELEMENTS = 1 << 16
 """Elements that a rank reads at once, over all weights."""
@@ -149,6 +152,12 @@ def tp_layouts_of(engine: Engine, names: Sequence[str]) -> dict[str, TPLayout]:
     if not info or engine.autotp_size() < 2:
         return {}
     return {name: layout for name, layout in tp_layouts(info, list(names)).items() if layout.dim is not None}
+
+
+def stage_partition(engine: Engine, name: str) -> WeightPartition | None:
+    """The partition of a weight that a tensor group of a pipeline stage shards; None for all others."""
+    find_partition = getattr(engine.module, "partition_of", None)  # the harness's own pipeline has it
+    return None if find_partition is None else cast("WeightPartition | None", find_partition(name))
 
 
 def _tp_shard_checksum(parameter: torch.Tensor, layout: TPLayout) -> torch.Tensor | None:

@@ -18,6 +18,8 @@ from torch.nn import functional
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
 from harness.runtime.micro_batch import MicroBatch
+from harness.runtime.pipeline.tensor_region import enter_tensor_region
+from harness.runtime.pipeline.vocabulary_parallel import VocabularyParallelEmbedding
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -173,4 +175,6 @@ class Head(nn.Module):
 def apply_tied_head(embedding: Embedding, hidden: torch.Tensor) -> torch.Tensor:
     """The head whose weight is the embedding's."""
     weight: Any = embedding.module.weight
+    if isinstance(embedding.module, VocabularyParallelEmbedding):
+        hidden = enter_tensor_region(hidden, embedding.module.group)
     return functional.linear(hidden, weight)

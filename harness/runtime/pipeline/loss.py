@@ -3,12 +3,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers.loss.loss_utils import ForCausalLMLoss
 
+from harness.runtime.pipeline.vocabulary_parallel import vocabulary_parallel_loss
+
 
 class TokenLoss:
-    """Called by the engine for each micro-batch of the last stage; keeps the sum until `pop_loss`."""
+    """Called by the engine for each micro-batch of the last stage; keeps the sum until `pop_loss`.
+
+    `tensor_group` is set where each of its ranks has the logits of a part of the vocabulary.
+    """
+
+    tensor_group: Any = None
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -18,7 +27,10 @@ class TokenLoss:
     def __call__(self, logits: torch.Tensor, labels: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Sum of the token losses over `share`: `labels` is (labels (rows, length), share (a scalar))."""
         targets, share = labels
-        loss: torch.Tensor = ForCausalLMLoss(logits, targets, self._vocab_size, num_items_in_batch=share)
+        if self.tensor_group is not None:
+            loss = vocabulary_parallel_loss(logits, targets, share, self.tensor_group)
+        else:
+            loss = ForCausalLMLoss(logits, targets, self._vocab_size, num_items_in_batch=share)
         value = loss.detach().double()
         self._sum = value if self._sum is None else self._sum + value
         return loss

@@ -9,11 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import torch
+from deepspeed import comm as dist
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentrant_checkpoint
+from deepspeed.runtime.pipe.topology import (
+    PipeDataParallelTopology,
+    PipeModelDataParallelTopology,
+    ProcessTopology,
+)
 from torch import nn
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel, set_seed
 
@@ -27,7 +33,14 @@ from harness.runtime.pipeline import layers
 from harness.runtime.pipeline.layer_layouts import layout_of
 from harness.runtime.pipeline.layer_weights import LayerWeights
 from harness.runtime.pipeline.loss import TokenLoss
-from harness.runtime.pipeline.parameter_names import TIED_EMBEDDING_KEY, PipelinePart, pipeline_parts
+from harness.runtime.pipeline.parameter_names import (
+    TIED_EMBEDDING_KEY,
+    PipelinePart,
+    pipeline_parts,
+    to_transformers_parameter,
+)
+from harness.runtime.pipeline.shard_rules import WeightPartition, find_indivisible
+from harness.runtime.pipeline.tensor_layers import TensorShards
 from harness.runtime.topology import Topology
 from harness.runtime.user_errors import user_error
 
@@ -60,14 +73,22 @@ class PrebuiltTiedLayer(TiedLayerSpec):  # type: ignore[misc]  # as above
 class Pipeline(PipelineModule):  # type: ignore[misc]  # as above
     """A PipelineModule that fills the weights of its own stage's layers before it builds.
 
+    `tensor_partitions` has the weights that are sharded over a tensor group, by their name in `transformers`.
     Raises UserError (PP103) when a stage would have nothing to train.
     """
 
     def __init__(
-        self, specs: list[LayerSpec], fill: Callable[[int, nn.Module], None], recompute_every: int, **options: Any
+        self,
+        specs: list[LayerSpec],
+        fill: Callable[[int, nn.Module], None],
+        recompute_every: int,
+        config: PreTrainedConfig,
+        **options: Any,
     ) -> None:
-        self._fill, self._recompute_every = fill, recompute_every
+        self._fill, self._recompute_every, self._model_config = fill, recompute_every, config
+        self.tensor_partitions: dict[str, WeightPartition] = {}
         super().__init__(specs, **options)
+        self._mark_parameters_of_the_norm()
 
     def _is_checkpointable(self, funcs: list[Any]) -> bool:
         """DeepSpeed asks for one layer at a time. Of the stage's decoder layers those that `every` names recompute."""
@@ -78,9 +99,42 @@ class Pipeline(PipelineModule):  # type: ignore[misc]  # as above
 
     def _build(self) -> None:
         self._check_stages()
+        group = self.mpu().get_slice_parallel_group()
+        shards = TensorShards(self._model_config, group) if self.mpu().model_parallel_size > 1 else None
+        if shards is not None:
+            cast("TokenLoss", self.loss_fn).tensor_group = group
+        parts = pipeline_parts(self._model_config)
         for index in range(self._local_start, self._local_stop):
-            self._fill(index, self._layer_specs[index].layer)
+            layer = self._layer_specs[index].layer
+            self._fill(index, layer)
+            if shards is not None:  # at once: only one layer is whole at a time
+                self._shard_layer(layer, parts[index].prefix or str(parts[0].prefix), shards)
         super()._build()
+
+    def _shard_layer(self, layer: nn.Module, prefix: str, shards: TensorShards) -> None:
+        """Shard a layer in place. `prefix`: its name in `transformers`, of a tied head that of the embedding."""
+        if isinstance(layer, layers.Embedding):
+            if f"{prefix}.weight" not in self.tensor_partitions:  # it and the tied head may be on one stage
+                layer.module, self.tensor_partitions[f"{prefix}.weight"] = shards.shard_embedding(layer.module)
+        elif isinstance(layer, layers.Decoder):
+            partitions = shards.shard_decoder(layer.module)
+            self.tensor_partitions |= {f"{prefix}.{name}": partition for name, partition in partitions.items()}
+        elif isinstance(layer, layers.Head):
+            self.tensor_partitions[f"{prefix}.weight"] = shards.shard_head(cast("nn.Linear", layer.module))
+
+    def _mark_parameters_of_the_norm(self) -> None:
+        """DeepSpeed's mark, by which a norm over the ranks of a replica counts each weight once.
+
+        Without it, clipping without ZeRO counts the first stage alone, and none that a tensor group shards.
+        """
+        is_counted = self.mpu().get_slice_parallel_rank() == 0
+        for name, parameter in self.named_parameters():
+            is_sharded = self.partition_of(name) is not None
+            parameter.model_parallel = (is_counted or is_sharded) and not parameter.ds_pipe_replicated
+
+    def partition_of(self, name: str) -> WeightPartition | None:
+        """The partition of the parameter of this name, as `named_parameters` has it; None for one that is whole."""
+        return self.tensor_partitions.get(to_transformers_parameter(self._model_config, name))
 
     def _check_stages(self) -> None:
         for stage, (start, stop) in enumerate(zip(self.parts, self.parts[1:], strict=False)):
@@ -97,12 +151,13 @@ class Pipeline(PipelineModule):  # type: ignore[misc]  # as above
 
 
 def build_pipeline(run: ResolvedRun, config: PreTrainedConfig) -> Pipeline:
-    """The model of the run, split into stages. A collective. Raises UserError (PP101 to PP105) on every rank."""
+    """The model of the run, split into stages. A collective. Raises UserError (PP101 to PP106) on every rank."""
     from harness.runtime.pipeline.deferred_init import DeferredInit
 
     spec, parallel = run.spec.model, run.spec.parallel
     _check_plugin(run)
     parts = pipeline_parts(config)
+    _check_widths(config, run.parallel_dims.tensor)
     set_seed(run.spec.train.seed)
     deferred_init = DeferredInit(draw_random=is_random_init(spec))
     with deferred_init:
@@ -123,7 +178,8 @@ def build_pipeline(run: ResolvedRun, config: PreTrainedConfig) -> Pipeline:
         specs,
         fill,
         run.checkpointing.every if run.checkpointing else 1,
-        num_stages=parallel.pipeline_parallel_size,
+        model.config,
+        topology=_process_topology(run),
         loss_fn=TokenLoss(model.config.vocab_size),
         partition_method=method,
         activation_checkpoint_interval=int(run.checkpointing is not None),
@@ -136,6 +192,14 @@ def build_pipeline(run: ResolvedRun, config: PreTrainedConfig) -> Pipeline:
     return pipeline
 
 
+def _process_topology(run: ResolvedRun) -> ProcessTopology:
+    """DeepSpeed's topology: stages outermost, then data-parallel ranks, the ranks of a tensor group are neighbours."""
+    stages, tensor, ranks = run.parallel_dims.pipeline, run.parallel_dims.tensor, dist.get_world_size()
+    if tensor == 1:
+        return PipeDataParallelTopology(num_pp=stages, num_dp=ranks // stages)
+    return PipeModelDataParallelTopology(num_pp=stages, num_mp=tensor, num_dp=ranks // (stages * tensor))
+
+
 def _generation_config(run: ResolvedRun, model: PreTrainedModel) -> GenerationConfig | None:
     """The generation configuration of the export: of the weights' folder, or by the model's configuration."""
     spec = run.spec.model
@@ -146,9 +210,9 @@ def _generation_config(run: ResolvedRun, model: PreTrainedModel) -> GenerationCo
 
 
 def count_parameters(pipeline: nn.Module, distributed: Distributed, topology: Topology) -> tuple[int, int]:
-    """(all, trainable) elements of the whole model; a tied weight counts on its first stage alone. A collective."""
-    parameters: Iterator[Any] = pipeline.parameters()  # with DeepSpeed's mark
-    own = [p for p in parameters if topology.data_parallel_rank == 0 and not p.ds_pipe_replicated]
+    """(all, trainable) elements of the whole model; a weight that several ranks have counts once. A collective."""
+    parameters: Iterator[Any] = pipeline.parameters()  # with the mark of `Pipeline`
+    own = [p for p in parameters if topology.data_parallel_rank == 0 and p.model_parallel]
     sizes = sum(p.numel() for p in own), sum(p.numel() for p in own if p.requires_grad)
     total, trainable = distributed.all_reduce_sum(*sizes)
     return int(total), int(trainable)
@@ -165,6 +229,20 @@ def _check_plugin(run: ResolvedRun) -> None:
                 key="plugins.file",
                 fix=f"set `parallel.pipeline_parallel_size: 1`, or take `{name}` out of the plug-in",
             )
+
+
+def _check_widths(config: PreTrainedConfig, tensor: int) -> None:
+    """Raise UserError (PP106) for layers that the tensor ranks of a stage do not divide."""
+    indivisible = find_indivisible(config, tensor)
+    if indivisible is not None:
+        width, unit = indivisible
+        raise user_error(
+            "PP106",
+            f"{width:,} {unit} do not divide over {tensor} tensor ranks of a pipeline stage",
+            key="parallel.tensor_parallel_size",
+            notes=("each tensor rank takes whole heads, and equal parts of every matrix and of the vocabulary",),
+            fix="set `parallel.tensor_parallel_size` to a divisor of all of them",
+        )
 
 
 def _build_layer_specs(

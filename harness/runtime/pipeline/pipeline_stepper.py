@@ -27,10 +27,11 @@ class PipelineStepper:
 
     def __init__(self, engine: PipelineEngine, distributed: Distributed, topology: Topology) -> None:
         self._engine, self._device, self._data_size = engine, distributed.device, topology.data_parallel_size
+        self._counts_loss = topology.tensor_parallel_rank == 0  # a tensor group has one loss
         self._activation_shape: torch.Size | None = None
 
     def train_step(self, micro_batches: Sequence[MicroBatch], num_targets: int, timer: StepTimer) -> torch.Tensor:
-        """One optimizer step; see `step.Stepper`. Ranks that are not of the last stage return 0."""
+        """One optimizer step; see `step.Stepper`. One tensor rank of the last stage has a loss, others return 0."""
         share = num_targets / (len(micro_batches) * self._data_size)
         self._prepare_stages(micro_batches)
         with timer.span("pipeline"):
@@ -45,10 +46,11 @@ class PipelineStepper:
             iter([_pipeline_inputs(batch, max(predicted, 1))]), bcast_loss=False, num_micro_batches=1
         )
         loss = self._pop_loss() * predicted
-        return loss, predicted if self._engine.is_last_stage() else 0
+        return loss, predicted if self._engine.is_last_stage() and self._counts_loss else 0
 
     def _pop_loss(self) -> torch.Tensor:
-        return cast("TokenLoss", self._engine.module.loss_fn).pop_loss(self._device)
+        loss = cast("TokenLoss", self._engine.module.loss_fn).pop_loss(self._device)
+        return loss if self._counts_loss else torch.zeros_like(loss)
 
     def _prepare_stages(self, micro_batches: Sequence[MicroBatch]) -> None:
         """Tell the layers if rows are padded or packed. The engine keeps the buffers of its first shape, and would fill

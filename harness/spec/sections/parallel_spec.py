@@ -13,7 +13,7 @@ class ParallelSpec(Section):
     """Degrees of parallelism; the data-parallel degree follows from the world size."""
 
     tensor_parallel_size: Positive = 1
-    """DeepSpeed AutoTP: ranks that share each layer."""
+    """Ranks that share each layer: DeepSpeed's AutoTP, or inside pipeline stages the harness's own layers."""
     pipeline_parallel_size: Positive = 1
     """DeepSpeed PipelineModule: stages."""
     pipeline_partition_method: Annotated[str, Field(pattern=PARTITION_METHOD_PATTERN)] = "parameters"

@@ -42,6 +42,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "mixtral": {"model_type": "mixtral", **_LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
 }
 
+MORE_SHAPES: dict[str, dict[str, Any]] = {}
+"""Those of other tables."""
+
 TIERS: dict[str, dict[str, str]] = {
     "none": {},
     "cpu-optimizer": {"offload_optimizer": "cpu"},
@@ -66,7 +69,11 @@ class Case:
 
     @property
     def name(self) -> str:
-        degrees = [f"{k.split('_')[0]}{v}" for k, v in json.loads(dict(self.more).get("parallel", "{}")).items()]
+        degrees = [
+            f"{k.split('_')[0]}{v}"
+            for k, v in json.loads(dict(self.more).get("parallel", "{}")).items()
+            if k.endswith("_size")
+        ]
         extra = "".join(f"-{part}" for part in (self.kind, *degrees) if part) + (
             f"-{zlib.crc32(repr(self.more).encode()):08x}" if self.more else ""
         )
@@ -173,8 +180,8 @@ PARALLEL: tuple[Case, ...] = (
     _parallel("llama", 1, 2, "bf16", tensor_parallel_size=2),
     _parallel("llama", 1, 2, "bf16", pipeline_parallel_size=2),
 )
-"""Tensor, pipeline and sequence parallelism, alone and beside two data-parallel ranks. Pipelines at stage 1: at stage 0 in
-fp32 DeepSpeed clips each stage by the norm of its own layers."""
+"""Tensor, pipeline and sequence parallelism, alone and beside two data-parallel ranks; tensor ranks in pipeline stages are
+in `tensor_pipeline_cells`."""
 
 
 def _recomputed(shape: str, stage: int, tier: str, precision: str, value: Any, **more: Any) -> Case:
@@ -247,7 +254,8 @@ def spec(case: Case, models: Path, text: Path, nvme: Path) -> dict[str, Any]:
             zero[section]["nvme_path"] = str(nvme)
     if zero.get("offload_param", {}).get("device") == "nvme":
         zero["offload_param"] |= {"buffer_count": 40, "buffer_size": WIDE * HIDDEN}
-    together = math.prod(json.loads(dict(case.more).get("parallel", "{}")).values())
+    degrees = json.loads(dict(case.more).get("parallel", "{}"))
+    together = math.prod(degree for key, degree in degrees.items() if key.endswith("_size"))
     body: dict[str, Any] = {
         "name": case.name[:60],
         "model": {"name_or_path": str(models / case.model)},
@@ -323,7 +331,7 @@ def write_models(folder: Path, names: Iterable[str]) -> Path:
     from harness.runtime.tokenizer import byte_tokenizer
 
     for name in names:
-        fields = dict(SHAPES[name.removesuffix("-wide")])
+        fields = dict({**SHAPES, **MORE_SHAPES}[name.removesuffix("-wide")])
         if name.endswith("-wide"):
             fields["vocab_size"] = WIDE
         torch.manual_seed(SEED)

@@ -87,7 +87,7 @@ def compare(cases: Sequence[table.Case], folder: Path, models: Path) -> list[Res
                 results.append(Result(case, outcome["error"], math.nan, math.nan, outcome["seconds"], 0, ""))
                 continue
             settings = _settings(case)
-            key = (model, precision, outcome["data"], json.dumps(settings.optimizer))
+            key = (model, precision, outcome["data"], repr(settings))
             if key not in losses:
                 losses[key] = plain_losses(
                     models / model, folder / case.name / "drawn.pt", precision, settings, whole=case in table.SPLITS

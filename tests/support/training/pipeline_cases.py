@@ -15,7 +15,7 @@ STAGES = 2
 
 
 def pipeline(shape: str, stage: int, precision: str, ranks: int = 2, **more: dict[str, Any]) -> Case:
-    """A case with two pipeline stages. Not stage 0 in fp32: there each stage would clip by itself (PP002)."""
+    """A case with two pipeline stages."""
     sections: dict[str, dict[str, Any]] = {"parallel": {"pipeline_parallel_size": STAGES}}
     for name, body in more.items():
         sections[name] = {**sections.get(name, {}), **body}

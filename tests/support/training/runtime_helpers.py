@@ -85,13 +85,13 @@ def remove_shared_buffers(port: int) -> None:
         buffer.unlink(missing_ok=True)
 
 
-def write_run(folder: Path, spec: dict[str, Any], config: dict[str, Any]) -> Path:
+def write_run(folder: Path, spec: dict[str, Any], config: dict[str, Any], world_size: int = 2) -> Path:
     """A run directory as the launching side makes it, with this DeepSpeed JSON."""
     from harness.plan.resolved_run import resolve_run
     from harness.spec.run_spec import RunSpec
 
     folder.mkdir(parents=True)
-    run = resolve_run(RunSpec.model_validate_json(json.dumps(spec)), world_size=2)
+    run = resolve_run(RunSpec.model_validate_json(json.dumps(spec)), world_size=world_size)
     (folder / "spec.resolved.json").write_text(json.dumps(run.to_json()))
     (folder / "ds_config.json").write_text(json.dumps(config, indent=2))
     return folder

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every family that is cut into stages, beside the whole model in the same process: weights, losses, evaluation.
 
-`pipeline_families.py OUT.json MODELS`: two stages on all ranks. Rank 0 writes what differs, by family:
+`pipeline_families.py OUT.json MODELS TENSOR`: two stages on all ranks, layers over TENSOR of them. Rank 0 writes what differs, by family:
 {"start": names of weights that do not start equal, "loss": largest relative difference of a step's loss,
-"norm": of the gradient norm, "eval": of the held-out loss, "parts": layers of the stages, "read": tensors that each
+"norm": of the gradient norm, "eval": of the held-out loss, "held": elements of each rank, "parts": layers of the stages, "read": tensors that each
 rank has read from the safetensors files of MODELS/llama}.
 """
 
@@ -18,18 +18,21 @@ import torch
 from torch import distributed as dist
 from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
-from harness.plan.resolved_run import resolve_run
+from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.render import render_ds_config
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
+from harness.runtime.engine_checks.model_weights import master_weights
 from harness.runtime.micro_batch import MicroBatch
 from harness.runtime.models.safetensors_reader import SafetensorsFiles
 from harness.runtime.pipeline.parameter_names import to_transformers_parameter
-from harness.runtime.pipeline.pipeline_module import build_pipeline
+from harness.runtime.pipeline.pipeline_module import Pipeline, build_pipeline
+from harness.runtime.pipeline.shard_rules import WeightPartition
 from harness.runtime.step import Stepper, make_stepper
 from harness.runtime.step_timer import StepTimer
 from harness.runtime.topology import Topology
 from harness.spec.run_spec import RunSpec
 
+TENSOR = int(sys.argv[3]) if sys.argv[0].endswith("pipeline_families.py") else 1
 STAGES, STEPS, ACCUMULATION, ROWS, RATE, DECAY, CLIP, SEED = 2, 4, 3, 2, 1e-3, 0.01, 0.5, 5
 VOCABULARY = 96
 _SIZES = {
@@ -75,14 +78,15 @@ WAYS: dict[str, dict[str, Any]] = {
 def main() -> None:
     out, models = Path(sys.argv[1]), Path(sys.argv[2])
     ranks = init_process_group()
-    found = {name: _compare(name, ranks) for name in FAMILIES}
+    found = {name: _compare(name, ranks) for name in (sys.argv[4:] or FAMILIES)}
     found["pretrained"] = {"read": ranks.all_gather_object(_read_by_stage(models, ranks))}
     if ranks.is_main_process:
         out.write_text(json.dumps(found))
     destroy_process_group()
 
 
-def _spec(name: str, model: dict[str, Any], ranks: Distributed) -> Any:
+def make_run(name: str, model: dict[str, Any], world_size: int, tensor: int) -> ResolvedRun:
+    """The run of a family, on so many ranks of which `tensor` share each layer."""
     body: dict[str, Any] = {
         "name": name,
         "model": {**model, "tokenizer": "bytes"},
@@ -94,24 +98,22 @@ def _spec(name: str, model: dict[str, Any], ranks: Distributed) -> Any:
             "seed": SEED,
         },
         "optimizer": {"learning_rate": RATE, "weight_decay": DECAY},
-        "parallel": {"pipeline_parallel_size": STAGES},
+        "parallel": {"pipeline_parallel_size": STAGES, "tensor_parallel_size": tensor},
     }
     for section, more in WAYS.get(name, {}).items():
         body[section] = {**body.get(section, {}), **more}
-    if body.get("zero", {}).get("stage", 0) == 0:
-        body["train"]["max_grad_norm"] = 0.0
-    return resolve_run(RunSpec.model_validate_json(json.dumps(body)), world_size=ranks.world_size)
+    return resolve_run(RunSpec.model_validate_json(json.dumps(body)), world_size=world_size)
 
 
 def _compare(name: str, ranks: Distributed) -> dict[str, Any]:
     fields = dict(FAMILIES[name])
     config = AutoConfig.for_model(fields.pop("model_type"), use_cache=False, **fields)
-    run = _spec(name, {"config": FAMILIES[name]}, ranks)
+    run = make_run(name, {"config": FAMILIES[name]}, ranks.world_size, TENSOR)
     set_seed(SEED)
     whole = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32)
     pipeline = build_pipeline(run, config)
     weights = dict(whole.named_parameters())
-    start = [n for n, p in pipeline.named_parameters() if not p.equal(weights[to_transformers_parameter(config, n)])]
+    start = _find_unequal_weights(pipeline, config, weights)
     engine, *_ = deepspeed.initialize(
         model=pipeline, model_parameters=list(pipeline.parameters()), config=dict(render_ds_config(run).config)
     )
@@ -136,10 +138,28 @@ def _compare(name: str, ranks: Distributed) -> dict[str, Any]:
         "loss": loss_gap,
         "norm": norm_gap,
         "eval": _evaluation_gap(whole, stepper, ranks),
+        "held": ranks.all_gather_object(_count_elements(engine)),
         "parts": [int(p) for p in pipeline.parts],
         "recomputes": pipeline.activation_checkpoint_interval,
         "recomputed_layers": ranks.all_gather_object(sum(pipeline.is_checkpointable_results)),
     }
+
+
+def _count_elements(engine: Any) -> list[int]:
+    """Of this rank: parameters, and the elements that its optimizer steps."""
+    trained = [p for p in engine.module.parameters() if p.requires_grad]
+    return [sum(p.numel() for p in trained), sum(m.numel() for m in master_weights(engine))]
+
+
+def _find_unequal_weights(pipeline: Pipeline, config: Any, weights: dict[str, Any]) -> list[str]:
+    names = []
+    for name, parameter in pipeline.named_parameters():
+        full_name = to_transformers_parameter(config, name)
+        partition = pipeline.partition_of(name) or WeightPartition(tuple(parameter.shape))
+        rank = pipeline.mpu().get_slice_parallel_rank()
+        if not parameter.equal(partition.take_shard(weights[full_name], rank, TENSOR)):
+            names.append(name)
+    return names
 
 
 def _batches(step: int, data_size: int) -> list[MicroBatch]:
@@ -191,7 +211,7 @@ def _evaluation_gap(whole: Any, stepper: Stepper, ranks: Distributed) -> float:
 def _read_by_stage(models: Path, ranks: Distributed) -> list[str]:
     """Names of the tensors that this rank reads, once they are known to arrive where they belong."""
     folder = models / "llama"
-    run = _spec("pretrained", {"name_or_path": str(folder)}, ranks)
+    run = make_run("pretrained", {"name_or_path": str(folder)}, ranks.world_size, TENSOR)
     whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     read: list[str] = []
     original = SafetensorsFiles.read_into
@@ -200,8 +220,7 @@ def _read_by_stage(models: Path, ranks: Distributed) -> list[str]:
     pipeline = build_pipeline(run, config)
     SafetensorsFiles.read_into = original
     weights = dict(whole.named_parameters())
-    for name, parameter in pipeline.named_parameters():
-        assert parameter.equal(weights[to_transformers_parameter(config, name)]), name
+    assert not _find_unequal_weights(pipeline, config, weights)
     dist.barrier()
     return read
 

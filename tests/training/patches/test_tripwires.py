@@ -46,7 +46,10 @@ FAULTS: dict[int, dict[str, tuple[str, str]]] = {
             "`sequence_parallel_size` alone",
             "runtime/parallel/sequence_parallel.py",
         ),
-        "pipeline_clips_by_stage": ("in fp32 at stage 0 pipeline stages clip by norms of their own", "gate PP002"),
+        "pipeline_clips_by_stage": (
+            "in fp32 at stage 0 pipeline stages clip by norms of their own",
+            "runtime/pipeline: the mark `model_parallel`",
+        ),
     },
 }
 

@@ -1,29 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every family that is cut into pipeline stages equals the whole model: at the start, over steps, in evaluation.
 
-One job of 2 forked ranks, one of 4; about 15 s each on a quiet machine.
+One job of 2 forked ranks, two of 4, of which one has two tensor ranks in each stage; about 15 s each on a quiet
+machine.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from harness.facts.model_lookup import facts_from_config
+from harness.plan.plan_settings import settings_of
+from harness.plan.zero_partitions import partition_model
 from tests.support.training.forked_ranks import ForkedRanks
-from tests.training.jobs.pipeline_families import FAMILIES, WAYS
+from tests.training.jobs.pipeline_families import FAMILIES, WAYS, make_run
 
 JOB = Path(__file__).parents[1] / "jobs" / "pipeline_families.py"
 BOUND = 2e-6
 """fp32: seen are 2e-7 (loss) and 1e-6 (norm)."""
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=["2-ranks", "4-ranks"])
-def found(
-    request: pytest.FixtureRequest, forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+Layout = tuple[int, int]
+
+
+@pytest.fixture(scope="module", params=[(2, 1), (4, 1), (4, 2)], ids=["pipeline", "pipeline-data", "tensor-pipeline"])
+def layout(request: pytest.FixtureRequest) -> Layout:
+    """Ranks, and the tensor degree."""
+    return cast("Layout", request.param)
+
+
+@pytest.fixture(scope="module")
+def found(layout: Layout, forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the job has written."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -31,7 +43,8 @@ def found(
     fields = dict(FAMILIES["llama"])
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(fields.pop("model_type"), **fields))
     model.save_pretrained(folder / "llama", max_shard_size="20KB")
-    forked.run(JOB, str(folder / "out.json"), str(folder), ranks=request.param)
+    ranks, tensor = layout
+    forked.run(JOB, str(folder / "out.json"), str(folder), str(tensor), ranks=ranks)
     return dict(json.loads((folder / "out.json").read_text()))
 
 
@@ -46,6 +59,19 @@ def test_losses_norms_and_evaluation_are_those_of_the_whole_model(found: dict[st
     assert gaps["loss"] < BOUND
     assert gaps["norm"] < 10 * BOUND
     assert gaps["eval"] < BOUND
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_plan_has_the_elements_of_the_rank_with_most(found: dict[str, Any], layout: Layout, family: str) -> None:
+    ranks, tensor = layout
+    run = make_run(family, {"config": FAMILIES[family]}, ranks, tensor)
+    facts, settings = facts_from_config(FAMILIES[family]).facts, settings_of(run)
+    assert facts is not None
+    assert settings is not None
+    planned = partition_model(facts, dataclasses.replace(settings, decay_groups=False))
+    parameters, stepped = (max(rank[i] for rank in found[family]["held"]) for i in (0, 1))
+    assert planned.total == parameters
+    assert (planned.partition_size if settings.stage else planned.total) == stepped
 
 
 def test_partition_methods_cut_differently(found: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from harness.runtime.checkpoint.consolidate.shard_files import RankFiles, find_l
 from harness.runtime.checkpoint.safe_load import load_shard
 from harness.runtime.parallel.tensor_parallel import tp_layouts
 from harness.runtime.pipeline.parameter_names import tied_names, to_transformers_name, to_transformers_parameter
+from harness.runtime.pipeline.shard_rules import find_partition
 from harness.runtime.user_errors import user_error
 
 
@@ -60,9 +61,10 @@ def open_checkpoint(folder: Path, manifest: Mapping[str, Any]) -> FullWeights:
     tag, stage = folder / manifest["tag"], int(manifest["zero_stage"])
     with _refusing_damage(folder):
         groups = (manifest.get("shape") or {}).get("groups")
-        if (manifest.get("degrees") or {}).get("pipeline", 1) > 1:
+        degrees = manifest.get("degrees") or {}
+        if degrees.get("pipeline", 1) > 1:
             config = AutoConfig.from_pretrained(folder / "huggingface", trust_remote_code=False)
-            return _open_pipeline(tag, stage, groups, config)
+            return _open_pipeline(tag, stage, groups, config, int(degrees.get("tensor", 1)))
         return open_weights(tag, stage, groups[0] if groups else None)
 
 
@@ -148,17 +150,24 @@ def _damage_error(what: str, reason: str) -> UserError:
 
 
 def _open_pipeline(
-    folder: Path, stage: int, groups: list[list[list[str]]] | None, config: PreTrainedConfig
+    folder: Path, stage: int, groups: list[list[list[str]]] | None, config: PreTrainedConfig, tensor_size: int
 ) -> FullWeights:
-    """Each stage has files of its own; at ZeRO stage 0 each layer has one, from data rank 0 of its stage."""
-    module: dict[str, torch.Tensor] = {}
-    for layer, path in find_layer_files(folder):
-        module.update({to_transformers_name(config, layer, n): t for n, t in load_shard(path).items()})
+    """Each tensor rank of a stage has files of its own; at ZeRO stage 0 each of its layers has one, from data rank 0 of
+    its stage.
+    """
+    modules: list[dict[str, torch.Tensor]] = [{} for _ in range(tensor_size)]
+    for layer, rank, path in find_layer_files(folder):
+        modules[rank].update({to_transformers_name(config, layer, n): t for n, t in load_shard(path).items()})
     trainable: dict[str, ShardedParam] = {}
     frozen_and_buffers: dict[str, ShardedParam] = {}
     stages: list[RankParams] = []
-    for i, files in enumerate(find_rank_files(folder)):
-        params = _open_stage(files, stage, module, groups[i] if groups else None, config)
+    rank_files = find_rank_files(folder)
+    for i in range(len(rank_files) // tensor_size):
+        tensor_ranks = [
+            _open_stage(files, stage, module, groups[i] if groups else None, config)
+            for files, module in zip(rank_files[i * tensor_size : (i + 1) * tensor_size], modules, strict=True)
+        ]
+        params = _join_tensor_ranks(tensor_ranks, config)
         stages.append(params)
         # A tied embedding is in the optimizers of both its stages, with equal values.
         trainable = {**params.trainable, **trainable}
@@ -179,6 +188,29 @@ def _open_pipeline(
     return _build_weights(trainable, others, merged)
 
 
+def _join_tensor_ranks(ranks: list[RankParams], config: PreTrainedConfig) -> RankParams:
+    """One stage, its weights whole."""
+    if len(ranks) == 1:
+        return ranks[0]
+
+    def join(shards: list[ShardedParam], name: str) -> ShardedParam:
+        partition = find_partition(config, name, shards[0].shape, len(shards))
+        if partition is None:
+            return shards[0]
+        return ShardedParam(
+            torch.Size(partition.shape),
+            lambda key: partition.join_shards([shard.read(key) for shard in shards]),
+            shards[0].states,
+        )
+
+    joined = ranks[0]
+    joined.trainable = {n: join([r.trainable[n] for r in ranks], n) for n in joined.trainable}
+    joined.frozen_and_buffers = {
+        n: join([r.frozen_and_buffers[n] for r in ranks], n) for n in joined.frozen_and_buffers
+    }
+    return joined
+
+
 def _open_stage(
     files: RankFiles,
     stage: int,
@@ -186,7 +218,7 @@ def _open_stage(
     groups: list[list[str]] | None,
     config: PreTrainedConfig,
 ) -> RankParams:
-    """One stage under the names of `transformers`; `module` and `groups` have these already."""
+    """One tensor rank of a stage under the names of `transformers`; `module` and `groups` have these already."""
     params = open_rank_params(files, stage, module, groups)
     if stage == 0:
         return params

@@ -10,19 +10,21 @@ from pathlib import Path
 from harness.runtime.user_errors import user_error
 
 _STATES_FILE = re.compile(r"(?:bf16_|fp16_)?(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_(model|optim)_states\.pt")
-_LAYER_FILE = re.compile(r"layer_(\d+)-model_states\.pt")
+_LAYER_FILE = re.compile(r"layer_(\d+)(?:-model_(\d+))?-model_states\.pt")
 
 
 @dataclass(frozen=True)
 class RankFiles:
-    """The files of one tensor rank or pipeline stage, in order of the data-parallel ranks that share its states."""
+    """The files of one tensor rank, of the model or of a stage, in order of the data-parallel ranks that share its
+    states.
+    """
 
     models: list[Path] = field(default_factory=list)
     optimizers: list[Path] = field(default_factory=list)
 
 
 def find_rank_files(folder: Path) -> list[RankFiles]:
-    """In order of DeepSpeed's `mp_rank`: the tensor rank, or the stage of a pipeline.
+    """In order of DeepSpeed's `mp_rank`: the tensor ranks, of one stage of a pipeline after the other.
 
     Raises UserError (CK105) when there are none.
     """
@@ -41,7 +43,7 @@ def find_rank_files(folder: Path) -> list[RankFiles]:
     return rank_files
 
 
-def find_layer_files(folder: Path) -> list[tuple[int, Path]]:
-    """The files of a pipeline's layers, with the number of the layer; none for other models."""
-    files = [(int(match[1]), path) for path in folder.iterdir() if (match := _LAYER_FILE.fullmatch(path.name))]
-    return sorted(files)
+def find_layer_files(folder: Path) -> list[tuple[int, int, Path]]:
+    """The files of a pipeline's layers, with the number of the layer and the tensor rank; none for other models."""
+    matches = ((_LAYER_FILE.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted((int(match[1]), int(match[2] or 0), path) for match, path in matches if match)

@@ -29,6 +29,7 @@ from harness.runtime.checkpoint.reshard.to_universal import convert_to_universal
 from harness.runtime.checkpoint.safe_load import load_file, load_param, load_shard
 from harness.runtime.engine_protocol import Engine, EngineOptimizer, ZeroStage3Optimizer, ZeroStage12Optimizer
 from harness.runtime.patch_selection import check_usable
+from harness.runtime.pipeline.pipeline_module import Pipeline
 from harness.runtime.topology import Topology
 from harness.runtime.train_context import TrainContext
 from harness.runtime.user_errors import user_error
@@ -64,7 +65,7 @@ def load_into_engine(
     if hasattr(optimizer, "checkpoint_event_prologue"):
         optimizer.checkpoint_event_prologue()
     _load_frozen(engine, names, zero, topology)
-    with read_universal_files(_read_file):
+    with read_universal_files(lambda file: _read_file(file, engine)):
         if stage == 3:
             stage3_optimizer = cast("ZeroStage3Optimizer", optimizer)
             _load_stage3(stage3_optimizer, names, zero, body["step"])
@@ -104,9 +105,19 @@ def _check_shapes(engine: Engine, names: dict[Any, str], zero: Path, topology: T
             )
 
 
-def _read_file(file: Path) -> Any:
+def _read_file(file: Path, engine: Engine) -> Any:
     """A file of the universal layout as DeepSpeed's functions take it. Raises UserError (CK111, CK120)."""
-    return load_file(file, mmap=True) if file.stem == "step" else {"param": load_param(file)}
+    return load_file(file, mmap=True) if file.stem == "step" else {"param": _load_param(file, engine)}
+
+
+def _load_param(file: Path, engine: Engine) -> torch.Tensor:
+    """A stored tensor, of a weight that a tensor group of a pipeline shards this rank's shard."""
+    whole, module = load_param(file), engine.module
+    partition = module.tensor_partitions.get(file.parent.name) if isinstance(module, Pipeline) else None
+    if partition is None:
+        return whole
+    grid = cast("Any", module).mpu()
+    return partition.take_shard(whole, grid.get_slice_parallel_rank(), grid.get_slice_parallel_world_size())
 
 
 def _load_stage12(engine: Engine, names: dict[Any, str], zero: Path, topology: Topology, step: int | None) -> None:
@@ -156,7 +167,7 @@ def _load_stage0(engine: Engine, names: dict[Any, str], zero: Path, topology: To
     masters = getattr(optimizer, "fp32_groups_flat", None)
     for g, parameters in enumerate(param_groups(engine)):
         for key in (WEIGHT, *sorted(_state_keys(zero / names[parameters[0]]))):
-            tensors = [_local_part(p, zero / names[p] / f"{key}.pt", topology) for p in parameters]
+            tensors = [_local_part(p, zero / names[p] / f"{key}.pt", engine, topology) for p in parameters]
             targets = [torch.cat([t.flatten() for t in tensors])] if masters is not None else tensors
             for target, owner in zip(targets, inner.param_groups[g]["params"], strict=True):
                 if key == WEIGHT:
@@ -170,11 +181,13 @@ def _load_stage0(engine: Engine, names: dict[Any, str], zero: Path, topology: To
             _set_step(inner, owner, step)
 
 
-def _local_part(parameter: Any, file: Path, topology: Topology) -> torch.Tensor:
+def _local_part(parameter: Any, file: Path, engine: Engine, topology: Topology) -> torch.Tensor:
     """This rank's part of a stored tensor: all of it, or its shard of a tensor degree."""
     from deepspeed.checkpoint.universal_checkpoint import _resolve_autotp_partition
 
-    whole = load_param(file)
+    whole = _load_param(file, engine)
+    if topology.pipeline_parallel_size > 1:
+        return whole
     part = _resolve_autotp_partition(parameter, {}, whole, topology.tensor_parallel_rank, topology.tensor_parallel_size)
     return (whole if part is None else part).reshape(getattr(parameter, "ds_shape", parameter.shape))
 
@@ -196,7 +209,7 @@ def _load_frozen(engine: Engine, names: dict[Any, str], zero: Path, topology: To
         is_sharded = hasattr(parameter, "ds_id")
         with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0, enabled=is_sharded), torch.no_grad():
             if not is_sharded or topology.rank == 0:
-                parameter.copy_(_local_part(parameter, file, topology))
+                parameter.copy_(_local_part(parameter, file, engine, topology))
     for name, buffer in engine.module.named_buffers():
         file = zero / name / f"{WEIGHT}.pt"
         if file.is_file():

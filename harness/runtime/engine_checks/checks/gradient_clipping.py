@@ -38,6 +38,5 @@ CHECK = EngineCheck(
     observe=_observe,
     evaluate=_evaluate,
     key="train.max_grad_norm",
-    gates=("PP002",),
     fix="write `train.max_grad_norm`: DeepSpeed's own default is 1.0 from 0.19.3 on, 0 before",
 )

@@ -31,11 +31,17 @@ def _observe(observations: Observations) -> Any:
     uses_hpz = observations.expected.hpz_partition_size > 1 and hpz_group is not None
     return {
         "data": int(engine.dp_world_size) if sequence_size == 1 else int(engine.seq_dp_world_size) // sequence_size,
-        "tensor": 1 if is_pipeline or engine.autotp_size() < 2 else int(groups.get_tensor_model_parallel_world_size()),
+        "tensor": _tensor_degree(engine),
         "pipeline": int(cast("engine_protocol.PipelineEngine", engine).num_stages) if is_pipeline else 1,
         "sequence": sequence_size,
         "zero_hpz": dist.get_world_size(hpz_group) if uses_hpz else 1,
     }
+
+
+def _tensor_degree(engine: engine_protocol.Engine) -> int:
+    if isinstance(engine, PipelineEngine):
+        return int(engine.grid.get_tensor_model_parallel_world_size())
+    return 1 if engine.autotp_size() < 2 else int(groups.get_tensor_model_parallel_world_size())
 
 
 def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:

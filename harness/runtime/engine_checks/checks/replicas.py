@@ -16,7 +16,12 @@ from harness.runtime.engine_checks.engine_check import (
     check_passed,
 )
 from harness.runtime.engine_checks.expected_settings import ExpectedSettings
-from harness.runtime.engine_checks.model_weights import local_checksums, select_names, tp_layouts_of
+from harness.runtime.engine_checks.model_weights import (
+    local_checksums,
+    select_names,
+    stage_partition,
+    tp_layouts_of,
+)
 from harness.runtime.engine_checks.observations import Observations
 from harness.runtime.engine_checks.weight_checksums import MAX_ELEMENTS
 
@@ -42,7 +47,8 @@ def _observe(observations: Observations) -> Any:
     for name, (_, is_cut, sums) in local_checksums(engine, observations.parameters, names).items():
         if name in layouts and not is_cut:
             continue
-        checksums[name] = [*sums, is_cut, 0.0 if is_exact or is_cut else _norm_of(parameters[name])]
+        is_shard = is_cut or stage_partition(engine, name) is not None
+        checksums[name] = [*sums, is_shard, 0.0 if is_exact or is_shard else _norm_of(parameters[name])]
     return {"exact": is_exact, "weights": checksums}
 
 

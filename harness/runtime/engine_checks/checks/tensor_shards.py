@@ -15,14 +15,16 @@ from harness.runtime.engine_checks.engine_check import (
     check_passed,
 )
 from harness.runtime.engine_checks.expected_settings import ExpectedSettings
-from harness.runtime.engine_checks.model_weights import shape_of
+from harness.runtime.engine_checks.model_weights import shape_of, stage_partition
 from harness.runtime.engine_checks.observations import Observations
 
 
 def _observe(observations: Observations) -> Any:
     shapes = {name: shape_of(p) for name, p in observations.parameters.items()}
     pairs = [
-        (name, record.shape, shapes[name]) for name, record in observations.initial_weights.items() if name in shapes
+        (name, _whole_shape(observations, name, record.shape), shapes[name])
+        for name, record in observations.initial_weights.items()
+        if name in shapes
     ]
     if not pairs:
         raise NotApplicable("no weight has the name that it had before")
@@ -34,6 +36,12 @@ def _observe(observations: Observations) -> Any:
         "less": sum(lost_elements),
         "of": sum(prod(before) for _, before, _ in pairs),
     }
+
+
+def _whole_shape(observations: Observations, name: str, initial_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape before the weight was sharded: a pipeline shards before `deepspeed.initialize`."""
+    partition = stage_partition(observations.engine, name)
+    return initial_shape if partition is None else partition.shape
 
 
 def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:

@@ -131,6 +131,14 @@ DeepSpeed's own allocator takes each pinned buffer by `mlock`, and aborts the pr
 `mlock failed to allocate N bytes`, then a failed assertion of `deepspeed_pin_tensor.cpp`, with no Python error. torch's
 allocator pins through the driver, which the limit does not touch.
 
+## EN025 too-many-hosts
+There are more hosts than DeepSpeed's launcher can be given, or than this machine can have connections to.
+
+DeepSpeed writes the hosts and their slots into one argument (`--world_info`), for pdsh and for `--no-ssh`, and Linux
+takes no argument of more than 128 KiB: with 8 slots and names of 26 characters, 1,700 hosts. Its launcher then ends
+with `OSError: [Errno 7] Argument list too long` (run on 0.19.8). srun is given the names alone, mpirun a file. For each
+host a launch keeps two pipes of ssh open; it raises its own limit as far as the hard one (`ulimit -Hn`).
+
 ## EN026 gpu-architectures
 TORCH_CUDA_ARCH_LIST has an entry that torch accepts and DeepSpeed's builder of ops cannot read.
 

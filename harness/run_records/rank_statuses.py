@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import os
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.run_records.run_files import json_of
 
 FINAL_STATES = {"completed", "stopped", "failed"}
+_LOOKS_UNTIL_CLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +39,80 @@ class RankStatus:
         return self.state in FINAL_STATES
 
 
+@dataclass(slots=True)
+class StatusReader:
+    """The statuses of a run while it runs, for many thousand ranks: a file is read again only once it has changed, and
+    a look may end before the last rank. Use: `refresh` repeatedly.
+    """
+
+    run_dir: Path
+    world_size: int
+    statuses: dict[int, RankStatus] = field(default_factory=dict)
+    """The last status of each rank that could be read."""
+    num_reads: int = 0
+    """Files that were read so far."""
+    _versions: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _next_rank: int = 0
+
+    @property
+    def is_mid_pass(self) -> bool:
+        """True if the last call looked at a part of the ranks only."""
+        return self._next_rank > 0
+
+    def refresh(self, seconds: float | None = None) -> None:
+        """Look at the file of every rank. With `seconds` only for so long: the next call goes on with the next rank."""
+        if (self.run_dir / "status").is_symlink():
+            return
+        first = self._next_rank if seconds is not None else 0
+        deadline = time.monotonic() + (math.inf if seconds is None else seconds)
+        self._next_rank = 0
+        for rank in range(first, self.world_size):
+            self.refresh_rank(rank)
+            if rank % _LOOKS_UNTIL_CLOCK == 0 and time.monotonic() > deadline and rank + 1 < self.world_size:
+                self._next_rank = rank + 1
+                return
+
+    def refresh_rank(self, rank: int) -> None:
+        """Look at the file of one rank."""
+        file = f"{self.run_dir}/status/rank-{rank:05d}.json"
+        try:
+            descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:  # of the open file: what NFS says of a name may be a minute old
+            stat = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        version = (stat.st_mtime_ns, stat.st_ino)  # a rank replaces its file
+        if self._versions.get(rank) == version:
+            return
+        self.num_reads += 1
+        status = _read_status(Path(file))
+        if status is not None and status.rank == rank:
+            self._versions[rank], self.statuses[rank] = version, status
+
+
 def read_statuses(run_dir: Path) -> dict[int, RankStatus]:
     """The last status of every rank; a file that cannot be read (a rank may be replacing it) is left out."""
-    statuses = {}
-    for file in sorted((run_dir / "status").glob("rank-*.json")):
-        try:
-            body = json_of(file)
-            status = RankStatus(
-                rank=int(body["rank"]),
-                host=str(body.get("host", "")),
-                pid=int(body.get("pid", 0)),
-                state=str(body["state"]),
-                step=int(body.get("step") or 0),
-                time=float(body.get("time") or 0.0),
-                error=str(body.get("error") or ""),
-                checkpoint=str(body.get("checkpoint") or ""),
-                phase=str(body.get("phase") or "step"),
-                activity=str(body.get("activity") or ""),
-                refused=bool(body.get("refused")),
-            )
-        except (ValueError, KeyError, TypeError, OverflowError):
-            continue
-        statuses[status.rank] = status
-    return statuses
+    statuses = map(_read_status, sorted((run_dir / "status").glob("rank-*.json")))
+    return {status.rank: status for status in statuses if status is not None}
+
+
+def _read_status(file: Path) -> RankStatus | None:
+    try:
+        body = json_of(file)
+        return RankStatus(
+            rank=int(body["rank"]),
+            host=str(body.get("host", "")),
+            pid=int(body.get("pid", 0)),
+            state=str(body["state"]),
+            step=int(body.get("step") or 0),
+            time=float(body.get("time") or 0.0),
+            error=str(body.get("error") or ""),
+            checkpoint=str(body.get("checkpoint") or ""),
+            phase=str(body.get("phase") or "step"),
+            activity=str(body.get("activity") or ""),
+            refused=bool(body.get("refused")),
+        )
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None

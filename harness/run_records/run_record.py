@@ -164,7 +164,8 @@ class RunRecord:
 
 def read_run_record(run_dir: Path, *, brief: bool = False) -> RunRecord:
     """Read everything that is readable; the rest stays empty, and `unusable` lists the broken files. `brief` reads only
-    the first and the last lines of metrics.jsonl, and no plan. Raises nothing.
+    the first and the last lines of metrics.jsonl, no plan, and of a run that has ended the status of rank 0 alone.
+    Raises nothing.
     """
     files = _RunFiles(run_dir)
     if brief:
@@ -178,6 +179,7 @@ def read_run_record(run_dir: Path, *, brief: bool = False) -> RunRecord:
     files.add_unusable(PLAN, reason)
     report = files.read_json("findings.json")
     engine_checks = files.read_json("engine_checks.json")
+    verdict = read_verdict(run_dir)
     record = RunRecord(
         folder=run_dir,
         name=run_dir.resolve().name,
@@ -185,7 +187,7 @@ def read_run_record(run_dir: Path, *, brief: bool = False) -> RunRecord:
         unread_lines=unread,
         lost=lost,
         plan=plan,
-        statuses=files.read_statuses(),
+        statuses=files.read_statuses(only_first=brief and verdict is not None),
         findings=_dicts_in(report.get("findings", engine_checks.get("findings"))),
         ignored=_dicts_in(report.get("ignored")),
         left_out=_dicts_in(report.get("left_out")),
@@ -196,7 +198,7 @@ def read_run_record(run_dir: Path, *, brief: bool = False) -> RunRecord:
         config_text=files.read_text("ds_config.json"),
         sample=files.read_text("sample.txt"),
         engine_checks=_dicts_in(engine_checks.get("claims")),
-        verdict=read_verdict(run_dir),
+        verdict=verdict,
     )
     record = replace(record, unusable=tuple(files.unusable))
     return record if brief else _with_plan(record)
@@ -226,13 +228,14 @@ class _RunFiles:
         self.add_unusable(name, reason)
         return body
 
-    def read_statuses(self) -> Lines:
-        """The statuses of the ranks, in their order."""
+    def read_statuses(self, *, only_first: bool) -> Lines:
+        """The statuses of the ranks, in their order; that of rank 0 alone where it is enough."""
         folder = self._run_dir / "status"
         if folder.is_symlink():
             self.add_unusable(folder.name, "it is a link")
             return ()
-        statuses = (self.read_json(f"{folder.name}/{path.name}") for path in sorted(folder.glob("rank-*.json")))
+        names = ["rank-00000.json"] if only_first else sorted(path.name for path in folder.glob("rank-*.json"))
+        statuses = (self.read_json(f"{folder.name}/{name}") for name in names)
         return tuple(status for status in statuses if status)
 
     def read_run(self) -> ResolvedRun | None:

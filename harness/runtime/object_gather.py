@@ -27,6 +27,9 @@ SENT_CLASSES = (Finding, Fix, Label, Place, FileRecord)
 """All classes that ranks send each other. They hold values alone, and run nothing when they are built."""
 _SINGLE_GATHER_BYTES = 1 << 13
 """Bytes of a value that are gathered without asking for its size first."""
+_ALL_RANKS_BYTES = 1 << 24
+"""The limit for these bytes of all ranks together, on each rank: of many thousand ranks, each gets fewer."""
+_MIN_SINGLE_GATHER_BYTES = 1 << 8
 _SIZE_BYTES = 8
 _ARCHIVE = b"PK"
 """The start of what `torch.save` writes, a zip archive; no JSON text begins so."""
@@ -55,21 +58,26 @@ def all_gather_object(
     payload = _encode(value)
     with _allowed_classes():
         own_value: T = _decode_own(value, payload)
-    size = _SIZE_BYTES + len(payload)
-    buffer = torch.zeros(max(_SINGLE_GATHER_BYTES, size), dtype=torch.uint8)
+    size, single = _SIZE_BYTES + len(payload), single_gather_bytes(dist.get_world_size(group))
+    buffer = torch.zeros(max(single, size), dtype=torch.uint8)
     head = len(payload).to_bytes(_SIZE_BYTES, "little")
     buffer[:size] = torch.frombuffer(bytearray(head + payload), dtype=torch.uint8)
-    rows = _all_gather_bytes(buffer[:_SINGLE_GATHER_BYTES], group, host_wait)
+    rows = _all_gather_bytes(buffer[:single], group, host_wait)
     sizes = [int.from_bytes(row[:_SIZE_BYTES].tobytes(), "little") for row in rows]
     longest = _SIZE_BYTES + max(sizes)
-    if longest > _SINGLE_GATHER_BYTES:
+    if longest > single:
         buffer = torch.nn.functional.pad(buffer, (0, max(0, longest - len(buffer))))
-        rest = _all_gather_bytes(buffer[_SINGLE_GATHER_BYTES:longest].clone(), group, host_wait)
+        rest = _all_gather_bytes(buffer[single:longest].clone(), group, host_wait)
         rows = [np.concatenate(pair) for pair in zip(rows, rest, strict=True)]
     payloads = [row[_SIZE_BYTES : _SIZE_BYTES + n].tobytes() for row, n in zip(rows, sizes, strict=True)]
     own_rank = dist.get_rank(group)
     with _allowed_classes():
         return [own_value if rank == own_rank else _decode_received(rank, data) for rank, data in enumerate(payloads)]
+
+
+def single_gather_bytes(world_size: int) -> int:
+    """Bytes of each rank's value that the first collective gathers, the same on every rank."""
+    return max(_MIN_SINGLE_GATHER_BYTES, min(_SINGLE_GATHER_BYTES, _ALL_RANKS_BYTES // world_size))
 
 
 def _all_gather_bytes(

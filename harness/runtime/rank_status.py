@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,12 +23,20 @@ from harness.runtime.run_config import RunDir
 RankState = Literal["starting", "running", "completed", "stopped", "failed"]
 Phase = Literal["start", "data", "step", "save", "eval", "end"]
 _WRITE_INTERVAL_SECONDS = 1.0
+_MAX_WRITES_PER_SECOND = 1024
+"""The limit for all ranks together, which replace files on one file system."""
+
+
+def write_interval(world_size: int) -> float:
+    """Seconds between two writes of a rank that makes progress: more with many thousand ranks."""
+    return max(_WRITE_INTERVAL_SECONDS, world_size / _MAX_WRITES_PER_SECOND)
 
 
 @dataclass(slots=True)
 class RankStatusWriter:
-    """Writes this rank's file: at most once a second while the rank makes progress, and at once when the state or the
-    phase changes.
+    """Writes this rank's file: at most every `interval_seconds` while the rank makes progress, and at once when the
+    state or the phase changes. Where the interval is longer than a second, the last progress is written after it even
+    if there is no more, so that a rank that hangs is seen at its last step.
     """
 
     run_dir: RunDir
@@ -40,7 +49,12 @@ class RankStatusWriter:
     """Its phase before its first step, of `harness.progress.START_UP`."""
     on_progress: Callable[[Phase], None] | None = None
     """Called whenever this rank makes progress: the watchdog."""
+    interval_seconds: float = _WRITE_INTERVAL_SECONDS
     _written_at: float = field(default=0.0)
+    _is_pending: bool = False
+    """There was progress since the last write."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _thread: threading.Thread | None = None
 
     def update(
         self,
@@ -83,8 +97,21 @@ class RankStatusWriter:
     def _record_progress(self, immediately: bool, *, error: str | None = None, is_user_error: bool = False) -> None:
         if self.on_progress is not None:
             self.on_progress(self.phase)
-        if immediately or time.monotonic() - self._written_at >= _WRITE_INTERVAL_SECONDS:
-            self._write(error, is_user_error)
+        with self._lock:
+            if immediately or time.monotonic() - self._written_at >= self.interval_seconds:
+                self._write(error, is_user_error)
+            else:
+                self._is_pending = True
+        if self._thread is None and self.interval_seconds > _WRITE_INTERVAL_SECONDS:
+            self._thread = threading.Thread(target=self._write_pending, name="status-writer", daemon=True)
+            self._thread.start()
+
+    def _write_pending(self) -> None:
+        while True:
+            time.sleep(self.interval_seconds)
+            with self._lock:
+                if self._is_pending and self.state == "running":
+                    self._write(None, False)
 
     def _write(self, error: str | None, is_user_error: bool) -> None:
         body: dict[str, Any] = {
@@ -104,4 +131,4 @@ class RankStatusWriter:
         body["time"] = time.time()
         self.run_dir.status.mkdir(parents=True, exist_ok=True)
         replace_file(self.run_dir.status / f"rank-{self.rank:05d}.json", json.dumps(body) + "\n", durable=False)
-        self._written_at = time.monotonic()
+        self._written_at, self._is_pending = time.monotonic(), False

@@ -22,7 +22,7 @@ from harness.errors import ExitCode, UserError
 from harness.hostinfo.torch_extensions import set_compile_cache_dir
 from harness.runtime.distributed import AgreedUserError, Distributed, destroy_process_group, init_process_group
 from harness.runtime.early_stopping import early_stop_reason
-from harness.runtime.rank_status import RankState, RankStatusWriter
+from harness.runtime.rank_status import RankState, RankStatusWriter, write_interval
 from harness.runtime.run_config import RunConfig, RunDir, load_run_config
 from harness.runtime.run_lock import acquire_locks, check_unlocked, release_locks
 from harness.runtime.shutdown import exit_with_parent, install_signal_handlers
@@ -59,6 +59,7 @@ def run_rank(args: WorkerArgs, rank: int) -> int:
     status.set_activity("waiting for the other ranks")
     try:
         distributed = init_process_group()
+        status.interval_seconds = write_interval(distributed.world_size)
         run_config = _load_run_config_on_all_ranks(run_dir, distributed)
         watchdog.set_timeout(run_config.run.spec.launch.hang_timeout_seconds)
         locks = acquire_locks(run_dir, distributed, run_config)

@@ -19,6 +19,7 @@ from harness.hostinfo.path_probe import answer_in_time
 _LINE = re.compile(r"(?P<host>\S+)(?P<gap>\s+)(?P<slots>slots=(?P<count>\S*))(?P<rest>.*)")
 _HOST_LINE = re.compile(r"^[ \t]*\S+[ \t]+slots=\d", re.MULTILINE)
 _MAX_LINE_LENGTH = 1000
+_MAX_ALIKE = 8
 _MPI_DIALECTS = (("max_slots|max-slots|cpu|ppn|sockets", "Open MPI or Torque"), ("binding|ifhn|user", "MPICH"))
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[?[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%a-z]*\]?")
@@ -59,7 +60,7 @@ def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]
     """Hosts and findings, which are errors; the cluster is None where a line's host or slots are not clear.
 
     Grammar: DeepSpeed's (`launcher/runner.py`, `_parse_hostfile`), anchored at the end of the line. It stops after
-    1,000 findings.
+    1,000 findings; of many that are alike, one stands for all.
     """
     hosts: list[Host] = []
     first_places: dict[str, Place] = {}
@@ -76,7 +77,7 @@ def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]
         if finding:
             findings.append(finding)
         if len(findings) == input_limits.FINDINGS:  # nobody reads more, and a cluster is out of the question
-            return None, findings
+            return None, _merge_alike(findings)
     if not hosts and not findings:
         findings.append(
             Finding(
@@ -88,7 +89,25 @@ def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]
                 fix=Fix("write one line per host, such as `worker-0 slots=8`"),
             )
         )
-    return (Cluster(tuple(hosts), file) if hosts and len(hosts) == num_lines else None), findings
+    return (Cluster(tuple(hosts), file) if hosts and len(hosts) == num_lines else None), _merge_alike(findings)
+
+
+def _merge_alike(findings: Sequence[Finding]) -> list[Finding]:
+    """The same findings, but one alone for many lines with the same mistake, which a script wrote."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        kind = re.sub(r"`[^`]*`|\d+", "", finding.message)
+        groups.setdefault((finding.gate, kind), []).append(finding)
+    merged: list[Finding] = []
+    for group in groups.values():
+        if len(group) <= _MAX_ALIKE:
+            merged += group
+            continue
+        lines = ", ".join(str(finding.place.line) for finding in group[1:4] if finding.place is not None)
+        count = f"{len(group) - 1:,}" + (" or more" if len(findings) == input_limits.FINDINGS else "")
+        note = f"{count} other lines have the same mistake, such as {lines}"
+        merged.append(group[0]._replace(notes=(*group[0].notes, note)))
+    return merged
 
 
 def hostfile_text(cluster: Cluster) -> str:

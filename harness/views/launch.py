@@ -14,7 +14,7 @@ from harness.checkpoints.checkpoint_list import find_best_checkpoint
 from harness.diagnosis.diagnosis_types import Diagnosis
 from harness.file_io import relative_to_cwd
 from harness.launching.setup.environment import PROCESS_VARIABLES, redacted_value
-from harness.launching.setup.launch_plan import LaunchPlan
+from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise.launch_runner import LaunchResult
 from harness.launching.supervise.restart_files import log_name
 from harness.run_records.run_record import RunRecord
@@ -41,6 +41,8 @@ _FILE_DESCRIPTIONS = {
     "launch.json": "this dry run as JSON",
     "launch.sh": "the command below, for a shell",
 }
+_MAX_HOSTS = 16
+"""Hosts that a dry run lists."""
 _NOTHING_WRITTEN = "Nothing was written or started"
 
 
@@ -58,7 +60,7 @@ def render_dry_run(plan: LaunchPlan, zero: ZeroSpec, ready: bool, style: Style) 
         _render_block("Environment of every host, in addition to the shell's", _environment_lines(plan)),
         _render_block(f"Compiled ops  {', '.join(plan.ops) or 'none'}", [_format_ops_state(plan, ready)]),
         _render_block(f"Command, in {escape_unprintable(str(plan.cwd))}", _command_lines(plan.argv)),
-        _render_block("Ranks by host", _align_columns([(h.name, _format_rank_range(h.ranks)) for h in plan.hosts])),
+        _render_block("Ranks by host", _align_columns(_list_hosts(plan.hosts))),
     ]
     if plan.resume:
         blocks.insert(1, f"Resumes from {plan.resume}")
@@ -313,6 +315,14 @@ def _command_lines(argv: tuple[str, ...]) -> list[str]:
             current += " " + shlex.quote(word)
     lines.append(current)
     return ["  " + escape_unprintable(line) + (" \\" if line is not lines[-1] else "") for line in lines]
+
+
+def _list_hosts(hosts: Sequence[HostPlan]) -> list[tuple[str, str]]:
+    """The hosts and their ranks; of many the first ones and the last."""
+    rows = [(host.name, _format_rank_range(host.ranks)) for host in hosts]
+    if len(rows) <= _MAX_HOSTS:
+        return rows
+    return [*rows[: _MAX_HOSTS - 2], (f"{len(rows) - _MAX_HOSTS + 1:,} more hosts", "..."), rows[-1]]
 
 
 def _format_rank_range(ranks: Sequence[int]) -> str:

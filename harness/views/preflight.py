@@ -152,10 +152,10 @@ def _network_lines(survey: Survey) -> list[str]:
     if len(survey.reachable_hosts) < 2:
         return []
     lines = [""]
-    tried = len({link.host for link in survey.links})
-    reached = sum(all(x.ok for x in survey.links if x.host == host) for host in {x.host for x in survey.links})
+    tried = {link.host for link in survey.links}
     if tried:
-        lines.append(f"Port {survey.port} of {survey.hosts[0].name}: reached from {reached} of {tried} hosts")
+        reached = tried - {link.host for link in survey.links if not link.ok}
+        lines.append(f"Port {survey.port} of {survey.hosts[0].name}: reached from {len(reached)} of {len(tried)} hosts")
     if survey.shared_interface:
         lines.append(
             f"Network: {survey.shared_interface} is the only shared interface; a launch sets it for gloo and NCCL"

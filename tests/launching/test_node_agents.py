@@ -17,6 +17,7 @@ import pytest
 from harness.hostinfo.machine import host_identity
 from harness.launching.process.oom_kills import read_oom_kills
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
+from harness.launching.supervise import node_agents
 from harness.launching.supervise.node_agents import NodeAgent, NodeAgents
 from harness.run_records.rank_statuses import RankStatus
 
@@ -183,3 +184,31 @@ def test_silence_counts_from_the_last_word(tmp_path):
     guard.last_heartbeat = time.monotonic() - 25
     assert guard.seconds_since_heartbeat == pytest.approx(25, abs=1)
     guard.child.wait()
+
+
+def test_hosts_that_fell_silent_together_are_found_together(guards):
+    for name, silence in (("a", 21), ("b", 12), ("c", 1)):
+        guard = NodeAgent(HostPlan(name, (0,), ()), subprocess.Popen(["true"]))
+        guard.last_heartbeat = time.monotonic() - silence
+        guards.agents.append(guard)
+    assert [host.name for host in guards.unreachable_hosts()] == ["a"]
+    assert [host.name for host in guards.unreachable_hosts(10.0)] == ["a", "b"]
+
+
+def test_a_few_agents_connect_at_a_time(guards, monkeypatch):
+    monkeypatch.setattr(node_agents, "_MAX_CONNECTING", 1)
+    guards.start(0)
+    assert [guard.host.name for guard in guards.agents] == ["a"]
+    until(lambda: len(guards.agents) == 2 and all(guard.last_heartbeat for guard in guards.agents), guards)
+
+
+def test_hosts_without_an_agent_are_named_up_to_a_few(guards, monkeypatch):
+    lines: list[str] = []
+    guards.log = lines.append
+    hosts = tuple(HostPlan(f"h{i}", (i,), ()) for i in range(12))
+    guards.plan = LaunchPlan("r", guards.plan.run_dir, guards.plan.cwd, (), hosts, False, PORT, (), {})
+    guards.scripts = guards.plan.cwd  # where no node_agent.py is
+    guards.start(0)
+    until(lambda: guards._num_missing_agents == 12, guards)
+    assert len(lines) == 9
+    assert lines[-1] == "no node agent runs on more hosts, which are not named"

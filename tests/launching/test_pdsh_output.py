@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
+from harness.launching.hosts import pdsh_output
 from harness.launching.hosts.pdsh_output import PdshDemux
 from harness.launching.supervise.run_verdict import RankExit, decide_verdict
 from harness.run_records.rank_statuses import RankStatus
@@ -59,3 +60,15 @@ def test_a_rank_whose_launcher_told_its_signal_comes_before_peers_that_said_firs
     assert decide_verdict({0: peer, 1: gone}, 2, 255, [RankExit(1, 11, 107.0, None)]).rank == 0
     own = replace(peer, error="ValueError: no")
     assert decide_verdict({0: own, 1: gone}, 2, 255, [RankExit(1, 11, 101.0, None)]).rank == 0
+
+
+def test_of_many_hosts_a_few_files_are_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(pdsh_output, "_MAX_OPEN_FILES", 3)
+    names = [f"h{i}" for i in range(10)]
+    told = PdshDemux(names, tmp_path)
+    for number in range(3):
+        for name in names:
+            told.feed(f"{name}: line {number}")
+            assert len(told._files) <= 3
+    told.close()
+    assert {(tmp_path / f"host-{name}.log").read_text() for name in names} == {"line 0\nline 1\nline 2\n"}

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
-from harness.run_records.rank_statuses import RankStatus, read_statuses
+from harness.run_records.rank_statuses import RankStatus, StatusReader, read_statuses
 
 
 def test_torn_and_foreign_files_are_left_out(tmp_path):
@@ -17,3 +18,51 @@ def test_torn_and_foreign_files_are_left_out(tmp_path):
     for number, text in enumerate(["", "{", "[]", '{"rank": "x"}', "null"], start=1):
         (folder / f"rank-{number:05d}.json").write_text(text)
     assert read_statuses(tmp_path) == {0: RankStatus(0, "", 7, "running", 3, 1.5)}
+
+
+def write_status(folder: Path, rank: int, step: int) -> None:
+    scratch = folder / "status" / ".new"
+    scratch.write_text(json.dumps({"rank": rank, "pid": 7, "state": "running", "step": step}))
+    scratch.replace(folder / "status" / f"rank-{rank:05d}.json")
+
+
+def test_a_status_is_read_again_once_it_has_changed(tmp_path):
+    (tmp_path / "status").mkdir()
+    for rank in range(100):
+        write_status(tmp_path, rank, 1)
+    reader = StatusReader(tmp_path, 200)
+    reader.refresh()
+    assert (len(reader.statuses), reader.num_reads) == (100, 100)
+    for rank in (3, 150):
+        write_status(tmp_path, rank, 2)
+    reader.refresh()
+    assert reader.num_reads == 102
+    assert {rank: s.step for rank, s in reader.statuses.items() if s.step != 1} == {3: 2, 150: 2}
+    assert reader.statuses == read_statuses(tmp_path)
+
+
+def test_a_look_of_many_ranks_goes_on_where_the_last_one_ended(tmp_path):
+    (tmp_path / "status").mkdir()
+    for rank in range(200):
+        write_status(tmp_path, rank, 1)
+    reader, looks = StatusReader(tmp_path, 200), 0
+    while reader.is_mid_pass or not looks:
+        reader.refresh(0.0)
+        looks += 1
+    assert looks > 2
+    assert reader.statuses == read_statuses(tmp_path)
+
+
+def test_a_foreign_folder_and_a_torn_file_are_not_read(tmp_path):
+    (tmp_path / "elsewhere" / "status").mkdir(parents=True)
+    write_status(tmp_path / "elsewhere", 0, 1)
+    (tmp_path / "status").symlink_to(tmp_path / "elsewhere" / "status")
+    reader = StatusReader(tmp_path, 2)
+    reader.refresh()
+    assert reader.statuses == {}
+    (tmp_path / "status").unlink()
+    (tmp_path / "status").mkdir()
+    (tmp_path / "status" / "rank-00000.json").write_text("{")
+    (tmp_path / "status" / "rank-00001.json").symlink_to(tmp_path / "elsewhere" / "status" / "rank-00000.json")
+    reader.refresh()
+    assert reader.statuses == {}

@@ -83,3 +83,21 @@ def test_ten_thousand_hosts_in_under_a_second():
     cluster, _ = parse_hostfile(text, "h")
     assert cluster.num_slots == 80_000
     assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("line", "gate"),
+    [("node-{}", "HO003"), ("same slots=8", "HO004"), ("node-{} slots=8x", "HO003"), ("u@node-{} slots=8", "HO003")],
+)
+def test_one_mistake_in_thousands_of_lines_is_one_finding(line, gate):
+    cluster, findings = parse_hostfile("".join(line.format(i) + "\n" for i in range(4096)), "h")
+    assert cluster is None or gate == "HO003"
+    assert [finding.gate for finding in findings] == [gate]
+    assert "999 or more other lines have the same mistake" in findings[0].notes[-1]
+
+
+def test_different_mistakes_stay_apart_and_a_few_are_all_named():
+    lines = [*(f"a{i}" for i in range(20)), *(f"b{i} slots=x" for i in range(3))]
+    _, findings = parse_hostfile("".join(f"{line}\n" for line in lines), "h")
+    assert [finding.place.line for finding in findings] == [1, 21, 22, 23]
+    assert findings[0].notes[-1] == "19 other lines have the same mistake, such as 2, 3, 4"

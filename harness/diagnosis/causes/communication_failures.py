@@ -146,7 +146,7 @@ CAUSES = (
         "check that the host is up, its link and its logs (`last -x`, `dmesg`); `launch.max_restarts` with "
         "`launch.min_hosts` continues without it",
         (
-            FailureSignature(r"^harness no heartbeat from host (?P<host>\S+); ending the run"),
+            FailureSignature(r"^harness no heartbeat from host (?P<host>\S+)(?: and \d+ more hosts?)?; ending the run"),
             FailureSignature(r"^harness nothing is heard of host (?P<host>\S+) any more; ending the run"),
         ),
     ),

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
+_MAX_OPEN_FILES = 128
 _EXIT_LINE = re.compile(r"pdsh@[^\s:]+: (?P<host>\S+): ssh exited with exit code (?P<code>\d{1,3})")
 
 
@@ -34,10 +35,16 @@ class PdshDemux:
         if not colon or host not in self._hosts:
             return line
         with contextlib.suppress(OSError):  # a full disk must not stop a training; the log of all has the line too
-            if host not in self._files:
-                self._files[host] = (self._logs / f"host-{host}.log").open("a", encoding="utf-8", buffering=1)
-            self._files[host].write(f"{text}\n")
+            self._file_of(host).write(f"{text}\n")
         return text
+
+    def _file_of(self, host: str) -> IO[str]:
+        """Its file, the most recent of those that are open; of many hosts, the least recent one is closed."""
+        file = self._files.pop(host, None) or (self._logs / f"host-{host}.log").open("a", encoding="utf-8", buffering=1)
+        self._files[host] = file
+        if len(self._files) > _MAX_OPEN_FILES:
+            self._files.pop(next(iter(self._files))).close()
+        return file
 
     def close(self) -> None:
         """Close the files: no more lines will come."""

@@ -15,12 +15,9 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import harness
@@ -28,11 +25,11 @@ from harness import input_limits
 from harness.file_io import parse_json
 from harness.hostinfo.host_survey import HostState
 from harness.interpreter import SAFE_PATH
-from harness.launching.process.bounded_output import communicate_bounded
+from harness.launching.process.parallel_children import ChildOutput, run_children
 
 MARK = b"HARNESS-PROBE "
-FAN_OUT = 64
-"""Connections at the same time."""
+FAN_OUT = 256
+"""Connections at the same time, each a process of ssh with three pipes."""
 HOST_TIMEOUT_SECONDS = 20.0
 """The limit for one host; the others do not wait for it."""
 CONNECT_TIMEOUT_SECONDS = 8
@@ -94,49 +91,25 @@ def run_on_hosts(
 
     On an exception (Ctrl-C) every ssh ends first.
     """
-    source, children, lock = script.read_bytes(), set[subprocess.Popen[bytes]](), Lock()
-
-    def ask(host: str) -> HostResult:
-        body = request(host) if callable(request) else request
-        return _run_on_host(host, probe_command(host, python, body), source, timeout_seconds, children, lock)
-
-    with ThreadPoolExecutor(max(1, min(fan_out, len(hosts)))) as pool:
-        futures = [pool.submit(ask, host) for host in hosts]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            with lock:
-                for child in children:
-                    _kill_process_group(child)
-            raise
+    commands = (probe_command(host, python, request(host) if callable(request) else request) for host in hosts)
+    outputs = run_children(
+        commands,
+        script.read_bytes(),
+        seconds=timeout_seconds,
+        fan_out=max(1, fan_out),
+        limit=input_limits.HOST_ANSWER,
+        environ=_ssh_environ(),
+    )
+    return [_to_result(host, output, timeout_seconds) for host, output in zip(hosts, outputs, strict=True)]
 
 
-def _run_on_host(
-    host: str,
-    command: Sequence[str],
-    source: bytes,
-    seconds: float,
-    children: set[subprocess.Popen[bytes]],
-    lock: Lock,
-) -> HostResult:
-    started_at = time.time()
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    try:
-        child = subprocess.Popen(command, env=_ssh_environ(), start_new_session=True, **pipes)  # type: ignore[call-overload]  # noqa: S603
-    except OSError as error:
-        message = f"ssh cannot be started: {error.strerror}"
-        return HostResult(host, "unreachable", {}, message, started_at, time.time())
-    with lock:
-        children.add(child)
-    try:
-        out, err = communicate_bounded(child, source, seconds, input_limits.HOST_ANSWER)
-    except subprocess.TimeoutExpired:
-        return HostResult(host, "no answer in time", {}, f"nothing within {seconds:.0f} s", started_at, time.time())
-    finally:
-        with lock:
-            children.discard(child)
-    return parse_result(host, child.returncode, out, err, (started_at, time.time()))
+def _to_result(host: str, output: ChildOutput, seconds: float) -> HostResult:
+    when = (output.started_at, output.ended_at)
+    if output.error is not None:
+        return HostResult(host, "unreachable", {}, f"ssh cannot be started: {output.error.strerror}", *when)
+    if output.code is None:
+        return HostResult(host, "no answer in time", {}, f"nothing within {seconds:.0f} s", *when)
+    return parse_result(host, output.code, output.out, output.err, when)
 
 
 def parse_result(host: str, code: int, out: bytes, err: bytes, when: tuple[float, float]) -> HostResult:

@@ -13,6 +13,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_PDSH_FAN_OUT = 1024
+"""Hosts that DeepSpeed lets pdsh start at once (`PDSH_MAX_FAN_OUT`). The others would wait until one of these ends."""
 VariableEntry = tuple[str, str, str]
 """A variable, its value and its origin."""
 
@@ -48,6 +50,8 @@ def backend_args(backend: LauncherBackend, hosts: Sequence[tuple[str, int]], int
         names = ",".join(name for name, _ in hosts)
         args = ["--overlap", "--kill-on-bad-exit=1", "--distribution=block", f"--nodelist={names}"]
         args += [f"--nodes={len(hosts)}", f"--ntasks-per-node={hosts[0][1]}"]
+    elif len(hosts) > _PDSH_FAN_OUT:
+        return ["--launcher_args", f"-f {len(hosts)}"]  # the last `-f` counts
     else:
         return []
     return ["--launcher", backend.name, "--launcher_args", shlex.join(args)]

@@ -22,6 +22,7 @@ from harness.launching.hosts.local_host import LocalHost, find_program
 from harness.launching.setup import core_binding, device_checks
 from harness.launching.setup.backends import BACKENDS, PDSH, LauncherBackend
 from harness.launching.setup.environment import forwarded_variables, ignored_env_files
+from harness.launching.setup.host_count import check_host_count
 from harness.launching.setup.launch_plan import is_local
 from harness.launching.setup.locked_memory import check_locked_memory
 from harness.plan.resolved_run import ResolvedRun
@@ -63,14 +64,16 @@ def check_launch(
         health = device_checks.check_gpu_health(local_host, local_ranks)
         findings += [finding for finding in health if finding.gate not in run.spec.ignore]
     findings += _check_own_disks(run, local_host, node_rank)
+    hosts = run.cluster.hosts if run.cluster else ()
     if node_rank is not None:
-        findings += _check_no_ssh(run)
+        findings += [*_check_no_ssh(run), *check_host_count(hosts, None)]
     elif not is_local(run, local_host):
         backend = BACKENDS[run.spec.launch.launcher]
         findings += [
             *_check_quoting(run, backend),
             *_check_forwarded_variables(run, local_host, backend),
             *_check_paths(local_host, run_dir),
+            *check_host_count(hosts, backend.name),
         ]
         findings += [*_check_backend_program(run, backend), *_check_rank_placement(run, local_host, backend)]
     return tuple(findings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from harness.checkpoints.latest import find_latest
@@ -13,7 +13,8 @@ from harness.errors import ExitCode
 from harness.launching.setup.launch_context import LaunchContext
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise.cleanup import remove_buffers, remove_partial_files
-from harness.launching.supervise.monitor import TICK_SECONDS, RankMonitor
+from harness.launching.supervise.lost_hosts import RETURN_TEXT, LostHosts
+from harness.launching.supervise.monitor import TICK_SECONDS, RankMonitor, name_hosts
 from harness.launching.supervise.node_agents import HOST_SILENCE_SECONDS
 from harness.launching.supervise.own_disks import copy_run_dir
 from harness.launching.supervise.restart_files import log_name
@@ -32,34 +33,47 @@ _HANG_CAUSE, _LOST_HOST_CAUSE = "LG076", "LG077"
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """The verdict on one attempt, and the host that was cut off in it, if one was."""
+    """The verdict on one attempt, and the hosts that were cut off in it. `stopped_for`: the hosts that answer again,
+    for which the ranks were stopped.
+    """
 
     verdict: Verdict
-    lost_host: str | None = None
+    lost_hosts: tuple[str, ...] = ()
+    stopped_for: tuple[str, ...] = ()
 
 
 def run_attempt(
-    plan: LaunchPlan, launch: LaunchSpec, context: LaunchContext, heartbeat: Callable[[], None]
+    plan: LaunchPlan,
+    launch: LaunchSpec,
+    context: LaunchContext,
+    heartbeat: Callable[[], None],
+    lost_hosts: LostHosts | None = None,
 ) -> AttemptResult:
-    """Run the ranks of one attempt to their end. `heartbeat` is called repeatedly. Raises UserError (EN058)."""
+    """Run the ranks of one attempt to their end, or until one of `lost_hosts` answers again. `heartbeat` is called
+    repeatedly. Raises UserError (EN058).
+    """
     remove_buffers(plan)
     copy_run_dir(plan, context.scripts)
     log = log_name(plan.attempt) if plan.is_leader else f"host-{plan.hosts[plan.node_rank or 0].name}.log"
     monitor = RankMonitor(plan, launch, context, log, heartbeat)
     termination = RankTermination(monitor, launch)
     monitor.start()
+    stopped_for: tuple[str, ...] = ()
     try:
-        _wait_for_end(monitor, termination)
+        stopped_for = _wait_for_end(monitor, termination, lost_hosts)
     finally:
         termination.terminate_ranks()
         remove_buffers(plan)
         if plan.local and not termination.unkilled_processes:  # with other hosts, a rank there may still be writing
             remove_partial_files(plan.run_dir)
-    return _result_of(plan, context, monitor, termination)
+    return replace(_result_of(plan, context, monitor, termination), stopped_for=stopped_for)
 
 
-def _wait_for_end(monitor: RankMonitor, termination: RankTermination) -> None:
-    """Wait until the launcher has ended and none of its processes is left on this machine."""
+def _wait_for_end(monitor: RankMonitor, termination: RankTermination, lost_hosts: LostHosts | None) -> tuple[str, ...]:
+    """Wait until the launcher has ended and none of its processes is left on this machine. Returns the hosts for which
+    the ranks were stopped.
+    """
+    stopped_for: tuple[str, ...] = ()
     while monitor.child.poll() is None:
         signum = monitor.signals.first or monitor.find_launcher_signal()
         if signum:
@@ -71,12 +85,18 @@ def _wait_for_end(monitor: RankMonitor, termination: RankTermination) -> None:
             break
         if monitor.is_broken():
             break
+        if lost_hosts is not None and lost_hosts.poll(monitor.num_saves):
+            stopped_for = tuple(sorted(lost_hosts.answering))
+            monitor.observer.on_note(f"{', '.join(stopped_for)} can be reached again; stopping after this step")
+            termination.stop_to_restart(f"{RETURN_TEXT}: {', '.join(stopped_for)}")
+            break
         time.sleep(TICK_SECONDS)
     monitor.poll(force=True)
     monitor.wait_for_other_hosts()
     if -(monitor.child.poll() or 0) in _STOP_SIGNALS and monitor.is_training() and not monitor.signals.received:
         termination.stop_ranks(-monitor.child.returncode)  # who asks the launcher to end asks for the run to end
     termination.terminate_ranks()
+    return stopped_for
 
 
 def _result_of(
@@ -94,10 +114,10 @@ def _result_of(
         starts_remote_ranks=plan.starts_remote_ranks,
     )
     verdict = replace(verdict, step=max(verdict.step, monitor.last_step))
-    lost_host = None
-    if monitor.lost_host is not None and verdict.state != "completed":
-        lost_host = monitor.lost_host.name
-        verdict = _lost_host_verdict(monitor.lost_host, verdict)
+    lost_hosts: tuple[str, ...] = ()
+    if monitor.lost_hosts and verdict.state != "completed":
+        lost_hosts = tuple(host.name for host in monitor.lost_hosts)
+        verdict = _lost_hosts_verdict(monitor.lost_hosts, verdict)
     elif monitor.hang is not None and verdict.state != "completed":
         rank = monitor.hang.rank
         host = statuses[rank].host if rank in statuses else ""
@@ -111,7 +131,7 @@ def _result_of(
     if termination.unkilled_on_hosts:
         note = f"these could not be killed: {'; '.join(termination.unkilled_on_hosts)}"
         verdict = replace(verdict, notes=(*verdict.notes, note))
-    return AttemptResult(verdict, lost_host)
+    return AttemptResult(verdict, lost_hosts)
 
 
 def _exceeded_grace_note(plan: LaunchPlan, seconds: float) -> str:
@@ -124,7 +144,10 @@ def _exceeded_grace_note(plan: LaunchPlan, seconds: float) -> str:
     )
 
 
-def _lost_host_verdict(host: HostPlan, verdict: Verdict) -> Verdict:
-    """The verdict for a lost host; errors about a lost peer follow from it."""
-    reason = f"host {host.name} was cut off or switched off: no heartbeat for {HOST_SILENCE_SECONDS:.0f} s"
-    return Verdict("failed", ExitCode.FINDINGS, reason, host.ranks[0], host.name, verdict.step, cause=_LOST_HOST_CAUSE)
+def _lost_hosts_verdict(hosts: Sequence[HostPlan], verdict: Verdict) -> Verdict:
+    """The verdict for lost hosts; errors about a lost peer follow from it."""
+    verb = "was" if len(hosts) == 1 else "were"
+    silence = f"no heartbeat for {HOST_SILENCE_SECONDS:.0f} s"
+    reason = f"{name_hosts(hosts)} {verb} cut off or switched off: {silence}"
+    rank, name = hosts[0].ranks[0], hosts[0].name
+    return Verdict("failed", ExitCode.FINDINGS, reason, rank, name, verdict.step, cause=_LOST_HOST_CAUSE)

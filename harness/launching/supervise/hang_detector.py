@@ -48,24 +48,21 @@ class HangDetector:
 
     def __init__(self, limit: float | None, *, local: bool) -> None:
         self._limit, self._local = limit, local
-        self._last_snapshot: object = None
+        self._last_statuses: Mapping[int, RankStatus] = {}
         self._last_change = time.monotonic()
 
     def stalled_seconds(self, statuses: Mapping[int, RankStatus]) -> float | None:
         """The seconds since the last change, once they exceed the timeout; else None."""
         now = time.monotonic()
-        snapshot = sorted((s.rank, s.state, s.phase, s.step, s.time) for s in statuses.values())
-        if snapshot != self._last_snapshot:
-            self._last_snapshot, self._last_change = snapshot, now
-        if self._limit is None:
+        if statuses != self._last_statuses:
+            self._last_statuses, self._last_change = dict(statuses), now
+        stalled = now - self._last_change
+        if self._limit is None or stalled <= self._limit:
             return None
         unfinished = [s for s in statuses.values() if not s.is_final]
         if statuses and (not unfinished or any(s.phase in UNTIMED_PHASES for s in unfinished)):
             return None
         phases = {s.phase for s in unfinished} or {"start"}
-        stalled = now - self._last_change
-        if stalled <= self._limit:
-            return None
         limit = max(max(self._limit, MIN_PHASE_SECONDS.get(phase, 0.0)) for phase in phases)
         # A phase may be slow, but not for a process that does not run.
         return stalled if stalled > limit or (self._local and any(_is_stopped(s.pid) for s in unfinished)) else None

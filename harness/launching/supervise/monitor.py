@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from harness.launching.hosts.pdsh_output import PdshDemux
 from harness.launching.process.oom_kills import OomKillHistory, read_oom_kills
@@ -27,16 +27,18 @@ from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise.hang_detector import Hang, HangDetector, describe_hang
 from harness.launching.supervise.log_filter import is_noise, is_progress_line
 from harness.launching.supervise.log_streams import JsonlTail, LauncherOutput
-from harness.launching.supervise.node_agents import NodeAgents
+from harness.launching.supervise.node_agents import HOST_SILENCE_SECONDS, NodeAgents
 from harness.launching.supervise.run_verdict import RankExit
 from harness.launching.supervise.stack_dumps import dump_stacks
 from harness.launching.supervise.start_up import describe_start_up
-from harness.run_records.rank_statuses import RankStatus, read_statuses
+from harness.run_records.rank_statuses import StatusReader
 from harness.spec.sections.launch_spec import LaunchSpec
 from harness.units import finite_number
 
 TICK_SECONDS = 0.1
 _STATUS_POLL_SECONDS = 0.5
+_STATUS_SLICE_SECONDS = 0.05
+"""The time of one look at statuses: of many ranks or on a slow file system, a look at all of them takes several."""
 LAUNCHER_EXIT_SECONDS = 4.0
 """The limit for the launcher to notice that its ranks are done; it looks once a second."""
 _EXIT_HANG_SECONDS = 60.0
@@ -55,17 +57,20 @@ class RankMonitor:
         self, plan: LaunchPlan, launch: LaunchSpec, context: LaunchContext, log: str, heartbeat: Callable[[], None]
     ) -> None:
         self.plan, self.observer, self.signals = plan, context.observer, context.signals
-        self.statuses: dict[int, RankStatus] = {}
+        self._status_reader = StatusReader(plan.run_dir, plan.world_size)
+        self.statuses = self._status_reader.statuses
         self.rank_exits: list[RankExit] = []
         self.hang: Hang | None = None
-        self.lost_host: HostPlan | None = None
-        """The first host that fell silent."""
+        self.lost_hosts: list[HostPlan] = []
+        """The first host that fell silent, and those that were silent with it."""
         self.first_loss_at: float | None = None
         """Monotonic time of the first rank that failed or exited."""
         self.last_step = 0
         """The last step of this attempt in metrics.jsonl; statuses are written once a second."""
         self.step_seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
         """Of the last steps, as rank 0 measured them."""
+        self.num_saves = 0
+        """The saves of this attempt in metrics.jsonl."""
         self.save_seconds = 0.0
         """Those that the last save took from training."""
         self.is_terminating = False
@@ -106,7 +111,7 @@ class RankMonitor:
 
     def is_training(self) -> bool:
         """True if a live rank has entered the training loop (best effort for remote hosts)."""
-        self.statuses = {**self.statuses, **read_statuses(self.plan.run_dir)}
+        self._status_reader.refresh()
         running = [s for s in self.statuses.values() if s.state == "running"]
         if self.plan.starts_remote_ranks:
             return bool(running) and self.child.poll() is None
@@ -143,10 +148,11 @@ class RankMonitor:
         hosts = (
             self.node_agents.unreachable_hosts() if self.node_agents is not None and not self.all_ranks_final() else []
         )
-        if hosts and self.lost_host is None:
-            self.lost_host = hosts[0]
-            self.observer.on_note(f"no heartbeat from host {self.lost_host.name}; ending the run")
-        return self.lost_host is not None
+        if hosts and not self.lost_hosts and self.node_agents is not None:
+            others = self.node_agents.unreachable_hosts(HOST_SILENCE_SECONDS / 2)
+            self.lost_hosts = [hosts[0], *(host for host in others if host is not hosts[0])]
+            self.observer.on_note(f"no heartbeat from {name_hosts(self.lost_hosts)}; ending the run")
+        return bool(self.lost_hosts)
 
     def _has_lost_rank(self) -> bool:
         """True if a rank was lost so long ago that the others have written their errors."""
@@ -199,6 +205,7 @@ class RankMonitor:
                 self.last_step = int(finite_number(row.get("step")) or self.last_step)
                 self.step_seconds.append(finite_number(row.get("seconds")) or 0.0)
             elif row.get("type") == "save":
+                self.num_saves += 1
                 self.save_seconds = finite_number(row.get("seconds")) or 0.0
             self.observer.on_metrics(row)
         for line in self._output.pop_lines():
@@ -208,14 +215,22 @@ class RankMonitor:
                 self.observer.on_output(line)
         self._heartbeat()
         self._oom_kills.add(read_oom_kills())
-        if force or time.monotonic() - self._last_poll >= _STATUS_POLL_SECONDS:
-            self.statuses = {**self.statuses, **read_statuses(self.plan.run_dir)}
-            self._last_poll = time.monotonic()
-            self._report_start_up()
+        self._read_statuses(force=force)
         if self.node_agents is not None and not self.is_terminating:
             self.node_agents.poll()
         if not self.is_terminating:
             self._find_rank_exits()
+
+    def _read_statuses(self, *, force: bool) -> None:
+        if force:
+            self._status_reader.refresh()
+        elif self._status_reader.is_mid_pass or time.monotonic() - self._last_poll >= _STATUS_POLL_SECONDS:
+            self._status_reader.refresh(_STATUS_SLICE_SECONDS)
+        else:
+            return
+        self._last_poll = time.monotonic()
+        if not self._status_reader.is_mid_pass:
+            self._report_start_up()
 
     def _report_start_up(self) -> None:
         """Pass on what the ranks do before their first step, when it changes."""
@@ -228,7 +243,10 @@ class RankMonitor:
         known = {rank_exit.rank for rank_exit in self.rank_exits}
         if self.plan.starts_remote_ranks:
             exits = self.node_agents.find_rank_exits(self.statuses) if self.node_agents is not None else []
-            self.rank_exits += [rank_exit for rank_exit in exits if rank_exit.rank not in known]
+            for rank_exit in exits:
+                if rank_exit.rank not in known:
+                    self._status_reader.refresh_rank(rank_exit.rank)  # the last look at its status may be seconds old
+                    self.rank_exits += [] if self.statuses[rank_exit.rank].is_final else [rank_exit]
             return
         for status in self.statuses.values():
             if status.is_final or status.rank in known or not status.pid or status.rank not in self.plan.local_ranks:
@@ -243,6 +261,12 @@ class RankMonitor:
     def find_processes(self) -> list[Process]:
         """Living processes of the run on this machine."""
         return find_run_processes(self.plan.run_dir, self.child.pid)
+
+
+def name_hosts(hosts: Sequence[HostPlan]) -> str:
+    """`host worker-1`, or `host worker-1 and 2 more hosts`."""
+    others = len(hosts) - 1
+    return f"host {hosts[0].name}" + (f" and {others} more host{'s' if others > 1 else ''}" if others else "")
 
 
 def _has_exited(pid: int) -> bool:

@@ -21,6 +21,7 @@ from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.setup.resume import find_resumable_checkpoint
 from harness.launching.supervise.attempt_runner import run_attempt
 from harness.launching.supervise.cleanup import remove_buffers_of_other_runs
+from harness.launching.supervise.lost_hosts import MAX_LOSSES, RETURN_TEXT, LostHosts
 from harness.launching.supervise.own_disks import find_stored_resume
 from harness.launching.supervise.restart_files import (
     append_restart_event,
@@ -30,6 +31,7 @@ from harness.launching.supervise.restart_files import (
 )
 from harness.launching.supervise.restart_policy import Attempt, decide_restart
 from harness.launching.supervise.verdict_files import save_verdict, verdict_from_log, verdict_of_other_hosts
+from harness.run_records.run_files import text_of
 from harness.spec.sections.launch_spec import LaunchSpec
 from harness.units import format_seconds
 from harness.verdicts import Verdict, describe_verdict
@@ -46,9 +48,10 @@ class _Supervisor:
     launch: LaunchSpec
     context: LaunchContext
     heartbeat: Callable[[], None]
+    all_hosts: frozenset[str]
+    """Those of the first attempt."""
+    lost_hosts: LostHosts
     replan_without_hosts: ReplanWithoutHosts | None = None
-    lost_hosts: list[str] = field(default_factory=list)
-    """Hosts that were cut off, in all attempts."""
     attempts: list[Attempt] = field(default_factory=list)
 
     def log(self, text: str) -> None:
@@ -66,24 +69,40 @@ def supervise_run(
     """Run the ranks to their end, again where `launch.max_restarts` lets it; the verdict on the last attempt, and all
     attempts. `heartbeat` is called repeatedly; `replan_without_hosts` fits the run to fewer hosts.
     """
-    supervisor = _Supervisor(launch, context, heartbeat, replan_without_hosts)
+    all_hosts = frozenset(host.name for host in plan.hosts)
+    lost_hosts = LostHosts(plan.run_dir)
+    supervisor = _Supervisor(launch, context, heartbeat, all_hosts, lost_hosts, replan_without_hosts)
     remove_buffers_of_other_runs(plan.run_dir.parent)
     while True:
         start_time, start_step = time.time(), _step_of(plan.resume)  # the attempt may remove what it resumes from
-        result = run_attempt(plan, supervisor.launch, context, heartbeat)
-        if result.lost_host is not None:
-            supervisor.lost_hosts.append(result.lost_host)
+        is_short = len(plan.hosts) < len(all_hosts)
+        result = run_attempt(plan, supervisor.launch, context, heartbeat, lost_hosts if is_short else None)
+        lost_hosts.add(result.lost_hosts, [host.name for host in plan.hosts])
         verdict = verdict_of_other_hosts(plan, result.verdict, _OTHER_HOST_SECONDS)
+        if result.stopped_for:
+            verdict = _verdict_for_return(plan, verdict, result.stopped_for)
         verdict = replace(verdict_from_log(plan, verdict), attempt=plan.attempt, time=time.time())
         context.observer.on_end(verdict)
         save_verdict(plan, verdict, context)
         supervisor.attempts.append(_to_attempt(plan, verdict, start_time, start_step))
-        decision = _decide_next_attempt(plan, supervisor, verdict)
+        decision = _decide_next_attempt(plan, supervisor, verdict, stopped_for=result.stopped_for)
         if isinstance(decision, Verdict):
             if decision != verdict:
                 save_verdict(plan, decision, context)
             return decision, supervisor.attempts
         plan = decision
+
+
+def _verdict_for_return(plan: LaunchPlan, verdict: Verdict, hosts: Sequence[str]) -> Verdict:
+    """The verdict on ranks that stopped for hosts that answer again. Removes the file `stop` that asked them to, unless
+    somebody else wrote it.
+    """
+    stop_file = plan.run_dir / "stop"
+    if not text_of(stop_file).startswith(RETURN_TEXT):
+        return verdict
+    stop_file.unlink(missing_ok=True)
+    reason = f"every rank finished its step, to continue with {', '.join(hosts)}"
+    return replace(verdict, reason=reason) if verdict.state == "stopped" else verdict
 
 
 def _to_attempt(plan: LaunchPlan, verdict: Verdict, start_time: float, start_step: int) -> Attempt:
@@ -110,7 +129,9 @@ def _step_of(checkpoint: Path | None) -> int:
     return (saved_step(checkpoint) or 0) if checkpoint is not None else 0
 
 
-def _decide_next_attempt(plan: LaunchPlan, supervisor: _Supervisor, verdict: Verdict) -> LaunchPlan | Verdict:
+def _decide_next_attempt(
+    plan: LaunchPlan, supervisor: _Supervisor, verdict: Verdict, *, stopped_for: Sequence[str]
+) -> LaunchPlan | Verdict:
     """The plan of the next attempt, or the verdict that ends the run."""
     launch, signals, attempts = supervisor.launch, supervisor.context.signals, supervisor.attempts
     if len(attempts) > 1:
@@ -119,11 +140,14 @@ def _decide_next_attempt(plan: LaunchPlan, supervisor: _Supervisor, verdict: Ver
     stop_file = plan.run_dir / "stop"
     if signals.received or (verdict.state == "failed" and stop_file.exists()):
         return verdict
-    decision = decide_restart(attempts, verdict, launch.max_restarts, launch.restart_delay_seconds)
+    if stopped_for and verdict.state == "stopped" and not stop_file.exists():
+        return _plan_next_attempt(_fit_hosts(plan, supervisor), supervisor)
+    failures = [*(attempt for attempt in attempts[:-1] if attempt.state == "failed"), attempts[-1]]
+    decision = decide_restart(failures, verdict, launch.max_restarts, launch.restart_delay_seconds)
     if decision.delay is None:
         note = decision.reason if verdict.state == "failed" else ""
         return replace(verdict, notes=(*verdict.notes, note)) if note else verdict
-    restarts_left = launch.max_restarts - len(attempts) + 1
+    restarts_left = launch.max_restarts - len(failures) + 1
     supervisor.log(_describe_restart(verdict, decision.delay, restarts_left))
     deadline = time.monotonic() + decision.delay
     while time.monotonic() < deadline:
@@ -131,7 +155,7 @@ def _decide_next_attempt(plan: LaunchPlan, supervisor: _Supervisor, verdict: Ver
             return _stopped_while_waiting_verdict(verdict, attempts[-1], signals.first)
         supervisor.heartbeat()
         time.sleep(0.1)
-    return _plan_next_attempt(_drop_lost_hosts(plan, supervisor), supervisor)
+    return _plan_next_attempt(_fit_hosts(plan, supervisor), supervisor)
 
 
 def _describe_restart(verdict: Verdict, delay: float, restarts_left: int) -> str:
@@ -152,21 +176,31 @@ def _stopped_while_waiting_verdict(verdict: Verdict, attempt: Attempt, signum: i
     )
 
 
-def _drop_lost_hosts(plan: LaunchPlan, supervisor: _Supervisor) -> LaunchPlan:
-    """The plan without the lost hosts, where the spec allows it; else the same plan, since they may return."""
-    min_hosts = supervisor.launch.min_hosts
-    hosts = {host.name for host in plan.hosts}
-    lost = hosts & set(supervisor.lost_hosts)
-    if not lost or min_hosts is None or supervisor.replan_without_hosts is None or len(hosts - lost) < min_hosts:
+def _fit_hosts(plan: LaunchPlan, supervisor: _Supervisor) -> LaunchPlan:
+    """The plan without the lost hosts and with those that answer again, where the spec allows it; else the same plan,
+    since lost hosts may return.
+    """
+    min_hosts, lost, all_hosts = supervisor.launch.min_hosts, supervisor.lost_hosts, supervisor.all_hosts
+    absent = all_hosts - {host.name for host in plan.hosts}
+    returned = lost.take_back()
+    if min_hosts is None or supervisor.replan_without_hosts is None or lost.names == absent:
         return plan
-    names = ", ".join(sorted(lost))
-    replanned = supervisor.replan_without_hosts(supervisor.lost_hosts)
+    newly_lost = sorted(lost.names - absent)
+    if len(all_hosts - lost.names) < min_hosts:
+        lost.names |= set(returned)
+        return plan
+    changes = [f"without {', '.join(newly_lost)}"] if newly_lost else []
+    changes += [f"with {', '.join(returned)} again"] if returned else []
+    change = " and ".join(changes)
+    replanned = supervisor.replan_without_hosts(sorted(lost.names))
     if isinstance(replanned, str):
-        supervisor.log(f"it cannot continue without {names}: {replanned}")
+        lost.refuse(returned)
+        supervisor.log(f"it cannot continue {change}: {replanned}")
         return plan
-    plan = replanned
-    supervisor.log(f"continuing without {names}: {plan.world_size} ranks on {len(plan.hosts)} of the hosts")
-    return plan
+    supervisor.log(f"continuing {change}: {replanned.world_size} ranks on {len(replanned.hosts)} of the hosts")
+    for name in sorted(lost.left_out.intersection(newly_lost)):
+        supervisor.log(f"{name} was lost {MAX_LOSSES} times: it is left out from now on")
+    return replanned
 
 
 def _plan_next_attempt(plan: LaunchPlan, supervisor: _Supervisor) -> LaunchPlan:

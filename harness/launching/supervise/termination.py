@@ -50,12 +50,22 @@ class RankTermination:
 
         After the notice of a pre-emption nothing is killed here: the scheduler does that.
         """
-        monitor = self._monitor
-        is_training = monitor.is_training()
+        is_training = self._monitor.is_training()
         is_notice = signum == signal.SIGUSR1
-        (monitor.plan.run_dir / "stop").write_text(f"{signal_name(signum)}\n", encoding="utf-8")
-        grace = float("inf") if is_notice else grace_seconds(self._launch, monitor.step_seconds, monitor.save_seconds)
-        monitor.observer.on_stop(signal_name(signum), None if is_notice else grace, is_training)
+        grace = float("inf") if is_notice else self._grace_seconds()
+        self._monitor.observer.on_stop(signal_name(signum), None if is_notice else grace, is_training)
+        self._stop_ranks(signal_name(signum), grace, is_training=is_training)
+
+    def stop_to_restart(self, text: str) -> None:
+        """Ask the ranks to stop and wait for them, so that the next attempt starts on other hosts."""
+        self._stop_ranks(text, self._grace_seconds(), is_training=self._monitor.is_training())
+
+    def _grace_seconds(self) -> float:
+        return grace_seconds(self._launch, self._monitor.step_seconds, self._monitor.save_seconds)
+
+    def _stop_ranks(self, text: str, grace: float, *, is_training: bool) -> None:
+        monitor = self._monitor
+        (monitor.plan.run_dir / "stop").write_text(f"{text}\n", encoding="utf-8")
         deadline = time.monotonic() + (grace if is_training else 0.0)
         while time.monotonic() < deadline and not monitor.signals.is_repeated and monitor.is_training():
             monitor.poll(force=True)
@@ -111,10 +121,11 @@ class RankTermination:
 
 def _apply_host_exit_codes(monitor: RankMonitor, exit_codes: Mapping[str, int]) -> None:
     """The exit code of a host's launcher names the signal that ended its first rank, if its agent has not seen it."""
+    exits_by_rank = {rank_exit.rank: rank_exit for rank_exit in monitor.rank_exits}
     for host in monitor.plan.hosts:
         signum = signal_of_exit_code(exit_codes.get(host.name, 0))
         unfinished = [r for r in host.ranks if r in monitor.statuses and not monitor.statuses[r].is_final]
-        exits = [e for e in monitor.rank_exits if e.rank in unfinished]
+        exits = [exits_by_rank[rank] for rank in unfinished if rank in exits_by_rank]
         if signum is None or not unfinished or any(e.reported_by_launcher for e in exits):
             continue
         observed = min(exits, key=lambda e: (e.time, e.rank), default=None)
@@ -128,4 +139,5 @@ def _apply_host_exit_codes(monitor: RankMonitor, exit_codes: Mapping[str, int]) 
             reported_by_launcher=True,
             ran_out_of_memory=observed.ran_out_of_memory if observed else None,
         )
-        monitor.rank_exits = [*(e for e in monitor.rank_exits if e is not observed), reported]
+        exits_by_rank[rank] = reported
+    monitor.rank_exits = list(exits_by_rank.values())

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 from harness.hostinfo.gpu_health import POWER_CAP, GpuProblem
 from harness.runtime.telemetry.gpu_watch import GpuReading, OwnGpu, read_packed_clock, unpack_reading
+from harness.runtime.telemetry.stragglers import median_excluding
 
 _UPDATES_UNTIL_GONE = 3
 """Throttling comes and goes: a problem is over once so many readings in a row do not have it."""
@@ -41,10 +41,12 @@ class GpuReports:
     gpus: Sequence[OwnGpu | None]
     _states: dict[int, _RankState] = field(default_factory=dict)
     _rows: Sequence[Sequence[float]] = ()
+    _clocks: list[float] | None = None
+    """Those of `_rows`, sorted, once they are needed."""
 
     def update(self, rows: Sequence[Sequence[float]], log: Callable[[str], None]) -> list[dict[str, Any]]:
         """The readings of all ranks, packed. Returns the fields of the lines to write, and logs new problems."""
-        self._rows = rows
+        self._rows, self._clocks = rows, None
         lines: list[dict[str, Any]] = []
         warnings: list[str] = []
         for rank, row in enumerate(rows):
@@ -79,12 +81,13 @@ class GpuReports:
             return f"{gpu.label} {'; '.join(problem.clause for problem in state.problems.values())}"
         reading = unpack_reading(self._rows[rank])
         clock = reading.health.sm_clock if reading is not None else None
-        others = (read_packed_clock(row) for index, row in enumerate(self._rows) if index != rank)
-        clocks = [other for other in others if other is not None]
-        if reading is None or clock is None or not clocks or clock >= _SLOW_CLOCK * median(clocks):
+        if self._clocks is None:
+            self._clocks = sorted(other for row in self._rows if (other := read_packed_clock(row)) is not None)
+        peers = median_excluding(self._clocks, clock) if clock is not None else None
+        if reading is None or clock is None or peers is None or clock >= _SLOW_CLOCK * peers:
             return ""
         limit = " at its power limit" if (reading.health.reasons or 0) & POWER_CAP else ""
-        return f"{gpu.label} runs at {clock} MHz{limit}, those of its peers at {median(clocks):.0f} MHz"
+        return f"{gpu.label} runs at {clock} MHz{limit}, those of its peers at {peers:.0f} MHz"
 
     def _name(self, rank: int) -> str:
         gpu = self.gpus[rank]

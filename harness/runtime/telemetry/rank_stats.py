@@ -27,6 +27,8 @@ from harness.units import format_seconds
 
 _DATA_SPAN = "data"
 _MAX_RANKS_WRITTEN_EVERY_TIME = 64
+_MAX_LOG_LINES = 8
+"""Stragglers that are logged at once."""
 _COLUMNS = (
     "seconds",
     "data",
@@ -145,8 +147,11 @@ class RankStats:
         if self._num_gathers % max(1, self._distributed.world_size // _MAX_RANKS_WRITTEN_EVERY_TIME) == 0:
             metrics.write("ranks", step=step, steps=steps, **_to_line(columns, samples))
         self._num_gathers += 1
-        for change in self._detector.update(steps, samples):
-            _report_change(step, change, metrics, self._log)
+        changes = self._detector.update(steps, samples)
+        for number, change in enumerate(changes):
+            _report_change(step, change, metrics, self._log if number < _MAX_LOG_LINES else None)
+        if len(changes) > _MAX_LOG_LINES:
+            self._log(f"{len(changes) - _MAX_LOG_LINES} more of these, see `straggler` in metrics.jsonl")
 
     def _to_samples(self, columns: dict[str, Sequence[float]]) -> list[RankSample]:
         """The samples of all ranks. On a device a collective takes time on the stream even if no rank waits: as much as
@@ -207,7 +212,9 @@ def _to_line(columns: dict[str, Sequence[float]], samples: Sequence[RankSample])
     return line
 
 
-def _report_change(step: int, change: StragglerChange, metrics: MetricsWriter, log: Callable[[str], None]) -> None:
+def _report_change(
+    step: int, change: StragglerChange, metrics: MetricsWriter, log: Callable[[str], None] | None
+) -> None:
     straggler = change.straggler
     metrics.write(
         "straggler",
@@ -223,6 +230,8 @@ def _report_change(step: int, change: StragglerChange, metrics: MetricsWriter, l
         cause=straggler.cause,
         evidence=straggler.evidence,
     )
+    if log is None:
+        return
     if change.is_active:
         busy, peers = format_seconds(straggler.busy_seconds), format_seconds(straggler.peer_seconds)
         figures = f"{straggler.slowdown:.0%} slower than its peers, {busy} a step against {peers} without waits"

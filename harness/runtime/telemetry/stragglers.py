@@ -8,7 +8,7 @@ without the time that a rank waits for others.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -138,7 +138,7 @@ class StragglerDetector:
             group.sort()
         ratios = []
         for peer_group, value in zip(self.peer_groups, values, strict=True):
-            peer_median = _median_excluding(groups[peer_group], value)
+            peer_median = median_excluding(groups[peer_group], value)
             is_slow = peer_median is not None and peer_median > 0 and value - peer_median >= _MIN_LOST_SECONDS
             ratios.append(value / peer_median - 1 if is_slow and peer_median else 0.0)
         return ratios
@@ -156,9 +156,9 @@ class StragglerDetector:
 
     def _add_stragglers(self, slow_ratios: Mapping[int, float]) -> list[StragglerChange]:
         new_ranks = [rank for rank in slow_ratios if rank not in self._active]
-        changes, medians = [], _PeerMedians(self.peer_groups)
+        changes, medians, ranks_on = [], _PeerMedians(self.peer_groups), Counter(self.hosts)
         for host, ranks in _group_by_host(new_ranks, self.hosts).items():
-            is_whole_host = len(ranks) > 1 and len(ranks) == sum(name == host for name in self.hosts)
+            is_whole_host = len(ranks) > 1 and len(ranks) == ranks_on[host]
             for group in [ranks] if is_whole_host else [[rank] for rank in ranks]:
                 worst_rank = max(group, key=lambda rank: slow_ratios[rank])
                 entries = self._slow_entries(worst_rank)
@@ -189,7 +189,7 @@ class _PeerMedians:
     """Medians of the peers of a rank, computed once for a group and its entries of the window."""
 
     peer_groups: Sequence[Hashable]
-    _cache: dict[Hashable, list[RankSample]] = field(default_factory=dict)
+    _cache: dict[Hashable, dict[str, list[float]]] = field(default_factory=dict)
 
     def excluding(self, rank: int, entries: Sequence[_WindowEntry]) -> RankSample:
         """The medians over the other ranks of the group, kind by kind, of the means over `entries`."""
@@ -197,10 +197,10 @@ class _PeerMedians:
         key = (peer_group, *map(id, entries))
         if key not in self._cache:
             members = [other for other, group in enumerate(self.peer_groups) if group == peer_group]
-            self._cache[key] = [_mean_sample(entries, other) for other in members]
-        mine = _mean_sample(entries, rank)
-        columns = {name: sorted(getattr(s, name) for s in self._cache[key]) for name in _SAMPLE_FIELDS}
-        return RankSample(*(_median_excluding(columns[name], getattr(mine, name)) or 0.0 for name in _SAMPLE_FIELDS))
+            samples = [_mean_sample(entries, other) for other in members]
+            self._cache[key] = {name: sorted(getattr(s, name) for s in samples) for name in _SAMPLE_FIELDS}
+        mine, columns = _mean_sample(entries, rank), self._cache[key]
+        return RankSample(*(median_excluding(columns[name], getattr(mine, name)) or 0.0 for name in _SAMPLE_FIELDS))
 
 
 _SAMPLE_FIELDS = ("data", "compute", "io", "host", "work", "faults")
@@ -253,7 +253,7 @@ def _typical_ratio(ratios: Sequence[float]) -> float:
     return max(median(ratios), sum(ratios) / len(ratios))
 
 
-def _median_excluding(sorted_values: Sequence[float], value: float) -> float | None:
+def median_excluding(sorted_values: Sequence[float], value: float) -> float | None:
     """The median of the sorted values without one `value`; None without other values."""
     count = len(sorted_values) - 1
     if count < 1:

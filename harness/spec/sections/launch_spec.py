@@ -46,8 +46,9 @@ class LaunchSpec(Section):
     restart_delay_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
     """Seconds before a restart; doubled after each attempt without progress, up to five minutes."""
     min_hosts: Positive | None = None
-    """After a host is lost, restart without it while at least N hosts are left. More accumulation keeps the global
-    batch, and gates and plan run again. Default: a restart needs all hosts.
+    """After a host is lost, restart without it while at least N hosts are left, and take it back after a save once it
+    answers again, unless it was lost three times. More accumulation keeps the global batch, and gates and plan run
+    again. Default: a restart needs all hosts.
     """
     hang_timeout_seconds: Annotated[float, Field(gt=0)] | None = 1800.0
     """End a run, with the stacks of every rank in `logs/`, after N seconds without a step or an evaluation batch.

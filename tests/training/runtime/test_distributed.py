@@ -55,3 +55,10 @@ def test_a_rank_that_writes_longer_than_the_others_is_awaited(forked: ForkedRank
     script = tmp_path / "job.py"
     script.write_text(SLOW)
     forked.run(script, ranks=2)
+
+
+def test_of_many_ranks_each_sends_fewer_bytes_at_once():
+    from harness.runtime.object_gather import single_gather_bytes
+
+    assert [single_gather_bytes(world) for world in (1, 2048, 4096, 32768)] == [8192, 8192, 4096, 512]
+    assert all(single_gather_bytes(world) * world <= 1 << 24 for world in (1, 512, 32768, 65536))

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that a launch on very many hosts can be started at all: the arguments of DeepSpeed's launcher, open files.
+
+Reads two limits of this machine; starts nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+
+from harness.findings import Finding, Fix
+from harness.launching.process.open_files import max_open_files, required_open_files
+from harness.spec.hostfile import Host
+
+MAX_ARGUMENT_BYTES = 131071
+"""Linux takes no longer argument of a program (MAX_ARG_STRLEN, execve(2))."""
+_REMOTE_COMMAND_BYTES = 8192
+"""What pdsh puts into one argument of ssh with the list of hosts: variables, paths and options."""
+
+
+def check_host_count(hosts: Sequence[Host], launcher: str | None) -> Iterator[Finding]:
+    """EN025 where there are too many hosts. `launcher` is the spec's; None where each host starts its own ranks."""
+    if launcher == "openmpi":
+        size = 0  # mpirun reads a file
+    elif launcher == "slurm":
+        size = sum(len(host.name) + 1 for host in hosts)
+    else:
+        size = _world_info_bytes(hosts) + (_REMOTE_COMMAND_BYTES if launcher is not None else 0)
+    if size > MAX_ARGUMENT_BYTES:
+        others = "" if launcher == "slurm" else "`launch.launcher: slurm` or `openmpi`, which get no such list, or "
+        yield Finding(
+            "EN025",
+            "error",
+            f"{len(hosts):,} hosts are too many for DeepSpeed's launcher: it writes them into one argument of {size:,} "
+            f"bytes, and Linux takes {MAX_ARGUMENT_BYTES:,}",
+            key="launch.launcher",
+            notes=("the launcher ends with `OSError: [Errno 7] Argument list too long`",),
+            fix=Fix(f"use {others}shorter names of hosts"),
+        )
+    limit, required = max_open_files(), required_open_files(len(hosts))
+    if launcher is not None and limit is not None and limit < required:
+        yield Finding(
+            "EN025",
+            "error",
+            f"a launch on {len(hosts):,} hosts has up to {required:,} open files, and this machine allows {limit:,}",
+            fix=Fix("raise the hard limit (`ulimit -Hn`), in /etc/security/limits.conf"),
+        )
+
+
+def _world_info_bytes(hosts: Sequence[Host]) -> int:
+    """The length of `--world_info`, as DeepSpeed encodes it (`launcher/runner.py`, `encode_world_info`)."""
+    text = json.dumps({host.name: list(host.device_ids) for host in hosts})
+    return len("--world_info=") + len(base64.urlsafe_b64encode(text.encode()))

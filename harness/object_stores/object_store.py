@@ -152,7 +152,7 @@ class ObjectStore:
         return f"{self._root}/{name}" if name else self._root
 
     def _open(self) -> AbstractFileSystem:
-        from fsspec.core import url_to_fs
+        from fsspec.core import strip_protocol, url_to_fs
 
         with _opening:
             key = _cache_key(self.url)
@@ -163,7 +163,7 @@ class ObjectStore:
                     filesystem.retries = 1
                 _FILESYSTEMS[key] = filesystem
             filesystem = _FILESYSTEMS[key]
-        self._root = str(filesystem._strip_protocol(str(self.url))).rstrip("/")
+        self._root = str(strip_protocol(str(self.url))).rstrip("/")
         return filesystem
 
     def _close(self) -> None:

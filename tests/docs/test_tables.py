@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,19 @@ def test_every_recipe_is_in_its_table_and_has_its_json() -> None:
     recipes = sorted(path.stem for path in (ROOT / "ds_configs").glob("*.yaml"))
     assert sorted(re.findall(r"^\| `([\w.-]+)`", text, re.MULTILINE)) == recipes
     assert sorted(path.stem for path in (ROOT / "ds_configs").glob("*.json")) == recipes
+
+
+FLAGSHIP_ROW = re.compile(r"^\| .*`(llama-3\.1-70b-[\w-]+\.yaml)`.* \| (.*) \| (.*) \| (.*) \| (.*) \|$", re.MULTILINE)
+FLAGSHIP_ROWS = FLAGSHIP_ROW.findall((ROOT / "docs" / "flagship.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("row", FLAGSHIP_ROWS, ids=lambda row: row[0])
+def test_the_figures_of_70b_on_one_node_are_those_of_the_plan(row: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "harness", "plan", f"ds_configs/{row[0]}"]
+    printed = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True).stdout
+    figures = dict(re.findall(r"^(GPU|Host|NVMe|Step) +(\S+ \S+(?: \([^)]+\))?)", printed, re.MULTILINE))
+    assert row[1:] == tuple(figures.get(place, "") for place in ("GPU", "Host", "NVMe", "Step"))
+
+
+def test_each_recipe_of_70b_on_one_node_has_figures() -> None:
+    assert len(FLAGSHIP_ROWS) == 5

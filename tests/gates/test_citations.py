@@ -24,7 +24,7 @@ PLACES = {
     }
     for entry in FOUND["quotes"]
 }
-OWN_RULES = ("HO", "MD", "EN", "SE", "PP016", "CK008", "CC010", "OP040")
+OWN_RULES = ("HO", "MD", "EN", "SE", "ST", "PP016", "CK008", "CC010", "OP040")
 """Families and gates about hosts, files and the harness's own fields, of which DeepSpeed's code says nothing."""
 GATES = pytest.mark.parametrize("gate", all_gates(), ids=lambda gate: gate.id)
 

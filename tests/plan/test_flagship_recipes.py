@@ -13,7 +13,7 @@ from harness.plan.planner import Plan, make_plan
 RECIPES = sorted(
     path
     for model in ("llama-3.1-70b", "qwen2.5-72b")
-    for path in (Path(__file__).parents[2] / "ds_configs").glob(f"{model}-*.yaml")
+    for path in (Path(__file__).parents[2] / "ds_configs").glob(f"{model}-zero3-*.yaml")
 )
 KINDS = {"zero3-cpu-offload", "zero3-nvme", "zero3-nvme-all", "zero3-h200", "zero3-long-context"}
 CEILING = {

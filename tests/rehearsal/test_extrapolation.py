@@ -17,7 +17,9 @@ from harness.rehearsal.small_run import AvailableResources, SmallRun, shrink_run
 from harness.views.rehearsal import render_quantities
 
 CONFIGS = Path(__file__).parents[2] / "ds_configs"
-RECIPES = sorted(path for pattern in ("llama-3.1-70b-*.yaml", "qwen2.5-72b-*.yaml") for path in CONFIGS.glob(pattern))
+RECIPES = sorted(
+    path for pattern in ("llama-3.1-70b-zero3-*.yaml", "qwen2.5-72b-zero3-*.yaml") for path in CONFIGS.glob(pattern)
+)
 CPU = AvailableResources(0, None, 20 << 30, 100 << 30)
 NODE = AvailableResources(8, "H100-80GB", 1900 << 30, 8000 << 30)
 KINDS = ("parameters", "gradients", "master", "states", "master_gradients", "persistent")

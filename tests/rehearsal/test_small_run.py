@@ -19,7 +19,9 @@ from harness.rehearsal.small_run import AvailableResources, SmallRun, shrink_deg
 from harness.spec.yaml_text import spec_as_yaml
 
 CONFIGS = Path(__file__).parents[2] / "ds_configs"
-RECIPES = sorted(path for pattern in ("llama-3.1-70b-*.yaml", "qwen2.5-72b-*.yaml") for path in CONFIGS.glob(pattern))
+RECIPES = sorted(
+    path for pattern in ("llama-3.1-70b-zero3-*.yaml", "qwen2.5-72b-zero3-*.yaml") for path in CONFIGS.glob(pattern)
+)
 FILES = {"model": "/r/model", "data": "/r/data/*.jsonl", "nvme": "/r/nvme"}
 CPU = AvailableResources(0, None, 20 << 30, 100 << 30)
 ONE_NODE = AvailableResources(8, "H100-80GB", 1900 << 30, 8000 << 30)

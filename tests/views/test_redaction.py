@@ -32,7 +32,7 @@ TOKENS = st.one_of(
     text_of(HEX, 40, 40),
 )
 ADDRESSES = st.one_of(
-    st.tuples(octet, octet, octet, octet).map(".".join),
+    st.tuples(octet, octet, octet, octet).filter(lambda octets: octets[0] != "127").map(".".join),  # loopback is kept
     st.lists(text_of(HEX, 4, 4), min_size=8, max_size=8).map(":".join),
     st.lists(text_of(HEX, 2, 2), min_size=6, max_size=6).map(":".join),
 )

@@ -6,7 +6,6 @@ Reads two limits of this machine; starts nothing.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator, Sequence
 
@@ -51,5 +50,13 @@ def check_host_count(hosts: Sequence[Host], launcher: str | None) -> Iterator[Fi
 
 def _world_info_bytes(hosts: Sequence[Host]) -> int:
     """The length of `--world_info`, as DeepSpeed encodes it (`launcher/runner.py`, `encode_world_info`)."""
-    text = json.dumps({host.name: list(host.device_ids) for host in hosts})
-    return len("--world_info=") + len(base64.urlsafe_b64encode(text.encode()))
+    sizes = [len(json.dumps(host.name)) + len(": , ") + _device_list_bytes(host) for host in hosts]
+    return len("--world_info=") + 4 * -(-sum(sizes, start=len("{}") - len(", ")) // 3)  # in base64
+
+
+def _device_list_bytes(host: Host) -> int:
+    """The length of the numbers of the devices as JSON, which may be too many to be made."""
+    if host.devices is not None:
+        return len(json.dumps(list(host.devices)))
+    digits = host.slots + sum(max(0, host.slots - 10**size) for size in range(1, len(str(host.slots))))
+    return len("[]") + digits + len(", ") * (host.slots - 1)

@@ -166,12 +166,12 @@ def check_paths(paths: Sequence[LocatedPath], *, here: bool) -> list[Finding]:
 
 def _error(item: LocatedPath) -> Finding:
     key = join_key(item.named.key)
-    fix = Fix("correct the path, or put there what it names")
+    fix = Fix("correct the path, or create the file")
     meant = item.similar or item.longer
     if meant is not None:
         fix = Fix(f"did you mean `{meant}`?", {key: meant}, effect="reads another path")
     elif item.state == "unusable":
-        fix = Fix("correct the path, or complete what is there")
+        fix = Fix("correct the path, or complete the folder")
     notes = _searched_notes(item) if item.state == "missing" else ()
     message = f"{_quote(item)} {item.reason}"
     return Finding("SP050", "error", message, key, item.named.place, notes=notes, fix=fix)

@@ -150,7 +150,7 @@ def _machine_of(run_dir: Path, header: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(stored, dict):
         return stored
     if not isinstance(hosts, list) or socket.gethostname() not in hosts:
-        reason = "it does not say on which machine it ran, and not on this one"
+        reason = "it does not record its machine, so it may have run on a different one"
         raise _not_usable(run_dir, reason, "calibrate on a host of the run, or by a run of this release")
     versions = {name: machine.package_version(name) for name in ("torch", "deepspeed")}
     return {"cpu": machine.cpu_model(), "host_memory_bytes": machine.host_memory().total, **versions}

@@ -42,12 +42,12 @@ def upload_checkpoint(path: Path, text: str) -> str:
 
 def download_to(text: str, folder: Path) -> Path:
     """Download a checkpoint, or the newest below a prefix, into a folder of checkpoints; returns its place. Raises
-    UserError, also where it is there already.
+    UserError, also where it already exists.
     """
     source, _, _ = find_stored_checkpoint(text)
     target, url = folder / source.folder_name, parse_url_finding(source.url)
     if target.exists():
-        message = f"`{target}` is there already"
+        message = f"`{target}` already exists"
         raise UserError([Finding("CK106", "error", message, fix=Fix("name another folder"))], ExitCode.USAGE)
     try:
         download_checkpoint(StoredRun(ObjectStore(url)), source.step, target, checksum=source.checksum)

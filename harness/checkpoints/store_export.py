@@ -21,7 +21,7 @@ def upload_export(folder: Path, url: str) -> None:
     store = ObjectStore(parse_store_url(url))
     foreign = store.find_entry()
     if foreign is not None:
-        raise StoreError("other", detail=f"`{foreign}` is there already")
+        raise StoreError("other", detail=f"`{foreign}` already exists")
     files = {}
     try:
         for path in sorted(path for path in walk_files(folder) if path.is_file() and not path.is_symlink()):

@@ -86,7 +86,7 @@ class StoredRun:
         if old is None:
             foreign = self.store.find_entry()
             if foreign is not None:
-                raise PrefixInUseError(f"`{foreign}` is there")
+                raise PrefixInUseError(f"`{foreign}` already exists")
             runs, steps = tuple[str, ...](), tuple[int, ...]()
         elif old.run_id == run_id or old.run_id in resumed:
             runs, steps = old.runs, old.steps

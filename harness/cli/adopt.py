@@ -43,7 +43,7 @@ def adopt(
         typer.Option(
             "--from-release",
             metavar="V",
-            help="Release of FILE's program, whose defaults count. Default: the newest known.",
+            help="Release of FILE's program, for its defaults. Default: the newest that the harness knows.",
         ),
     ] = None,
     deepspeed_version: VersionOption = None,

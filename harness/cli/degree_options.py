@@ -54,6 +54,6 @@ NonStatePeakOption = Annotated[
     typer.Option(
         "--non-state-peak",
         metavar="SIZE",
-        help="A measured peak without the states, such as 22GB: on how many GPUs both fit.",
+        help="A measured peak without the states, such as 22GB; prints on how many GPUs model and states fit.",
     ),
 ]

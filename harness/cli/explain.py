@@ -28,7 +28,7 @@ def explain(
         typer.Argument(
             metavar="[ID|KEY]...",
             help="Ids such as PP001, names, families such as ZR, keys such as `data.packing` (any program's); or "
-            "`releases`: what DeepSpeed's releases train wrongly.",
+            "`releases`, or one such as `0.18.2`: what DeepSpeed's releases train wrongly.",
             autocompletion=complete_explained,
         ),
     ] = None,

@@ -47,7 +47,7 @@ def export(
             autocompletion=complete_run,
         ),
     ],
-    out: Annotated[str, typer.Argument(metavar="OUT", help="The folder to make.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Output folder; it must not exist yet.")],
     best: Annotated[
         bool,
         typer.Option(
@@ -55,14 +55,14 @@ def export(
         ),
     ] = False,
     dtype: Annotated[
-        Dtype | None, typer.Option("--dtype", help="Number format of the weights. Default: the one trained in.")
+        Dtype | None, typer.Option("--dtype", help="Number format of the weights. Default: the format of the training.")
     ] = None,
     max_shard_size: Annotated[
         str | None,
         typer.Option("--max-shard-size", metavar="SIZE", help="Largest size of a file, such as 5GB. Default: 2GiB."),
     ] = None,
     lora: Annotated[
-        LoraMode, typer.Option("--lora", help="Merge adapters into the weights, or write them alone for peft.")
+        LoraMode, typer.Option("--lora", help="Merge adapters into the weights, or write an adapter folder for peft.")
     ] = LoraMode.merge,
     verify: Annotated[
         bool,

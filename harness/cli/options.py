@@ -55,7 +55,9 @@ AllowCodeOption = Annotated[
 ]
 HereOption = Annotated[
     bool,
-    typer.Option("--here", help="This machine runs it: paths, packages and devices that it lacks are errors."),
+    typer.Option(
+        "--here", help="The run is for this machine: report paths, packages and devices that it lacks as errors."
+    ),
 ]
 SlurmOption = Annotated[
     bool,

@@ -101,7 +101,7 @@ def _check_beside_spec(options: PlanOptions) -> None:
     ):
         if value is not None:
             quoted = shlex.quote(f"{key}={value}")
-            raise usage_error(f"a spec and `{option}` are both given", f"write `--set {quoted}` beside a spec")
+            raise usage_error(f"a spec and `{option}` are both given", f"write `--set {quoted}` with a spec")
 
 
 def _check_files(options: PlanOptions) -> None:

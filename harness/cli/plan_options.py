@@ -102,7 +102,7 @@ CalibrateOption = Annotated[
     typer.Option(
         "--calibrate",
         metavar="RUN",
-        help="Instead of a plan: make a run's step times and peaks this machine's constants. Repeatable.",
+        help="Instead of planning, fit this machine's constants to the step times and peaks of a run. Repeatable.",
         show_default=False,
         autocompletion=complete_run,
     ),
@@ -112,7 +112,7 @@ CalibrationOption = Annotated[
     typer.Option(
         "--calibration",
         metavar="FILE",
-        help="Plan by the calibration in this file, for such a machine elsewhere; with --calibrate: write it there.",
+        help="Plan with the calibration in this file, from another machine; with --calibrate, write it to this file.",
     ),
 ]
 PlotOption = Annotated[

@@ -53,7 +53,7 @@ def validate_config(
         str | None, typer.Option("--stdin-filename", metavar="NAME", help="File name to report for standard input.")
     ] = None,
     format: FindingsFormatOption = FindingsFormat.text,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also name the gates that could not look.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also list the gates that were skipped.")] = False,
 ) -> None:
     """Check run specs and DeepSpeed JSONs without importing torch or DeepSpeed.
 

@@ -118,7 +118,7 @@ def _check_release(trainer: TrainerConfig, release: str | None) -> None:
 
 
 def _is_ignored_key(finding: Finding) -> bool:
-    """A key that DeepSpeed ignores in silence, and that is no slip of the pen for one that it reads."""
+    """A key that DeepSpeed silently ignores, and that is no slip of the pen for one that it reads."""
     if finding.gate != "SP005" or not any("ignores" in note for note in finding.notes):
         return False
     name = str(split_key(finding.key)[-1])

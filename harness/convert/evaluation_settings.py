@@ -53,7 +53,7 @@ def _add_stopping_note(file: TrainerFile) -> None:
         steps += f" / {file.values[frequency]}"
     elif frequency == "eval_steps":
         steps = f"{file.values[frequency]} x the steps of the run"
-    text = f"stops nothing while the end alone is evaluated: set `eval.eval_steps` to {steps}"
+    text = f"has no effect while the run evaluates only at its end: set `eval.eval_steps` to {steps}"
     file.add_manual(file.name_of(*_STOPPING_KEYS), text)
 
 

@@ -79,10 +79,12 @@ def load_trainer_config(file: str, target: DeepSpeedTarget, release: str | None 
 def _load_script(file: str, text: str, target: DeepSpeedTarget, release: str | None) -> TrainerConfig:
     command = shell_command.find_training_command(file, text)
     if command is None:
-        message = "this script has no command that is known: `swift sft`, `swift pt` or `llamafactory-cli train`"
+        message = (
+            "this script contains none of the supported commands: `swift sft`, `swift pt` or `llamafactory-cli train`"
+        )
         raise UserError([Finding("SP016", "error", message, place=Place(file, 1, 1))])
     if command.program == "megatron":
-        message = "this script trains by Megatron, which has no DeepSpeed: it is left alone"
+        message = "this script trains with Megatron, without DeepSpeed: there is nothing to convert"
         raise UserError([Finding("SP016", "error", message, place=command.source.place(()))])
     source = _with_config(command.source, command.config) if command.config else command.source
     if command.verb == "rlhf":

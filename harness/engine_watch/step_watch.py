@@ -223,7 +223,7 @@ class EngineWatch:
         try:
             rows = all_gather_object(None if self._has_failed else [value], self._group)
         except TypeError as error:  # raised before anything is sent
-            _print_line(f"failed by an error of its own, the training goes on: {_first_line(error)}")
+            _print_line(f"failed because of its own error; the training continues: {_first_line(error)}")
             self._has_failed = True
             rows = all_gather_object(None, self._group)
         values = [row[0] for row in rows if row is not None]
@@ -280,7 +280,7 @@ class EngineWatch:
             raise
         except Exception as error:
             if not self._has_failed:
-                _print_line(f"stopped by an error of its own, the training goes on: {_first_line(error)}")
+                _print_line(f"stopped because of its own error; the training continues: {_first_line(error)}")
             self._quit()
 
     def _call_or_fail(self, function: Callable[[], None]) -> None:
@@ -288,7 +288,7 @@ class EngineWatch:
         try:
             function()
         except Exception as error:
-            _print_line(f"failed by an error of its own, the training goes on: {_first_line(error)}")
+            _print_line(f"failed because of its own error; the training continues: {_first_line(error)}")
             self._has_failed = True
 
     def _quit(self) -> None:

@@ -170,7 +170,7 @@ STEP = (
 
 RANKS = (
     required("step", "count", "", "the last step of the interval"),
-    required("steps", "count", "", "steps of the interval; figures are medians over them unless said otherwise"),
+    required("steps", "count", "", "steps of the interval; figures are medians over them unless noted otherwise"),
     required("seconds", "numbers", "s", "the step, which is the same on all ranks that wait for each other"),
     required("busy", "numbers", "s", "the step without waiting for other ranks: by this a slow rank is known"),
     required("data", "numbers", "s", "of the busy time: waiting for data"),
@@ -184,7 +184,7 @@ RANKS = (
 
 STRAGGLER = (
     required("step", "count", "", "when it was noticed, or was over"),
-    required("state", "text", "", "`named`, or `gone` when it is as fast as the others again"),
+    required("state", "text", "", "`named`, or `gone` once it is as fast as the other ranks again"),
     required("ranks", "counts", "", "the slow ranks"),
     required("host", "text", "", "their host"),
     required("whole_host", "flag", "", "all ranks of the host are slow, as against other hosts"),

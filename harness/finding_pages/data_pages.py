@@ -112,7 +112,7 @@ type of model whose usual targets `peft` does not know.
 
 Where the configuration of the model is on this machine, of a family that the plan knows without experts, the targets
 are compared with the names of its modules before a launch. A name that fits none, next to others that do, is a warning:
-`peft` leaves it out in silence.
+`peft` silently leaves it out.
 
 ## MD156 no-recomputation
 The model's class has no layers that `transformers` can recompute in the backward pass.

@@ -28,7 +28,7 @@ source files. A target that is not as tested has these effects:
 | Kind | Effect of a changed target | Switch |
 | --- | --- | --- |
 | correctness | the run is refused (`EN130`) | `launch.patches: {{NAME: off}}`, with a reason in `ignore` (`EN055`) |
-| memory, performance, start-up, measurement | the run goes on without it and says so | the same, without a reason |
+| memory, performance, start-up, measurement | the run continues without it and says so | the same, without a reason |
 | use | a run that needs it is refused (`EN130`) | none |
 
 `launch.patches: off` switches off all that have a switch. The states of all patches are in the row `run` of

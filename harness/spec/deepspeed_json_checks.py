@@ -32,7 +32,7 @@ def check_deepspeed_json(
     """
     found = list(islice(_check_block(config, source, prefix, "", target, Suggestions()), input_limits.FINDINGS + 1))
     if len(found) > input_limits.FINDINGS:
-        message = f"more than {input_limits.FINDINGS:,} keys are wrong, and the others were not looked at"
+        message = f"more than {input_limits.FINDINGS:,} keys are wrong, and the harness checked no others"
         stop = Finding("SP005", _ERROR, message, place=found[0].place, fix=Fix("is this a DeepSpeed JSON?"))
         return [stop, *found[:-1]]
     return found
@@ -95,7 +95,7 @@ def _unknown_key_finding(
     if is_typed_block(path, target.version):
         note = f"DeepSpeed refuses unknown keys in `{path}` once every rank has started"
     else:
-        note = "DeepSpeed ignores it in silence" + (f" and trains without `{similar}`" if similar else "")
+        note = "DeepSpeed silently ignores it" + (f" and trains without `{similar}`" if similar else "")
     fix = _rename_fix(similar, value, key_path) if similar else _move_fix(name, other_block, value, key_path)
     message, severity = f"`{join_key(key_path)}` is not a key of {block}", _ERROR
     if len(key_path) == 1 and similar is None and other_block is None:
@@ -133,10 +133,10 @@ def _foreign_key_finding(name: str, key: KeyPath, value: Any, key_path: KeyPath,
     title, sets, effect, severity = "remove it", {spec_key(key_path): None}, "nothing changes", _ERROR
     if target_path == key_path[:-1]:
         reader = "accelerate's own file" if _is_accelerate_key(name) else "the script, the trainer or the launcher"
-        note = f"it is for {reader}; DeepSpeed ignores it in silence"
+        note = f"it is for {reader}; DeepSpeed silently ignores it"
         severity = _WARNING if len(key_path) == 1 else _ERROR
     else:
-        note = "another program's name for it, which DeepSpeed ignores in silence"
+        note = "another program's name for it, which DeepSpeed silently ignores"
         target_name = join_key(key)
         if str(target_path[-1]) not in _section_at(source, target_path[:-1]):
             title, sets, effect = (
@@ -242,7 +242,7 @@ def _check_release(
     if key.gone is not None and version >= key.gone:
         release = ".".join(map(str, key.gone))
         is_refused = path == "zero_optimization" or (path == "" and key.type in ("dict", "any"))
-        note = f"DeepSpeed {'refuses it' if is_refused else 'ignores it in silence'} from {release} on"
+        note = f"DeepSpeed {'refuses it' if is_refused else 'silently ignores it'} from {release} on"
         if path == "aio":  # speed alone depends on it, and published examples have it
             fix = Fix(f"use `{key.successor}`", _successor_values(key, value, key_path), safe=True)
             message = f"`{name}` is an old name"
@@ -256,7 +256,7 @@ def _check_release(
     if key.since is not None and version < key.since:
         release = ".".join(map(str, key.since))
         is_typed = is_typed_block(path, version)
-        note = f"this release {'refuses it as an unknown key' if is_typed else 'ignores it in silence'}"
+        note = f"this release {'refuses it as an unknown key' if is_typed else 'silently ignores it'}"
         fix = Fix("remove it, or upgrade DeepSpeed", removal, effect=_EFFECT_OF_REMOVAL)
         message = f"`{name}` is read from DeepSpeed {release} on, this is {target.text}"
         return Finding("SP013", "error", message, name, place, notes=(note,), fix=fix)

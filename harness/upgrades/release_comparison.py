@@ -14,7 +14,7 @@ from harness.upgrades.behavior_changes import BEHAVIOR_CHANGES, BehaviorChange
 from harness.upgrades.default_changes import find_changed_defaults
 
 _SEVERITY_ORDER = {"error": 0, "warning": 1, "info": 2}
-_IGNORED_NOTE = "ignores it in silence"
+_IGNORED_NOTE = "silently ignores it"
 
 
 def compare_releases(

@@ -18,7 +18,7 @@ from harness.spec.unknown_keys import describe_name
 UPSTREAM = {
     "raises": "refuses it",
     "asserts": "asserts, but not under `python -O`",
-    "silent": "accepts it in silence",
+    "silent": "silently accepts it",
     "hangs": "hangs",
     "wrong": "trains something else, or fails late",
     "crashes": "fails inside without a message for the user",

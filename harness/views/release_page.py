@@ -52,19 +52,18 @@ _CLASSES = {
 
 
 def render_releases(word: str, width: int = 120) -> str | None:
-    """For the word `releases`, all faults, a paragraph each, and the releases that were tried; None for another."""
-    if word.lower() != "releases":
-        return None
-    paragraphs = [
-        fill(
-            f"{_name(fault)}  {_range(fault)}: {fault.settings}. {_capitalized(fault.effect)}."
-            f" Instead: {fault.way_round}.",
-            width,
-            subsequent_indent="    ",
-        )
-        for fault in (*RELEASE_FAULTS, *RELEASE_CHANGES)
-    ]
+    """For the word `releases`, all faults, a paragraph each, and the releases that were tried; for a release that was
+    tried, such as `0.18.2`, its faults; None for another word.
+    """
+    faults = (*RELEASE_FAULTS, *RELEASE_CHANGES)
     tried = [name for name, parts in load_grid()["releases"].items() if "not_run" not in parts.get("cells", {})]
+    if word in tried:
+        own = [_describe_fault(fault, width) for fault in faults if fault.applies_to(word)]
+        head = f"DeepSpeed {word}. `harness validate-config FILE --deepspeed-version {word}` finds those of a file."
+        return "\n\n".join([fill(head, width), *own])
+    if word.lower() not in ("release", "releases"):
+        return None
+    paragraphs = [_describe_fault(fault, width) for fault in faults]
     drawn = load_conformance()["releases"].values()
     cases, different = (
         sum(counts) for counts in zip(*((r["cases"], _count(r)["Different"]) for r in drawn), strict=True)
@@ -77,6 +76,13 @@ def render_releases(word: str, width: int = 120) -> str | None:
     return "\n\n".join([*paragraphs, tail])
 
 
+def _describe_fault(fault: ReleaseFault, width: int) -> str:
+    text = (
+        f"{_name(fault)}  {_range(fault)}: {fault.settings}. {_capitalized(fault.effect)}. Instead: {fault.way_round}."
+    )
+    return fill(text, width, subsequent_indent="    ")
+
+
 def to_markdown() -> str:
     """The page."""
     lines = [
@@ -84,7 +90,7 @@ def to_markdown() -> str:
         "",
         "Faults that change what is trained, by release. `harness validate-config --deepspeed-version V` finds those",
         "that a file is in, [`harness upgrade-check`](upgrade.md) compares two releases, `harness explain releases`",
-        "prints this list.",
+        "prints this list, and `harness explain 0.18.2` the part about a release.",
         "",
         "| Fault | Releases | Settings | What is trained | Instead |",
         "| --- | --- | --- | --- | --- |",

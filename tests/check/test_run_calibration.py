@@ -80,7 +80,7 @@ UNUSABLE: dict[str, tuple[list[dict[str, Any]], str]] = {
         [head(RUN, **{**GPU, "device": "NVIDIA A100-SXM4-80GB"}), *steps_of()],
         "it trained on A100-80GB, and its `cluster.gpu` is H100-80GB",
     ),
-    "no name of the machine": (without("machine"), "does not say on which machine it ran"),
+    "no name of the machine": (without("machine"), "does not record its machine"),
     "empty machine": ([head(RUN, **{**GPU, "machine": {}}), *steps_of()], "does not name `cpu`"),
     "no CPU": ([head(RUN, **{**GPU, "machine": {**MACHINE, "cpu": [1]}}), *steps_of()], "does not name `cpu`"),
     "slow beyond reason": ([head(RUN, **GPU), *steps_of(seconds=4e3)], "no machine differs so much"),

@@ -33,7 +33,7 @@ def test_the_last_key_lists_all_others(s3: StoreServer, export: Path) -> None:
     assert body["files"] == {
         name: {"bytes": (export / name).stat().st_size, "sha256": sha256_of(export / name)} for name in names
     }
-    with pytest.raises(StoreError, match="is there already"):
+    with pytest.raises(StoreError, match="already exists"):
         upload_export(export, URL)
 
 

@@ -192,7 +192,7 @@ def test_a_prefix_belongs_to_one_run_and_to_those_that_resume_it(s3: StoreServer
 
 def test_foreign_keys_make_a_prefix_used(s3: StoreServer) -> None:
     s3.client.put_object(Bucket="bucket", Key="runs/one/data.csv", Body=b"1")
-    with pytest.raises(PrefixInUseError, match=r"`data\.csv` is there"):
+    with pytest.raises(PrefixInUseError, match=r"`data\.csv` already exists"):
         open_run()
 
 
@@ -201,7 +201,7 @@ def test_the_commands_upload_and_download(s3: StoreServer, tmp_path: Path) -> No
     assert upload_checkpoint(tmp_path / "a", URL) == f"{URL}/{path.name}"
     assert upload_checkpoint(path, URL) == f"{URL}/{path.name}"  # again
     assert download_to(URL, tmp_path / "b") == tmp_path / "b" / path.name
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         download_to(URL, tmp_path / "b")
     other = make(tmp_path / "c", 1, run_id="two-1")
     with pytest.raises(UserError, match="in use"):

@@ -119,7 +119,7 @@ def _ignored(case: Case, answer: Json) -> bool:
 
 
 def _tellers(said: ours.Verdict) -> list[str]:
-    """Warnings about something that DeepSpeed does in silence: a gate's, an unknown key's, an odd type's, an
+    """Warnings about something that DeepSpeed does silently: a gate's, an unknown key's, an odd type's, an
     old name's."""
     silent = {g.id for g in all_gates() if g.upstream in ("silent", "wrong")}
     return [w for w in dict.fromkeys(said.warnings) if w in silent or w in ("SP005", "SP006", "SP014")]

@@ -69,8 +69,8 @@ def test_ranks_decide_the_accumulation_of_ms_swift(write):
     [
         ("swift rlhf --rlhf_type grpo --model a/b --dataset d\n", "trains by another loss"),
         ("swift rlhf --model a/b --dataset d\n", "trains by another loss"),
-        ("megatron sft --model a/b\n", "trains by Megatron"),
-        ("deepspeed train.py --deepspeed ds.json\n", "no command that is known"),
+        ("megatron sft --model a/b\n", "trains with Megatron"),
+        ("deepspeed train.py --deepspeed ds.json\n", "none of the supported commands"),
         ("swift sft nothing.yaml\n", "is not here"),
         ("swift sft --model a/b --dataset d --quant_bits 4 --quant_method bnb\n", "quantised weights"),
         ("swift sft --model a/b --dataset d --tuner_type longlora\n", "other weights"),

@@ -108,10 +108,10 @@ options, do those steps only if you trust the source of the checkpoint.
         (FRACTION, "SP006", "transformers"),
         (AUTO, "HF003", "auto"),
         (AUTO_AFTER_ANOTHER, "SP007", "auto"),
-        (UNPICKLED.format(name="deepspeed.runtime.zero.config.ZeroStageEnum"), "LG035", "writer"),
+        (UNPICKLED.format(name="deepspeed.runtime.zero.config.ZeroStageEnum"), "LG035", "newer releases"),
         (UNPICKLED.format(name="numpy.core.multiarray.scalar"), "LG035", "2.6"),
     ],
-    ids=["shards", "width", "fraction", "auto", "auto second", "writer", "pickle"],
+    ids=["shards", "width", "fraction", "auto", "auto second", "deepspeed", "pickle"],
 )
 def test_messages_of_several_lines(message: str, cause: str, word: str) -> None:
     diagnosis = diagnose_text(write_log(message, []))

@@ -48,12 +48,12 @@ Trainer(model, arguments, train_dataset=rows).train()
 """
 
 
-def run(command: str, folder: Path) -> str:
+def run(command: str, folder: Path, code: int = 0) -> str:
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, **place, "PATH": path, "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
     done = subprocess.run(command.split(), cwd=folder, env=env, text=True, capture_output=True, check=False)
-    assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-3000:]}"
+    assert done.returncode == code, f"{command}: {done.stdout[-2000:]}{done.stderr[-3000:]}"
     return done.stdout
 
 
@@ -68,8 +68,13 @@ def test_the_commands_recover_the_weights_of_a_checkpoint(tmp_path: Path) -> Non
     printed = {command: run(command, tmp_path) for command in COMMANDS}
 
     assert printed["python check_checkpoint.py checkpoint-2 1"] == "global_step2: complete, 1 ranks\n"
+    assert printed["python saved_by.py checkpoint-2"] == "1 ranks, stage 3\n"
     assert printed["python check_weights.py weights"] == "missing [], of another shape [], unknown []\n"
     assert (tmp_path / "checkpoint-2" / "latest_universal").read_text() == "global_step2_universal"
+    next((tmp_path / "checkpoint-2" / "global_step2").glob("*_model_states.pt")).unlink()
+    assert "global_step2 has 0 files of model states, not 1" in run(
+        "python check_checkpoint.py checkpoint-2 1", tmp_path, 1
+    )
     weights, recovered = (load_file(tmp_path / name / "model.safetensors") for name in ("weights", "recovered"))
     assert weights.keys() == recovered.keys()
     assert all((weights[name] == recovered[name]).all() for name in weights)

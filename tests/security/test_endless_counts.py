@@ -41,14 +41,14 @@ def test_endless_divisors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     "I71",
     "a hostfile of 50 hosts with 999,999 slots, for `launch --dry-run`",
     "7 s and 2.3 GB: a number in memory for each of 50 million ranks",
-    "ranges of ranks",
+    "refused: more than DeepSpeed's launcher can be given (EN025)",
 )
 def test_endless_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("hosts").write_text("".join(f"host{n} slots=999999\n" for n in range(50)))
     Path("s.yaml").write_text(SPEC + "launch: {hostfile: hosts}\n")
     answer = run_command("launch", "s.yaml", "--dry-run").assert_unharmed()
-    assert "48999951-49999949" in answer.text
+    assert "EN025" in answer.text
 
 
 @pytest.mark.parametrize(

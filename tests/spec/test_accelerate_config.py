@@ -189,7 +189,7 @@ def test_its_explicit_values_must_be_those_of_the_trainer(write):
     assert (finding.severity, finding.key) == ("info", "deepspeed_config.gradient_accumulation_steps")
     assert "`deepspeed_config.gradient_clipping` must say the same" in finding.message
     assert [label.place.line for label in finding.related] == [3, 7]
-    assert "in silence" in finding.notes[0]
+    assert "silently" in finding.notes[0]
     assert finding.fix.sets == {"train.gradient_accumulation_steps": None, "train.max_grad_norm": None}
 
 

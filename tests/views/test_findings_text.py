@@ -31,7 +31,7 @@ error[PP001]: ZeRO stage 2 cannot run under a PipelineModule of 4 stages
    |          ^ shards gradients
 ...
  9 |   pipeline_parallel_size: 4
-   |                           - the pipeline is asked for here
+   |                           - the pipeline is set here
    |
    = note: DeepSpeed asserts this only when the engine is built, after every rank has its weights
 help: set `zero.stage` to 1  (the same steps with more memory)
@@ -81,7 +81,7 @@ def test_an_override_is_shown_as_typed(write):
     checked = check_file(write("a.yaml", SPEC), overrides=["zero.stage=3"])
     shown = findings_text.render_findings(checked.report.findings, checked.lines_of, Style())
     assert "--> the command line, zero.stage=3" in shown
-    assert "a.yaml:9:27: the pipeline is asked for here" in shown
+    assert "a.yaml:9:27: the pipeline is set here" in shown
 
 
 def test_tabs_and_long_lines_do_not_move_the_mark(write):

@@ -24,5 +24,13 @@ def test_each_fault_is_listed_with_its_releases() -> None:
     assert render_releases("zero.stage") is None
 
 
+def test_a_release_has_its_own_faults() -> None:
+    text = render_releases("0.18.2", 100)
+    assert text is not None
+    assert "zero-2-keeps-the-last-micro-batch" in text
+    assert "accumulation-counted-at-each-output" not in text
+    assert render_releases("0.1.2") is None
+
+
 def test_each_release_of_the_grid_is_on_the_page() -> None:
     assert [release for release in load_grid()["releases"] if f"\n| {release} | " not in to_markdown()] == []

@@ -278,7 +278,7 @@ LG165 (?:Conflicting|Missing|Inconsistent|Duplicate|Incomplete|Invalid|Unsupport
 LG165 [Ff]olding metadata (?:mismatch for|version)
     title: the checkpoint was saved with other AutoEP and AutoTP degrees
     change: resume with the `autoep_size` and `autotp_size` that the message says were saved
-LG165 (?<!recompute of an )AutoEP (?:universal|EP-rank|affine map|placement|expert|layer|checkpoint|local|consolidated|ZeRO-3 checkpoint) ?
+LG165 (?<!recompute of an )(?<!No )AutoEP (?:universal|EP-rank|affine map|placement|expert|layer|checkpoint|local|consolidated|ZeRO-3 checkpoint) ?
 LG165 AutoEP \S+ (?:must be a|fragment|fragments|disagrees|target)
 LG165 Expert parameter logical shape
 LG165 EP rank \S+ is not present in the target affine map

@@ -12,11 +12,6 @@ LG034 * ^AssertionError$ ::$ state_dict_factory\S* check_ckpt_list
         be resumed from
 LG034 * ^AssertionError$ ::$ state_dict_factory\S* load$
     title: a model-state file of the checkpoint is missing
-LG035 Weights only load failed.*GLOBAL deepspeed\.
-    title: torch 2.6 and newer refuse to unpickle DeepSpeed's own classes in this checkpoint, which the fast or
-        decoupled writer (`checkpoint.writer`) reads with `weights_only`
-    change: resume with the plain writer: leave `checkpoint.writer` out of the JSON, whose loader reads its own files
-        with `weights_only=False`; or set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 for the job, if you trust the checkpoint
 LG035 Weights only load failed :: (?:fast|decoupled)_checkpoint_engine
     title: torch 2.6 and newer refuse to unpickle this checkpoint, which the fast or decoupled writer
         (`checkpoint.writer`) reads with `weights_only`

@@ -157,7 +157,7 @@ def amsgrad_without_implementation(ctx: Context) -> Iterator[Finding]:
     `amsgrad: true` with DeepSpeed's own Adam, AdamW or Lamb.
 
     Why: `RuntimeError: FusedAdam does not support the AMSGrad variant` when the engine is built, and the same of
-    DeepSpeedCPUAdam (run on 0.19.8), which up to 0.19.7 takes the key and trains without AMSGrad, in silence (read).
+    DeepSpeedCPUAdam (run on 0.19.8), which up to 0.19.7 takes the key and silently trains without AMSGrad (read).
     torch's classes do support it.
 
     Example:
@@ -182,7 +182,7 @@ def amsgrad_without_implementation(ctx: Context) -> Iterator[Finding]:
         f"DeepSpeed's {optimizer.type} has no AMSGrad variant",
         key,
         notes=[
-            "DeepSpeedCPUAdam takes the key and trains without it, in silence"
+            "DeepSpeedCPUAdam takes the key and silently trains without it"
             if is_ignored
             else "DeepSpeed refuses it when it builds the engine"
         ],

@@ -85,7 +85,7 @@ def dropped_auto(ctx: Context) -> Iterator[Finding]:
         is_offload = field in ("device", "nvme_path")
         key = ctx.spec_key(name)
         yield ctx.finding(
-            f'{ctx.key(key)} is "auto", which DeepSpeed drops in silence for its default{value}',
+            f'{ctx.key(key)} is "auto", which DeepSpeed silently drops for its default{value}',
             key,
             severity="warning" if _is_default_usual(name) else "error",
             notes=["the Hugging Face Trainer and accelerate fill such values in, DeepSpeed does not"],
@@ -256,7 +256,7 @@ def open_zero_settings(ctx: Context) -> Iterator[Finding]:
     paths = [path for path in find_auto_values(ctx.source.data) if path in FILLED_BY_PLUGIN]
     if ctx.consumer == "hf":
         exception = ""
-        notes = ["the Trainer has no argument for it, so accelerate's default is taken in silence"]
+        notes = ["the Trainer has no argument for it, so accelerate's default is taken silently"]
         severity: Severity = "error"
     else:
         exception = " unless the DeepSpeedPlugin or `accelerate launch` says otherwise"

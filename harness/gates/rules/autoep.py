@@ -35,7 +35,7 @@ def block_without_switch(ctx: Context) -> Iterator[Finding]:
 
     An `expert_parallel` block with `autoep_size` above 1 and no `enabled`.
 
-    Why: AutoEP is off unless the block says `enabled: true`. Without it the block is ignored in silence: every rank
+    Why: AutoEP is off unless the block says `enabled: true`. Without it the block is ignored silently: every rank
     holds all experts and trains data parallel (run on 0.19.8).
 
     Example:

@@ -226,7 +226,7 @@ def experts_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"AutoEP finds no layers to replace in a pipeline of {stages} stages",
             _SWITCH,
-            related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here")],
+            related=[("parallel.pipeline_parallel_size", "the pipeline is set here")],
             fix=ctx.fix_to_set(_SWITCH, False, effect="every rank of a stage owns all its experts"),
         )
 

@@ -44,7 +44,7 @@ def autotp_with_zero_3(ctx: Context) -> Iterator[Finding]:
         f"AutoTP over {ctx.autotp_size} ranks does not run at ZeRO stage 3 before DeepSpeed 0.19.4",
         key,
         label="shards parameters a second time",
-        related=[(_DEGREE, "tensor parallelism is asked for here")],
+        related=[(_DEGREE, "tensor parallelism is set here")],
         notes=[f"DeepSpeed {ctx.target.text} refuses it when the engine is built"],
         fix=ctx.fix_to_set(key, 2, effect="the same steps with more memory"),
     )
@@ -147,7 +147,7 @@ def autotp_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
     """
     if ctx.pipeline_parallel_size == 1:
         return
-    stages = ("parallel.pipeline_parallel_size", "the pipeline is asked for here")
+    stages = ("parallel.pipeline_parallel_size", "the pipeline is set here")
     block = ctx.run.spec.deepspeed.get("tensor_parallel")
     if ctx.autotp_size > 1:
         yield ctx.finding(

@@ -202,7 +202,7 @@ def partial_latent_key_gradients(ctx: Context) -> Iterator[Finding]:
             _DEGREE,
             label="the ranks' copies drift apart",
             related=[("model.name_or_path", f"a `{shard.model.family}` model")],
-            notes=["nothing is checked or told; the losses stay plausible"],
+            notes=["DeepSpeed checks and reports nothing; the losses stay plausible"],
             fix=_fix_degree(ctx),
         )
 

@@ -130,7 +130,7 @@ def unknown_preset(ctx: Context) -> Iterator[Finding]:
 
     `tensor_parallel.preset_model` is one of `llama`, `bloom`, `chatglm`, `mixtral`, `deepseek_v2`, `qwen2`, `phi3`.
 
-    Why: DeepSpeed looks the name up, finds nothing and goes on without a preset, in silence: the model is sharded by
+    Why: DeepSpeed looks the name up, finds nothing and silently continues without a preset: the model is sharded by
     the plan of `transformers` or by guesses from the names of its layers (run on 0.19.8 with `lama`).
 
     Example:
@@ -148,8 +148,8 @@ def unknown_preset(ctx: Context) -> Iterator[Finding]:
     yield ctx.finding(
         f"`{preset}` is none of AutoTP's presets: {', '.join(f'`{name}`' for name in PRESETS)}",
         _PRESET,
-        related=[(_DEGREE, "tensor parallelism is asked for here")],
-        notes=["DeepSpeed goes on without a preset, in silence"],
+        related=[(_DEGREE, "tensor parallelism is set here")],
+        notes=["DeepSpeed silently continues without a preset"],
         fix=fix,
     )
 
@@ -194,7 +194,7 @@ def preset_of_another_model(ctx: Context) -> Iterator[Finding]:
         problem,
         _PRESET,
         label="matches nothing, or one half of a pair",
-        related=[("model.name_or_path", "the model"), (_DEGREE, "tensor parallelism is asked for here")],
+        related=[("model.name_or_path", "the model"), (_DEGREE, "tensor parallelism is set here")],
         notes=["DeepSpeed checks nothing: unsharded layers are computed by every rank of the group"],
         fix=_fix_preset(ctx, model.family),
     )
@@ -478,6 +478,6 @@ def partial_head_norm_gradients(ctx: Context) -> Iterator[Finding]:
         key,
         label="the ranks' copies drift apart",
         related=[("model.name_or_path", f"a `{model.family}` model"), (_DEGREE, "the heads are split here")],
-        notes=["nothing is checked or told; the losses stay plausible"],
+        notes=["DeepSpeed checks and reports nothing; the losses stay plausible"],
         fix=fix,
     )

@@ -112,7 +112,7 @@ def autosp_above_stage_1(ctx: Context) -> Iterator[Finding]:
     yield ctx.finding(
         f"the pass `autosp` splits no sequence at ZeRO stage {ctx.stage}, only at stages 0 and 1",
         key,
-        related=[(_PASSES, "AutoSP is asked for here")],
+        related=[(_PASSES, "AutoSP is set here")],
         notes=["DeepSpeed falls back to the plain torch compiler with a line at level info"],
         fix=ctx.fix_to_set(key, 1, effect="the same steps with more memory"),
     )

@@ -67,7 +67,7 @@ def compile_of_the_script(ctx: Context) -> Iterator[Finding]:
     A DeepSpeed JSON with `compile.deepcompile: true`.
 
     Why: The key prepares what `engine.compile()` does, and nothing calls that but the script: without the call the
-    model runs as it is, in silence (run on 0.19.8 with stages 0, 1 and 3). accelerate calls it where its dynamo back
+    model silently runs as it is (run on 0.19.8 with stages 0, 1 and 3). accelerate calls it where its dynamo back
     end is set, the Trainer with `torch_compile=True` (read in accelerate 1.15).
 
     Example: {

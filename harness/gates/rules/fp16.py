@@ -101,7 +101,7 @@ def minimum_above_initial_scale(ctx: Context) -> Iterator[Finding]:
 
     Why: After an overflow the scale is halved, but never below the smallest one. Where that is above the first scale,
     an overflow raises the scale; where they are equal, the second overflow ends the run: `Current loss scale already at
-    minimum`. Both are accepted in silence (read in 0.19.8).
+    minimum`. Both are accepted silently (read in 0.19.8).
 
     Example:
         precision.fp16: true
@@ -317,7 +317,7 @@ def fp16_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"DeepSpeed {ctx.target.text} cannot run an fp16 backward pass through a pipeline",
             _FP16,
-            related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here")],
+            related=[("parallel.pipeline_parallel_size", "the pipeline is set here")],
             notes=["it fails in the first step; 0.18.5 repaired it"],
             fix=Fix(
                 f"use {ctx.key(_BF16)}, or another DeepSpeed",

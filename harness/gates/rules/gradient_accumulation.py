@@ -158,7 +158,7 @@ def uncounted_accumulation_steps(ctx: Context) -> Iterator[Finding]:
         _MANAGED,
         severity="error" if is_own_loop else "info",
         label="nobody counts micro-batches",
-        related=[("train.gradient_accumulation_steps", f"{steps} asked for here")],
+        related=[("train.gradient_accumulation_steps", f"{steps} set here")],
         notes=notes,
         fix=Fix("remove it", {_MANAGED: None}, effect=effect),
     )

@@ -230,7 +230,7 @@ def norm_of_tensor_shards(ctx: Context) -> Iterator[Finding]:
             f"at stage 0 in {dtype} the gradient norm leaves out the shards of all tensor ranks but the first",
             "zero.stage",
             related=[("parallel.tensor_parallel_size", "the shards"), ("train.max_grad_norm", "clips by the norm")],
-            notes=["DeepSpeed trains with it in silence: large gradients are clipped too little"],
+            notes=["DeepSpeed silently trains with it: large gradients are clipped too little"],
             fix=ctx.fix_to_set("zero.stage", 1, effect="ZeRO-1 counts every shard, and shards the optimizer states"),
         )
 

@@ -103,7 +103,7 @@ def nvme_optimizer_below_stage_3(ctx: Context) -> Iterator[Finding]:
             _OPTIMIZER_DEVICE,
             label="acts as `cpu`",
             related=[("zero.stage", "the stage is set here")],
-            notes=["DeepSpeed accepts this in silence and writes nothing to the disk"],
+            notes=["DeepSpeed silently accepts this and writes nothing to the disk"],
             fix=ctx.fix_to_set(
                 "zero.stage", 3, effect="the same steps with sharded parameters and the optimizer on NVMe"
             ),
@@ -488,7 +488,7 @@ def nvme_optimizer_without_resume(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             "DeepSpeed does not load the optimizer of a checkpoint back when it is on NVMe",
             _OPTIMIZER_DEVICE,
-            notes=["a resume loses Adam's state in silence; `harness launch` of a run spec does not"],
+            notes=["a resume silently loses Adam's state; `harness launch` of a run spec does not"],
             fix=Fix(
                 f"set {ctx.key(_OPTIMIZER_DEVICE)} to cpu",
                 {_OPTIMIZER_DEVICE: "cpu", "zero.offload_optimizer.nvme_path": None},

@@ -50,7 +50,7 @@ def parameter_offload_below_stage_3(ctx: Context) -> Iterator[Finding]:
             severity="warning" if ctx.run.kind == "deepspeed-json" else "error",
             label="has no effect",
             related=[("zero.stage", "the stage is set here")],
-            notes=["DeepSpeed accepts this in silence and keeps the parameters on the device"],
+            notes=["DeepSpeed silently accepts this and keeps the parameters on the device"],
             fix=ctx.fix_to_set("zero.stage", 3, effect="the same steps with sharded parameters, which are offloaded"),
         )
 

@@ -41,7 +41,7 @@ def unknown_parameter(ctx: Context) -> Iterator[Finding]:
     for an offloaded optimizer, torch's own with `torch_adam`, and so on.
 
     Why: The parameters go to the class as they are: `TypeError: FusedAdam.__init__() got an unexpected keyword argument
-    'learning_rate'` when the engine is built. Muon alone drops what it does not know, in silence (both run on 0.19.8).
+    'learning_rate'` when the engine is built. Muon alone silently drops what it does not know (both run on 0.19.8).
 
     Example:
         zero.stage: 1
@@ -54,7 +54,7 @@ def unknown_parameter(ctx: Context) -> Iterator[Finding]:
     if signature is None:
         return
     class_name, known = signature
-    owner = "Muon, which drops it in silence" if class_name == "Muon" else class_name
+    owner = "Muon, which silently drops it" if class_name == "Muon" else class_name
     params = ctx.optimizer.params
     suggestions = Suggestions()
     for name, value in params.items():
@@ -194,7 +194,7 @@ def default_rate(ctx: Context) -> Iterator[Finding]:
 
     A DeepSpeed `optimizer` block without `lr`, where no scheduler of the configuration sets the rate either.
 
-    Why: The class's own default is taken in silence: 0.001 for AdamW and SGD, 0.01 for Adagrad (run on 0.19.8). That is
+    Why: The class's own default is taken silently: 0.001 for AdamW and SGD, 0.01 for Adagrad (run on 0.19.8). That is
     a hundred times what fine-tuning takes.
 
     Example:

@@ -9,7 +9,7 @@ from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
 
 _STAGES = "parallel.pipeline_parallel_size"
-_PIPELINE = (_STAGES, "the pipeline is asked for here")
+_PIPELINE = (_STAGES, "the pipeline is set here")
 
 
 @gate(

@@ -27,7 +27,7 @@ def unsupported_family(ctx: Context) -> Iterator[Finding]:
     to be a plain stack of layers (GPT-2, Llama, Mistral, OLMo 2, Phi-3, Qwen2, Qwen3).
 
     Why: A pipeline calls the layers of a `transformers` model one by one. Whatever else a family's forward does between
-    them (scaled embeddings, routers, capped logits) would be lost in silence, so that a family is taken once a test has
+    them (scaled embeddings, routers, capped logits) would be lost silently, so that a family is taken once a test has
     compared its pipeline with the whole model. `validate-config`, `plan` and `render` work with any family.
 
     Example:
@@ -260,6 +260,6 @@ def unusable_partition_method(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"`{method}` has no regular expression after the colon: {error}",
             key,
-            related=[(_STAGES, "the pipeline is asked for here")],
+            related=[(_STAGES, "the pipeline is set here")],
             fix=fix,
         )

@@ -328,7 +328,7 @@ def eager_attention(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"eager attention does not run over {ctx.sequence_parallel_size} sequence ranks",
             key,
-            related=[(_DEGREE, "sequence parallelism is asked for here")],
+            related=[(_DEGREE, "sequence parallelism is set here")],
             notes=["DeepSpeed raises ValueError when the attention is registered"],
             fix=ctx.fix_to_set(key, "sdpa", effect="the same attention, other kernel"),
         )
@@ -370,7 +370,7 @@ def sequence_with_tensor_or_pipeline(ctx: Context) -> Iterator[Finding]:
         "overlap instead of multiplying",
         _DEGREE,
         related=[(f"parallel.{name}_parallel_size", f"the {name} degree")],
-        notes=["DeepSpeed accepts it in silence and puts the same ranks into both groups"],
+        notes=["DeepSpeed silently accepts it and puts the same ranks into both groups"],
         fix=ctx.fix_to_set(_DEGREE, 1, effect="whole sequences on every rank"),
     )
 
@@ -409,7 +409,7 @@ def bf16_optimizer(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"fp32 accumulation of bf16 at ZeRO stage 1 does not run over {ctx.sequence_parallel_size} sequence ranks",
             "deepspeed.data_types.grad_accum_dtype",
-            related=[(_DEGREE, "sequence parallelism is asked for here")],
+            related=[(_DEGREE, "sequence parallelism is set here")],
             notes=["DeepSpeed takes another optimizer class for it, which fails at the first step"],
             fix=ctx.fix_to_set("zero.stage", 2, effect="ZeRO-2 accumulates in fp32 too, and shards the gradients"),
         )

@@ -10,7 +10,7 @@ from harness.gates.divisors import largest_divisor
 from harness.gates.registry import Cite, Context, gate
 
 _DEGREE = "parallel.tensor_parallel_size"
-_STAGES = ("parallel.pipeline_parallel_size", "the pipeline is asked for here")
+_STAGES = ("parallel.pipeline_parallel_size", "the pipeline is set here")
 
 
 def _is_tensor_pipeline(ctx: Context) -> bool:
@@ -82,7 +82,7 @@ def optimizer_of_whole_matrices(ctx: Context) -> Iterator[Finding]:
     Muon, LAMB and the 1-bit optimizers with a tensor degree inside pipeline stages.
 
     Why: Muon makes the momentum of a matrix orthogonal and LAMB scales a step by the norm of the weight; on a tensor
-    rank they would see its shard of the matrix, and step otherwise than one process does, in silence (read, not run).
+    rank they would see its shard of the matrix, and silently step otherwise than one process does (read, not run).
     The 1-bit optimizers communicate by themselves. Adam, AdamW, Lion, Adagrad and SGD step each element alone.
 
     Example:
@@ -99,6 +99,6 @@ def optimizer_of_whole_matrices(ctx: Context) -> Iterator[Finding]:
             " pipeline stage have shards",
             "optimizer.type",
             related=[(_DEGREE, "the shards"), _STAGES],
-            notes=["the steps would be others than those of one process, in silence"],
+            notes=["the steps would silently differ from those of one process"],
             fix=ctx.fix_to_set("optimizer.type", "adamw", effect="steps each element alone"),
         )

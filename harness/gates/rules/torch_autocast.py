@@ -444,7 +444,7 @@ def fp16_autocast_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             "fp16 autocast fails in the first step of a pipeline",
             _DTYPE,
-            related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here")],
+            related=[("parallel.pipeline_parallel_size", "the pipeline is set here")],
             notes=["torch's gradient scaler gets a loss on the last stage alone"],
             fix=ctx.fix_to_set(_DTYPE, "bfloat16", effect="computes in bf16, without scaling"),
         )

@@ -129,7 +129,7 @@ def compared_values(ctx: Context) -> Iterator[Finding]:
     named, notes = keys, []
     if ctx.consumer == "accelerate":
         named = [key for key in keys if _is_own_field(ctx, key)]
-        notes = ["a script without the Trainer is overruled in silence: accelerate goes by this file"]
+        notes = ["a script without the Trainer is overruled silently: accelerate goes by this file"]
     if not named:
         return
     first, *others = named

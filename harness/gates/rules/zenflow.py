@@ -181,7 +181,7 @@ def overridden_accumulation(ctx: Context) -> Iterator[Finding]:
         f"{ctx.key(key)} is {interval}, so DeepSpeed accumulates {_count_micro_batches(interval)} instead of {steps}",
         key,
         label="replaces gradient accumulation",
-        related=[("train.gradient_accumulation_steps", "asked for here")],
+        related=[("train.gradient_accumulation_steps", "set here")],
         fix=Fix(
             f"set {ctx.key(key)} to {steps}",
             values,
@@ -354,7 +354,7 @@ def zenflow_with_another_optimizer(ctx: Context) -> Iterator[Finding]:
             f"{ctx.key(_ZENFLOW)} steps its share of the gradients with AdamW, the rest with {optimizer.type}",
             _ZENFLOW,
             label="two optimizers for one model",
-            related=[(f"{optimizer.key}.type", "asked for here")],
+            related=[(f"{optimizer.key}.type", "set here")],
             fix=Fix("remove it", {_ZENFLOW: None}, effect=f"every gradient is applied by {optimizer.type}"),
             of_key=True,
         )
@@ -468,7 +468,7 @@ def parameters_unknown_to_adamw(ctx: Context) -> Iterator[Finding]:
             f"{ctx.key(key)} is no parameter of the torch AdamW that ZenFlow builds",
             key,
             label="a TypeError when the engine is built",
-            related=[(_ZENFLOW, "ZenFlow is asked for here")],
+            related=[(_ZENFLOW, "ZenFlow is set here")],
             fix=Fix(
                 f"set {ctx.key(type_key)} to `AdamW` and remove {', '.join(f'`{name}`' for name in names)}",
                 {type_key: "AdamW", **{f"{params_key}.{name}": None for name in names}},
@@ -508,7 +508,7 @@ def zenflow_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"{ctx.key(_ZENFLOW)} does not run in a pipeline of {ctx.pipeline_parallel_size} stages",
             _ZENFLOW,
-            related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here")],
+            related=[("parallel.pipeline_parallel_size", "the pipeline is set here")],
             notes=["DeepSpeed ends in a bare AssertionError at initialisation"],
             fix=ctx.fix_to_remove(_ZENFLOW, effect="the optimizer runs at every step, without overlap"),
         )

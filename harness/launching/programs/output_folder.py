@@ -15,7 +15,7 @@ def make_output_folder(path: Path, owner: str) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        message = f"the folder `{path}` of the {owner} cannot be made: {(error.strerror or str(error)).lower()}"
+        message = f"the folder `{path}` of the {owner} cannot be created: {(error.strerror or str(error)).lower()}"
         fix = Fix("name a writable folder with `--folder`")
         raise UserError([Finding("EN011", "error", message, fix=fix)], ExitCode.USAGE) from None
     return path

@@ -59,4 +59,4 @@ def _device_list_bytes(host: Host) -> int:
     if host.devices is not None:
         return len(json.dumps(list(host.devices)))
     digits = host.slots + sum(max(0, host.slots - 10**size) for size in range(1, len(str(host.slots))))
-    return len("[]") + digits + len(", ") * (host.slots - 1)
+    return len("[]") + int(digits) + len(", ") * (host.slots - 1)

@@ -116,7 +116,7 @@ def _check_checkpoint_prefix(resumed_runs: tuple[str, ...], read_only: bool) -> 
         if owner is not None and not {owner.run_id} & set(resumed_runs):
             yield _in_use(url, key, f"the run `{owner.name}` writes there", f"--resume {url}")
         elif foreign is not None:
-            yield _in_use(url, key, f"`{foreign}` is there", "")
+            yield _in_use(url, key, f"`{foreign}` already exists", "")
         elif not read_only:
             _write_and_remove(stored.store)
 
@@ -128,7 +128,7 @@ def _check_export_prefix(read_only: bool) -> Check:
         store = _open(url)
         foreign = store.find_entry()
         if foreign is not None:
-            yield _in_use(url, key, f"`{foreign}` is there", "")
+            yield _in_use(url, key, f"`{foreign}` already exists", "")
         elif not read_only:
             _write_and_remove(store)
 

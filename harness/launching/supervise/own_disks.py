@@ -53,7 +53,7 @@ def copy_run_dir(plan: LaunchPlan, scripts: Path) -> None:
             reason, failed = [f"no answer within {_SECONDS:.0f} s"], True
         why = escape_unprintable(reason[0])[:200] if reason else "no reason was given"
         fix = Fix(f"give {host} a disk that can be written at this path (`launch.output_dir`)")
-        message = f"the run directory `{plan.run_dir}` cannot be made on {host}: {why}"
+        message = f"the run directory `{plan.run_dir}` cannot be created on {host}: {why}"
         return Finding("EN058", "error", message, key="launch.output_dir", fix=fix) if failed else None
 
     hosts = [host.name for host in plan.hosts if not host.is_local]

@@ -54,7 +54,9 @@ def _copy_files(store: ObjectStore, text: str, key: str, folder: Path) -> Path:
     """The folder of the copies, which appears by one rename."""
     sizes = find_files(store, parse_url_finding(text, key))
     if not sizes:
-        raise user_error("ST109", f"`{text}` matches no file in the store", key=key, fix="name files that are there")
+        raise user_error(
+            "ST109", f"`{text}` matches no file in the store", key=key, fix="name files that exist in the store"
+        )
     digest = hashlib.sha256(text.encode())
     for name in sorted(sizes):
         digest.update(f"\0{name}\0{store.identity(name)}".encode())

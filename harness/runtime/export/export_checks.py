@@ -68,7 +68,7 @@ def check_architecture(folder: Path, tensors: ExportTensors, *, trust_remote_cod
         raise user_error(
             "CK125",
             f"`transformers` cannot build the model of the export: {type(error).__name__}: {reason}",
-            notes=("nothing was kept",),
+            notes=("the harness removed the partial export",),
             fix="export where `transformers` knows the model, or its own code is in the folder of `model.name_or_path`",
         ) from error
     expected = {name: p.shape for name, p in model.named_parameters()}
@@ -87,7 +87,7 @@ def _mismatch_error(model: PreTrainedModel, difference: str) -> UserError:
     return user_error(
         "CK125",
         f"the checkpoint does not fit the class `{type(model).__name__}` of its configuration: it {difference}",
-        notes=("nothing was kept",),
+        notes=("the harness removed the partial export",),
         fix="export with the `transformers` release and the code that it was trained with",
     )
 
@@ -133,7 +133,7 @@ def compare_logits(
         raise user_error(
             "CK124",
             f"the logits of the export differ from the checkpoint's by {difference:.3g}, the largest is {largest:.3g}",
-            notes=("nothing was kept",),
+            notes=("the harness removed the partial export",),
             fix="report this: the export is wrong",
         )
 

@@ -81,7 +81,7 @@ def check_layer_count(folder: Path, num_tensors: int) -> None:
                 raise user_error(
                     "CK125",
                     f"the configuration of the checkpoint has `{key}` {child:,}, for {num_tensors:,} tensors",
-                    notes=("nothing was kept",),
+                    notes=("the harness removed the partial export",),
                     fix="name another checkpoint",
                 )
             pending.append(child)

@@ -151,11 +151,11 @@ def install_ulysses_attention(model: torch.nn.Module, group: torch.distributed.P
         allowed = ", ".join(SUPPORTED_ATTENTION)
         reason = f"`{name}` attention cannot be split over a sequence group, should be one of {allowed}"
     elif "position_ids" not in inspect.signature(model.forward).parameters:
-        reason = f"`{type(model).__name__}` takes no `position_ids`, so that a part of a row cannot know its place"
+        reason = f"`{type(model).__name__}` takes no `position_ids`, by which a rank places its part of a row"
     elif getattr(config.get_text_config(), "attention_chunk_size", None):
         reason = "attention in chunks (`attention_chunk_size`) is not split over a sequence group"
     elif getattr(config.get_text_config(), "output_router_logits", False):
-        reason = "`output_router_logits` adds a loss of whole rows, of which a sequence rank has a part"
+        reason = "`output_router_logits` adds a loss over whole rows, and a sequence rank has only a part of a row"
     if reason:
         raise user_error(
             "SQ101", reason, key="parallel.sequence_parallel_size", fix="set `parallel.sequence_parallel_size: 1`"

@@ -193,7 +193,7 @@ class JsonReader:
                 place=place,
                 label="again here",
                 related=(Label(first, "first here"),) if first else (),
-                notes=("DeepSpeed refuses this; the Hugging Face Trainer and accelerate keep the last one in silence",),
+                notes=("DeepSpeed refuses this; the Hugging Face Trainer and accelerate silently keep the last one",),
                 fix=Fix("keep one of them"),
             )
         )

@@ -181,7 +181,7 @@ class _NodeReader:
                         place=place,
                         label="again here",
                         related=(Label(first, "first here"),) if first else (),
-                        notes=("YAML readers keep the last one in silence",),
+                        notes=("YAML readers silently keep the last one",),
                         fix=Fix("keep one of them"),
                     )
                 )

@@ -95,7 +95,7 @@ def test_an_error_of_ours_is_a_line_a_rank_and_the_training_goes_on(outcomes: di
         assert (outcome["steps"], outcome["error"]) == (21, "")
         lines = [line for line in outcome["said"].splitlines() if line.startswith(f"harness.watch on rank {rank}")]
         assert len(lines) == 1
-        assert "the training goes on" in lines[0]
+        assert "the training continues" in lines[0]
 
 
 def test_a_file_that_cannot_be_written_stops_nothing(outcomes: dict[str, list[dict[str, Any]]]) -> None:

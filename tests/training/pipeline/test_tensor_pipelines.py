@@ -8,6 +8,7 @@ former resumed, and each resumed in other layouts; about 90 s together on a quie
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ CASES: dict[str, tuple[int, bool, bool]] = {
     "zero1-bf16": (1, True, False),
     "zero1-dropout": (1, False, True),
 }
+if not os.environ.get("HARNESS_NIGHTLY"):
+    CASES = {name: CASES[name] for name in ("zero1-bf16", "zero1-dropout")}
 COMPARED = [name for name, (_, _, dropout) in CASES.items() if not dropout]
 BOUNDS = {False: 1e-6, True: 2e-4}
 """Largest relative difference of a loss: seen are 1e-7 in fp32 and 5e-5 in bf16."""

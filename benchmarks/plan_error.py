@@ -123,7 +123,8 @@ def on_gpu(case: GpuCase, ranks: int, gpu: str, folder: Path) -> Figure | str:
     if done.returncode != 0 or not runs:
         return ((done.stderr or done.stdout).strip().splitlines() or ["no output"])[-1][:120]
     lines = [json.loads(line) for line in runs[-1].read_text(encoding="utf-8").splitlines()]
-    peaks = [line["memory_gpu_peak_bytes"] for line in lines if "memory_gpu_peak_bytes" in line]
+    lines = [line for line in lines if line["type"] == "step" and "memory_gpu_peak_bytes" in line]
+    peaks = [line["memory_gpu_peak_bytes"] for line in lines]
     plan = json.loads((runs[-1].parent / "plan.json").read_text(encoding="utf-8"))
     if not peaks:
         return "no GPU memory was recorded"

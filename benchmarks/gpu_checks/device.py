@@ -92,6 +92,20 @@ def delay_stream() -> None:
         time.sleep(1e-4)
 
 
+def free_memory() -> int:
+    """Give back what earlier trainings of this process left, and forget their peak. Returns the bytes that stay."""
+    import gc
+
+    import torch
+
+    gc.collect()  # an engine is a cycle of references
+    if not torch.cuda.is_available():
+        return 0
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
 def time_work(work: Callable[[], object], repeats: int = 3) -> float:
     """Seconds of the fastest of some repetitions, after one that warms up; the device is idle before and after."""
     times = []

@@ -147,7 +147,7 @@ class GradientRecorder:
         sample = self.samples[number]
         elements = self._elements[number]
         if elements.device != gradient.device:
-            elements = self._elements[number] = elements.to(gradient.device)
+            elements = self._elements[number] = elements.to(gradient.device, non_blocking=True)
         if gradient.is_sparse:
             gradient = gradient.to_dense()
         values = torch.take(gradient, elements)

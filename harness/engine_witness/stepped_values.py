@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sampled elements that the base optimizer steps: gradients, weights and states, before and after its `step`."""
+"""The sampled elements that the base optimizer steps: gradients, weights and states, before and after its `step`.
+
+Around `step` they are copied on their device, without waiting for it. `finish` copies all of them to the host at once.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from harness.engine_witness.engine_layout import EngineLayout
-from harness.engine_witness.number_formats import roundoff_of
+from harness.engine_witness.number_formats import roundoff_of, sum_of_squares
 from harness.engine_witness.optimizer_formula import StepInputs, inputs_of
 from harness.engine_witness.sampled_rows import SampledParameter
 
@@ -35,10 +38,31 @@ class SteppedTensor:
     """Is its update compared? Else only its gradient is."""
     num_steps: int = 0
     before: dict[str, torch.Tensor] = field(default_factory=dict)
-    """`weights`, `gradient` and states, fp64 on the CPU."""
+    """`weights`, `gradient` and states; from `finish` on fp64 on the CPU."""
     after: dict[str, torch.Tensor] = field(default_factory=dict)
+    moment_roundoff: float = 0.0
+    settings: _StepSettings | None = None
     inputs: StepInputs | None = None
-    """Of the optimizer's formula; None where it is not known."""
+    """Of the optimizer's formula, from `finish` on; None where it is not known."""
+    _on_device: torch.Tensor | None = None
+
+    def read(self, source: torch.Tensor) -> torch.Tensor:
+        """A copy of the sampled elements of a tensor of the same size, on its device."""
+        source = source.detach()
+        if source.is_sparse:
+            source = source.to_dense()
+        if self._on_device is None or self._on_device.device != source.device:
+            self._on_device = self.positions.to(source.device, non_blocking=True)
+        return torch.take(source, self._on_device)
+
+
+@dataclass(frozen=True)
+class _StepSettings:
+    """What the formula of a step needs besides numbers of tensors."""
+
+    optimizer: Any
+    group: Mapping[str, Any]
+    step: int
 
 
 class StepRecorder:
@@ -48,6 +72,7 @@ class StepRecorder:
         """`number` is that of the sampled step: of many tensors, some are looked at in turn."""
         self.tensors: dict[int, SteppedTensor] = {}
         self.squared_norm, self.master_roundoff = 0.0, 0.0
+        self._squares: list[torch.Tensor] = []
         self._normed: set[int] = set()
         self.sums_norm = False
         self._groups: dict[int, list[Any]] = {}
@@ -80,8 +105,7 @@ class StepRecorder:
         for group, tensor in self._tensors_of(optimizer):
             if self.sums_norm and id(tensor) in self._flats and id(tensor) not in self._normed:
                 self._normed.add(id(tensor))
-                norm = torch.linalg.vector_norm(tensor.grad.detach(), dtype=torch.float32)
-                self.squared_norm += float(norm) ** 2
+                self._squares.append(sum_of_squares(tensor.grad.detach()))
             stepped = self.tensors.get(id(tensor))
             if stepped is None:
                 continue
@@ -96,18 +120,32 @@ class StepRecorder:
             if stepped is None or not stepped.is_read:
                 continue
             state = optimizer.state.get(tensor, {})
-            stepped.after = _read(tensor, state, stepped.positions)
-            if stepped.inputs is not None:  # the states are made in the first step
-                moments = [m for name in _STATES if torch.is_tensor(m := state.get(name))]
-                stepped.inputs = stepped.inputs.with_roundoff(
-                    roundoff_of(tensor.dtype), max((roundoff_of(m.dtype) for m in moments), default=0.0)
-                )
+            stepped.after = _read(stepped, tensor, state)
+            moments = [m for name in _STATES if torch.is_tensor(m := state.get(name))]  # made in the first step
+            stepped.moment_roundoff = max((roundoff_of(m.dtype) for m in moments), default=0.0)
 
     def finish(self) -> None:
-        """The engine's optimizer has stepped: read the weights again, unless they were swapped out."""
+        """The engine's optimizer has stepped: read the weights again, unless they were swapped out. Copy all samples to
+        the host, which waits for the device.
+        """
         for stepped in self.tensors.values():
             if stepped.after and stepped.tensor.numel() > stepped.last_position:
-                stepped.after["weights"] = _elements_of(stepped.tensor, stepped.positions)
+                stepped.after["weights"] = stepped.read(stepped.tensor)
+        squares = [{"square": square.reshape(1)} for square in self._squares]
+        _copy_to_host([*squares, *(values for t in self.tensors.values() for values in (t.before, t.after))])
+        self.squared_norm = sum(float(values["square"]) for values in squares)
+        for stepped in self.tensors.values():
+            self._make_inputs(stepped)
+
+    def _make_inputs(self, stepped: SteppedTensor) -> None:
+        if stepped.settings is None:
+            return
+        settings = stepped.settings
+        stepped.inputs = inputs_of(settings.optimizer, settings.group, settings.step, stepped.before)
+        if stepped.inputs is None:
+            self.unknown_formula = type(settings.optimizer).__name__
+        else:
+            stepped.inputs = stepped.inputs.with_roundoff(roundoff_of(stepped.tensor.dtype), stepped.moment_roundoff)
 
     def own_gradients(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Of all sampled elements: (the gradients with which this rank steps, does it step this element?)."""
@@ -127,17 +165,14 @@ class StepRecorder:
     def _read_before(self, optimizer: Any, group: Any, tensor: Any, stepped: SteppedTensor) -> None:
         state = optimizer.state.get(tensor, {})
         self.master_roundoff = max(self.master_roundoff, roundoff_of(tensor.grad.dtype))
-        gradient = _elements_of(tensor.grad, stepped.positions)
+        stepped.before = {"gradient": stepped.read(tensor.grad)}
         if not stepped.is_read:
-            stepped.before = {"gradient": gradient, "weights": _elements_of(tensor, stepped.positions)}
+            stepped.before["weights"] = stepped.read(tensor)
             return
-        stepped.before = {"gradient": gradient, **_read(tensor, state, stepped.positions)}
+        stepped.before |= _read(stepped, tensor, state)
         own = self._groups.get(id(optimizer), [])
         expected_group = own[stepped.group] if stepped.group < len(own) else group
-        stepped.inputs = inputs_of(optimizer, expected_group, _next_step(optimizer, group, state), stepped.before)
-        if stepped.inputs is None:
-            self.unknown_formula = type(optimizer).__name__
-            return
+        stepped.settings = _StepSettings(optimizer, dict(expected_group), _next_step(optimizer, group, state))
 
 
 def _next_step(optimizer: Any, group: Any, state: Any) -> int:
@@ -150,18 +185,23 @@ def _next_step(optimizer: Any, group: Any, state: Any) -> int:
     return int(step) + 1
 
 
-def _read(tensor: torch.Tensor, state: Any, positions: torch.Tensor) -> dict[str, torch.Tensor]:
-    values = {"weights": _elements_of(tensor, positions)}
+def _read(stepped: SteppedTensor, tensor: torch.Tensor, state: Any) -> dict[str, torch.Tensor]:
+    values = {"weights": stepped.read(tensor)}
     for name in _STATES:
         moment = state.get(name)
         if torch.is_tensor(moment) and moment.numel() == tensor.numel():
-            values[name] = _elements_of(moment, positions)
+            values[name] = stepped.read(moment)
     return values
 
 
-def _elements_of(tensor: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Of the flattened tensor, fp64 on the CPU."""
-    tensor = tensor.detach()
-    if tensor.is_sparse:
-        tensor = tensor.to_dense()
-    return torch.take(tensor, positions.to(tensor.device)).cpu().double()
+def _copy_to_host(copies: Iterable[dict[str, torch.Tensor]]) -> None:
+    """Replace each tensor by itself in fp64 on the CPU, with one copy for each device and number format."""
+    groups: dict[Any, list[tuple[dict[str, torch.Tensor], str]]] = {}
+    for values in copies:
+        for name, tensor in values.items():
+            groups.setdefault((tensor.device, tensor.dtype), []).append((values, name))
+    for entries in groups.values():
+        tensors = [values[name] for values, name in entries]
+        host = torch.cat(tensors).cpu().double().split([len(tensor) for tensor in tensors])
+        for (values, name), tensor in zip(entries, host, strict=True):
+            values[name] = tensor

@@ -92,6 +92,7 @@ LINES: Mapping[str, MetricsLine] = {
                 required("background", "flag", "", "written while training went on"),
                 required("seconds", "number", "s", "from the first copy to the rename"),
                 required("stall_seconds", "number", "s", "of these: training stood still"),
+                MetricsField("copy_seconds", "number", "s", "of these: before the write began; for a save in line all"),
             ),
         ),
         MetricsLine(

@@ -121,6 +121,7 @@ class SaveSchedule:
             "background": outcome.background,
             "seconds": round(outcome.seconds, 6),
             "stall_seconds": round(outcome.stall_seconds, 6),
+            "copy_seconds": round(outcome.copy_seconds, 6),
         }
         if outcome.error is None:
             metrics.write("save", **fields)

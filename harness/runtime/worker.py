@@ -124,3 +124,6 @@ def _set_log_levels(level: str) -> None:
     transformers_logging.disable_progress_bar()
     if level != "debug":  # torch deprecates collectives that DeepSpeed calls in every step
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+        # with NCCL, of DeepSpeed's barriers, and of optimizers whose `step` DeepSpeed or an engine check wraps
+        warnings.filterwarnings("ignore", r"barrier\(\): using the device under current context", UserWarning)
+        warnings.filterwarnings("ignore", r"Seems like `optimizer\.step\(\)` has been overridden", UserWarning)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from benchmarks.gpu_checks.check import Figures, Scene
-from benchmarks.gpu_checks.device import make_deterministic
+from benchmarks.gpu_checks.device import free_memory, make_deterministic
 from benchmarks.gpu_checks.runs import read_lines, train_run
 from benchmarks.gpu_checks.training import llama, make_spec
 
@@ -14,13 +14,13 @@ def measure(scene: Scene) -> Figures:
     import torch
 
     make_deterministic()
-    model = llama(scene.pick(1024, 32), scene.pick(12, 2))
+    model = llama(scene.pick(2048, 32), scene.pick(12, 2), max_position_embeddings=8192)
     found: Figures = {}
     for name, offloaded in (("kept", False), ("offloaded", True)):
         spec = make_spec(
             scene.folder,
             model,
-            data={"max_length": scene.pick(2048, 32)},
+            data={"max_length": scene.pick(8192, 32)},
             train={
                 "max_steps": scene.pick(5, 3),
                 "gradient_accumulation_steps": 2,
@@ -29,15 +29,12 @@ def measure(scene: Scene) -> Figures:
             },
             zero={"stage": 3, "offload_optimizer": {"device": "cpu"}},
         )
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
+        before = free_memory()
         train_run(scene, scene.folder / name, spec).engine.destroy()
         found[name] = {
             "losses": [line["loss"] for line in read_lines(scene.folder / name, "step")],
-            "peak_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0,
+            "peak_bytes": torch.cuda.max_memory_allocated() - before if torch.cuda.is_available() else 0,
         }
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
     return found
 
 

@@ -99,7 +99,7 @@ class SyncWatch:
 
     def note_line(self) -> None:
         """Count the innermost line that is no package's; as the harness's own where no package called torch for it."""
-        frames = [f for f in traceback.extract_stack()[:-2] if f.filename != __file__]
+        frames = [f for f in traceback.extract_stack()[:-2] if f.filename not in (__file__, warnings.__file__)]
         frames = [f for f in frames if "/torch/" not in f.filename and "counting.py" not in f.filename]
         if threading.current_thread() is not threading.main_thread() or not frames:
             self.others["another thread"] += 1

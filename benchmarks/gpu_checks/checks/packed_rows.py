@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.gpu_checks.check import SEED, Figures, Scene
-from benchmarks.gpu_checks.device import time_work, watch_peak
+from benchmarks.gpu_checks.device import synchronize, time_work, watch_peak
 
 SHAPES = ((2, 32, 8, 4096, 128), (1, 32, 8, 65_536, 128))
 TOY_SHAPES = ((2, 4, 2, 64, 16), (1, 4, 2, 256, 16))
@@ -44,14 +44,15 @@ def measure(scene: Scene) -> Figures:
         ]
         figures: dict[str, Any] = {"length": length}
         for window in (None, length // WINDOW_SHARE):
-            expected = _gradients(lambda *t, w=window: _attend_plainly(*t, w), [t.detach().float() for t in inputs])
+            plain = [t.detach().float() for t in inputs]
+            expected = _run_alone(f"plain, window {window}", lambda *t, w=window: _attend_plainly(*t, w), plain)
             for name, work in _find_ways(device, shape, window).items():
-                found = _gradients(work, inputs)
+                key = name + (f", window {window}" if window else "")
+                found = _run_alone(key, work, inputs)
                 errors = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, expected, strict=True)]
                 with watch_peak() as held, _refuse_waits():
                     _gradients(work, inputs)
                 seconds = time_work(lambda work=work, inputs=inputs: _gradients(work, inputs), scene.pick(3, 1))
-                key = name + (f", window {window}" if window else "")
                 figures[key] = {"ms": 1e3 * seconds, "gb": held["peak"] / 1e9, "error": max(errors)}
         shapes[" x ".join(map(str, shape))] = figures
     return {"shapes": shapes, "device": device.type, "has_varlen_kernel": sdpa_varlen.has_varlen_kernel()}
@@ -148,6 +149,16 @@ def _gradients(attend: Callable[..., Any], inputs: list[Any]) -> list[Any]:
     out = attend(*leaves)
     weights = torch.linspace(-1, 1, out.shape[-1], device=out.device, dtype=out.dtype)
     return [out.detach(), *torch.autograd.grad((out * weights).sum(), leaves)]
+
+
+def _run_alone(way: str, attend: Callable[..., Any], inputs: list[Any]) -> list[Any]:
+    """The gradients of a way. A kernel that fails is reported with it, not at a later call."""
+    try:
+        found = _gradients(attend, inputs)
+        synchronize()
+    except RuntimeError as error:
+        raise RuntimeError(f"{way}: {error}") from error
+    return found
 
 
 def judge(figures: Figures, rehearse: bool) -> list[str]:

@@ -10,18 +10,24 @@ sliding window shorter than a document is computed in blocks of its own length, 
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 from functools import cache
 from itertools import pairwise
 from typing import Any, cast
 
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface
 
 NAME = "sdpa_varlen"
 MAX_HEAD_SIZE = 256
 """Of torch's flash kernel."""
 _FLASH_DTYPES = (torch.float16, torch.bfloat16)
+_MASKED_BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""torch 2.11 prefers cuDNN on Hopper, whose backward pass is wrong with a mask and some lengths (pytorch issue 196678).
+On an H100 the check of packed rows ended with an illegal memory access before cuDNN was left out.
+"""
 _UNSUPPORTED = ("softcap", "s_aux", "position_bias")
 
 
@@ -172,16 +178,17 @@ def _attend(
     if groups > 1 and query.device.type == "cuda" and not is_flash:  # its other kernels take no grouped queries
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         groups = 1
-    return functional.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=mask,
-        dropout_p=dropout,
-        is_causal=mask is None,
-        scale=scaling,
-        enable_gqa=groups > 1,
-    )
+    with nullcontext() if mask is None or query.device.type != "cuda" else sdpa_kernel(_MASKED_BACKENDS):
+        return functional.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            dropout_p=dropout,
+            is_causal=mask is None,
+            scale=scaling,
+            enable_gqa=groups > 1,
+        )
 
 
 def register_attention() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# One command each: demo, check, test, test-hosts, test-gpu, conformance, lint, docs, pages, freeze, bench, clean. All of them set up .venv first, which is quick
+# One command each: demo, check, test, test-hosts, test-gpu, conformance, lint, docs, pages, freeze, dist, bench, clean. All of them set up .venv first, which is quick
 # when nothing changed; `pages` only where no environment with harness is active.
 #
 # Variables that may be given, such as `make demo TORCH='torch>=2.10'`:
@@ -34,7 +34,7 @@ PAGES_PYTHON := PYTHONPATH="$(CURDIR)" $(or $(ACTIVE),$(BIN)/python)
 ONE_GPU = $(filter 1,$(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU '))
 DEMO_OPTIONS = $(if $(ONE_GPU),--set launch.num_gpus=1 --set train.gradient_accumulation_steps=2)
 
-.PHONY: help setup demo test test-hosts test-gpu conformance lint docs pages check freeze bench clean
+.PHONY: help setup demo test test-hosts test-gpu conformance lint docs pages check freeze dist bench clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -75,6 +75,7 @@ pages: $(if $(ACTIVE),,setup)  ## After a change of a gate, a field or an output
 	$(PAGES_PYTHON) -m harness.facts.metrics_schema > harness/facts/METRICS.md
 	$(PAGES_PYTHON) -m harness.patches > docs/patches.md
 	$(PAGES_PYTHON) -m harness.views.release_page > docs/releases.md
+	$(PAGES_PYTHON) -m tests.docs.pictures
 	DOCS_WRITE=1 $(PAGES_PYTHON) -m pytest -q tests/docs/test_console_blocks.py
 
 check: lint  ## Before a push, three minutes at most: lint, and the tests that a change touches
@@ -83,6 +84,13 @@ check: lint  ## Before a push, three minutes at most: lint, and the tests that a
 
 freeze: setup  ## At a release: keep a spec, a run and a checkpoint of this version in tests/frozen, for all later ones
 	$(BIN)/python -m tests.frozen.freeze
+
+dist: setup  ## The sdist and the wheel of this commit in dist/, from the files that git has
+	rm -rf build/dist dist && mkdir -p build/dist/source dist
+	git archive HEAD | tar -x -C build/dist/source
+	cd build/dist/source && $(abspath $(BIN)/python) -c 'from setuptools import build_meta; build_meta.build_sdist("$(CURDIR)/dist")' >/dev/null
+	$(BIN)/python -m pip wheel -qq --no-deps --no-build-isolation -w dist dist/*.tar.gz
+	@ls dist/*
 
 bench: setup  ## The benchmarks that take a minute or two each on any machine
 	$(BIN)/python benchmarks/startup.py

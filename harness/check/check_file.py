@@ -323,7 +323,7 @@ def _check_num_gpus(num_gpus: int | None, cluster: Cluster | None, place: Place 
     slots = cluster.num_slots if cluster else None
     if slots is None or num_gpus in (None, slots):
         return []
-    message = f"`launch.num_gpus` is {num_gpus}, the hostfile has {slots} slots and wins"
+    message = f"`launch.num_gpus` is {num_gpus}, the hostfile has {slots} slots and takes precedence"
     return [Finding("HO005", "warning", message, "launch.num_gpus", place, fix=Fix("remove `launch.num_gpus`"))]
 
 

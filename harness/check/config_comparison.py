@@ -169,7 +169,7 @@ class _Reasons:
         off = [b for b in blocks if there.get((*b, "enabled")) is False or there.get((*b, "device")) == "none"]
         reasons = (
             (value == "auto" and path in SIZED_BY_MODEL, _BY_WIDTH),
-            (value == "auto", "nobody has filled it in: DeepSpeed's default"),
+            (value == "auto", "not filled in: DeepSpeed's default"),
             (self._default(path) == value, "DeepSpeed's default"),
             (bool(off), f"not read: `{join_key(off[0])}` is off" if off else ""),
             (key == "train_batch_size", "the product of micro-batch, accumulation steps and ranks"),
@@ -196,7 +196,7 @@ class _Reasons:
         reason = self.rendered.get(key, "")
         fields = [join_key(field)] if field else re.findall(r"`([a-z_.]+)`", reason)
         if draft is not None and any(draft.get(name) is not None for name in fields):
-            return f"{self.converted.program} hands it over: `{fields[0]}`"
+            return f"{self.converted.program} passes it on: `{fields[0]}`"
         is_own = key in _WRITTEN_ALWAYS or reason.startswith("derived:")
         return reason if is_own else self._note(path)
 
@@ -204,7 +204,7 @@ class _Reasons:
         """Why a key has another value."""
         if left == "auto":
             key = join_key(path)
-            return _BY_WIDTH if path in SIZED_BY_MODEL else f"nobody has filled it in: {self.rendered.get(key, right)}"
+            return _BY_WIDTH if path in SIZED_BY_MODEL else f"not filled in: {self.rendered.get(key, right)}"
         return self._note(path)
 
     @property

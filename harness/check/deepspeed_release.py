@@ -27,8 +27,8 @@ def check_release_verified(deepspeed: DeepSpeedTarget) -> list[Finding]:
         return []
     message = f"the gates were not verified for DeepSpeed {deepspeed.text} ({deepspeed.origin})"
     verified = f"they were verified from {VERIFIED_RANGE[0]} to {VERIFIED_RANGE[1]}"
-    note = f"{verified}; the rules of the nearest one apply"
-    return [Finding("EN020", "info", message, notes=(note,), fix=Fix("treat the findings with care"))]
+    note = f"{verified}; the rules of the nearest release apply"
+    return [Finding("EN020", "info", message, notes=(note,), fix=Fix("check the findings yourself"))]
 
 
 def untested_release_note(deepspeed: DeepSpeedTarget) -> str | None:

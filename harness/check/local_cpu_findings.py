@@ -50,7 +50,7 @@ def check_local_cpu(run: ResolvedRun) -> Iterator[Finding]:
             "warning",
             f"{ranks} ranks share the {cores} core{'s' if cores > 1 else ''} of this machine, which has no GPU",
             _RANKS,
-            notes=("ranks wait for each other at each collective, so that a step takes longer than with fewer ranks",),
+            notes=("ranks wait for each other at each collective, so a step takes longer than with fewer ranks",),
             fix=Fix(f"set `{_RANKS}: {cores}`", {_RANKS: cores}, effect="the batch is divided differently"),
         )
 

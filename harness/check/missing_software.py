@@ -47,11 +47,11 @@ def find_missing_software(
 def _kernel_without_package(data: DataSpec) -> tuple[str, str]:
     """The kernel to take instead, and what the missing package costs. `auto` takes one that the run can have."""
     if not data.packing:
-        return "sdpa", "`sdpa` takes torch's own flash kernel in 16 bit, where rows are not padded"
+        return "sdpa", "`sdpa` uses torch's own flash kernel in 16 bit if rows are not padded"
     size = format_bytes(data.max_length**2)
     return (
         "auto",
-        "`auto` takes torch's own flash kernel without a mask (`sdpa_varlen`) where the run allows it; `sdpa` would "
+        "`auto` uses torch's own flash kernel without a mask (`sdpa_varlen`) if the run allows it; `sdpa` would "
         f"make a mask of {size} a row, and take no flash kernel",
     )
 

@@ -57,7 +57,7 @@ def measure_run(run_dir: Path) -> tuple[Fingerprint, CalibratedRun]:
     if record.on_cpu or header.get("device") == "cpu":
         raise _not_usable(run_dir, "it ran on the CPU, for which no time is planned")
     if record.state == "failed":
-        raise _not_usable(run_dir, "it failed, so its last steps and its peaks are of a fault", "name a run that ended")
+        raise _not_usable(run_dir, "it failed, so its last steps and peaks are not typical", "name a run that ended")
     steps = _count_typical_steps(record)
     if steps < MIN_STEPS:
         reason = f"it has {steps} steps after its first line of metrics, and {MIN_STEPS} are needed"
@@ -88,8 +88,8 @@ def _check_sizes(run_dir: Path, observations: Iterable[Observation]) -> None:
         planned = sum(each.planned.values())
         if not 1 / MAX_FACTOR < each.measured / planned < MAX_FACTOR:
             times = f"{format_seconds(each.measured)}, where {format_seconds(planned)} are planned"
-            fix = "see `harness report` for what made the run slow"
-            raise _not_usable(run_dir, f"its {each.what} takes {times}: no machine differs so much", fix)
+            fix = "`harness report` names what made the run slow"
+            raise _not_usable(run_dir, f"its {each.what} takes {times}: no machine differs that much", fix)
 
 
 def _not_usable(run_dir: Path, reason: str, fix: str = "name a run that trained on GPUs") -> UserError:

@@ -56,7 +56,7 @@ def _check_vocabulary(model: ModelSpec, tokenizer: TokenizerFacts) -> Iterator[F
         key = "model.tokenizer"
         fix = Fix(f"remove `{key}`: the model has its own", {key: None}, effect="another tokenizer")
     else:
-        key, fix = "model.name_or_path", Fix("resize the embeddings of the model, or name the tokenizer that it has")
+        key, fix = "model.name_or_path", Fix("resize the embeddings of the model, or name the model's own tokenizer")
     yield Finding("MD101", "error", message, key, notes=notes, fix=fix)
 
 

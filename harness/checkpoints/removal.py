@@ -29,7 +29,7 @@ def require_checkpoints(paths: Iterable[Path]) -> None:
             raise UserError([no_checkpoint_finding(path, "is not a checkpoint")], ExitCode.USAGE)
         reason = _reason_to_refuse(path)
         if reason:
-            fix = Fix("look at it, and remove it by hand")
+            fix = Fix("check it, and remove it by hand")
             message = f"`{path}` is not removed: {reason}"
             raise UserError([Finding("CK113", "error", message, fix=fix)], ExitCode.USAGE)
 

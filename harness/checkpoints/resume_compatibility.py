@@ -64,7 +64,7 @@ _CONTENT_HASHES = {
     "data": (
         "data.train",
         "CK103",
-        "was trained on other data than this run, in which its position is meaningless",
+        "was trained on other data than this run, where its position in the data is meaningless",
     ),
     "tokenizer": ("model.tokenizer", "CK107", "was trained with another tokenizer"),
     "chat_template": ("model.tokenizer", "CK107", "was trained with another chat template"),

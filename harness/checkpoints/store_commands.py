@@ -33,7 +33,7 @@ def upload_checkpoint(path: Path, text: str) -> str:
         upload_files(stored.store, manifest.folder, folder, manifest.files)
         stored.publish(manifest.step, content)
     except PrefixInUseError as error:
-        fix = Fix("name a prefix of its own")
+        fix = Fix("name another prefix")
         raise UserError([Finding("ST106", "error", f"the prefix `{url}` is in use: {error}", fix=fix)]) from None
     except StoreError as error:
         raise UserError([store_finding(error, url, "", "the checkpoint is not in the store")]) from None

@@ -104,7 +104,7 @@ def _check_sizes(stored: StoredRun, manifest: Manifest) -> None:
 
 def store_finding(error: StoreError, url: StoreUrl, key: str, effect: str) -> Finding:
     """The finding of a store that cannot be used: its id and fix by the kind of the error."""
-    gate, fix = _FIXES.get(error.kind, ("ST105", "look at the store's own log, and try again"))
+    gate, fix = _FIXES.get(error.kind, ("ST105", "check the store's own log, and try again"))
     message = f"`{url}` cannot be used: {error}"
     return Finding(gate, "error", message, key, notes=(effect,), fix=Fix(fix.format(package=url.package)))
 
@@ -120,6 +120,6 @@ _FIXES = {
     "expired credentials": ("ST103", "renew the credentials"),
     "wrong region": ("ST104", "set the region of the bucket, for S3 by AWS_DEFAULT_REGION or the profile"),
     "unreachable": ("ST105", "check the network and the endpoint (for S3 AWS_ENDPOINT_URL), and try again"),
-    "server error": ("ST105", "try again; the store has a fault"),
+    "server error": ("ST105", "try again; the store has an internal error"),
     "disk": ("ST108", "free space, or set `launch.output_dir` to a larger disk"),
 }

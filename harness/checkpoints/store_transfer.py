@@ -55,7 +55,7 @@ def download_checkpoint(
     """
     manifest, content = stored.read_manifest(step)
     if checksum and manifest.get("checksum") != checksum:
-        raise StoreError("damaged", detail="its manifest is another one than when the run was launched")
+        raise StoreError("damaged", detail="its manifest has changed since the run was launched")
     temporary = folder.with_name(f"{UNFINISHED_PREFIX}download-{folder.name}")
     try:
         temporary.mkdir(parents=True, exist_ok=True)

@@ -51,8 +51,8 @@ def adopt(
 ) -> None:
     """Convert a configuration of another program to a run spec in YAML, on stdout or in a file.
 
-    Keys that the spec does not have as they are make three lists, on stderr and in comments: to be set by hand, trained
-    otherwise, without effect. Defaults of the program are written into the spec where those of a run spec differ.
+    Keys that cannot be converted as they are go into three lists, on stderr and in comments: to be set by hand, trained
+    differently, without effect. The spec gets the program's defaults where those of a run spec differ.
 
     Exit codes: 0 converted, 1 the file has errors to fix first, or a difference has no reason, 2 a file cannot be read
     or written.

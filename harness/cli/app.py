@@ -53,7 +53,7 @@ def refuse_names_like_options(arguments: list[str]) -> None:
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     name = next((word for word in options if len(word) > 1 and word[0] == "-" and os.path.lexists(word)), None)
     if name is not None:
-        message = f"`{name}` is a file here, and would be taken as an option"
+        message = f"`{name}` is a file here, and would be read as an option"
         fix = Fix(f"write `./{name}`, or give the names of files after `--`")
         raise UserError([Finding("SP011", "error", message, fix=fix)], ExitCode.USAGE)
 

@@ -40,8 +40,8 @@ def data(
 ) -> None:
     """Prepare the data of a run spec as a run does, and preview it. A later run reuses the prepared data.
 
-    Shows counts, skipped records by kind, lengths, the fill of sequences, and decoded examples with the tokens marked
-    that the loss masks.
+    Shows counts, skipped records by kind, lengths, padding, and decoded examples in which tokens without loss are
+    marked.
 
     Exit codes: 0 fine, 1 the spec or the data has errors, 4 torch or transformers is missing.
 

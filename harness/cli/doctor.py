@@ -40,9 +40,9 @@ def doctor(
     """Check this machine: versions, compilers, accelerators, memory, left-overs of earlier runs. With NVIDIA GPUs a
     child process checks that torch can use them.
 
-    `--measure` benchmarks host memory, CPU Adam, the disk through DeepSpeed's aio, GPU copies and matrix products,
-    in 20 seconds beside the start of torch. It leaves no file behind.
-    `--tune-nvme` searches DeepSpeed's own range of aio settings and prints the best as a fragment of a run spec.
+    `--measure` benchmarks host memory, CPU Adam, the disk through DeepSpeed's aio, GPU copies and matrix products, in
+    20 seconds plus the start of torch. It leaves no file behind. `--tune-nvme` searches DeepSpeed's own range of aio
+    settings and prints the best one as a part of a run spec.
 
     Exit codes: 0 training can start here, 1 a requirement of every training is missing.
 

@@ -78,8 +78,8 @@ def launch(
     """Check, plan and render a run spec, then train it with the `deepspeed` launcher and supervise the ranks.
 
     Ctrl-C, SIGTERM and SIGUSR1 let the ranks finish their step and save; a second signal kills them. After SIGUSR1, a
-    scheduler's notice of preemption, there is no time limit but the scheduler's. A signal to a rank or to the
-    `deepspeed` launcher has the same effect.
+    scheduler's notice of preemption, only the scheduler limits the time. A signal to a rank or to the `deepspeed`
+    launcher has the same effect.
 
     Exit codes: 0 completed, 1 errors in the spec, 4 this machine cannot run it, 5 engine does not match the spec
     (`launch.engine_checks`), 124 hung, 130 stopped by Ctrl-C or the file `stop`, 138 by SIGUSR1, 143 by SIGTERM,

@@ -73,7 +73,7 @@ def _check_whole_hosts(gpus: int) -> None:
     if findings:
         raise UserError(findings, ExitCode.USAGE)
     if gpus > GPUS_PER_HOST and gpus % GPUS_PER_HOST:
-        message = f"{gpus} GPUs do not fill hosts of {GPUS_PER_HOST}, as they are rented"
+        message = f"{gpus} GPUs do not fill hosts of {GPUS_PER_HOST}, the unit in which they are rented"
         raise usage_error(message, f"give a multiple of {GPUS_PER_HOST}, or fewer than {GPUS_PER_HOST}")
 
 
@@ -97,7 +97,7 @@ def _answer_longest(options: PlanOptions) -> Answer:
 
 def _answer_largest_model(options: PlanOptions) -> Answer:
     if options.model is not None:
-        message = "`--largest-model` looks for the model, and `--model` names one"
+        message = "`--largest-model` searches for a model, and `--model` names one"
         raise usage_error(message, "leave `--model` out")
     if options.gpu is None or options.gpus is None:
         raise usage_error("`--largest-model` needs a cluster", "give `--gpus` and `--gpu`, and `--host-memory`")

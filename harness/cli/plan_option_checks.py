@@ -35,7 +35,7 @@ def check_options(options: PlanOptions) -> None:
     if options.deadline is not None:
         parse_deadline(options.deadline)
         if name not in ("", "--cheapest"):
-            raise usage_error(f"`--deadline` means nothing with `{name}`", "leave `--deadline` out")
+            raise usage_error(f"`--deadline` has no effect with `{name}`", "leave `--deadline` out")
         if options.tokens is None and not options.cheapest:
             raise usage_error("`--deadline` needs the tokens of the run", "add `--tokens 2e9`, as many as it trains")
     _check_simulation(options)
@@ -54,7 +54,7 @@ def _check_simulation(options: PlanOptions) -> None:
     }
     for option, is_given in given.items():
         if is_given and not options.simulate:
-            raise usage_error(f"`{option}` is of a simulation", "add `--simulate`")
+            raise usage_error(f"`{option}` needs `--simulate`", "add `--simulate`")
 
 
 def _check_calibration(options: PlanOptions) -> None:
@@ -62,12 +62,12 @@ def _check_calibration(options: PlanOptions) -> None:
     others = {"--params": options.params is not None, "--min-gpus": options.min_gpus, **_questions(options)}
     name = next((option for option, is_asked in others.items() if is_asked), "")
     if options.calibration is not None and name:
-        message = f"`--calibration` is for the plan of one run, and `{name}` asks something else"
+        message = f"`--calibration` is for the plan of one run, and `{name}` answers another question"
         raise usage_error(message, "leave `--calibration` out")
     for option, value in (("--write", options.write), ("--plot", options.plot)):
         if options.calibrate and value is not None:
             raise usage_error(
-                f"`{option}` means nothing with `--calibrate`, which plans nothing", f"leave `{option}` out"
+                f"`{option}` has no effect with `--calibrate`, which plans nothing", f"leave `{option}` out"
             )
 
 
@@ -85,7 +85,7 @@ def _check_bare_count(options: PlanOptions) -> None:
         ("--nvme", options.nvme),
     ):
         if value is not None:
-            message = f"`{option}` means nothing for a bare count, which has model states and no step"
+            message = f"`{option}` has no effect for a bare count, which has model states and no step"
             raise usage_error(message, "give `--model` instead of `--params`")
 
 
@@ -115,4 +115,4 @@ def _check_files(options: PlanOptions) -> None:
             raise usage_error(f"`{option} {file}` is a folder", "name a file in it")
     is_searched = options.search or (options.spec is None and options.zero_stage is None)
     if options.write is not None and not is_searched and not any(_questions(options).values()):
-        raise usage_error("there is nothing to write: no settings are looked for", "add `--search`")
+        raise usage_error("there is nothing to write: this plan searches no settings", "add `--search`")

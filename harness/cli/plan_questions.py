@@ -127,14 +127,14 @@ QUESTIONS: tuple[Question, ...] = (
 def answer_question(options: PlanOptions, more: Sequence[Question] = ()) -> Answer | None:
     """The answer to the question that the options ask, None where they ask for a plan. `more`: further questions.
 
-    Raises UserError for two questions at once, and for a spec beside a question that takes none.
+    Raises UserError for two questions at once, and for a spec with a question that takes none.
     """
     asked = [question for question in (*QUESTIONS, *more) if question.is_asked(options)]
     if not asked:
         return None
     first = asked[0]
     if len(asked) > 1:
-        raise usage_error(f"`{first.option}` and `{asked[1].option}` are two questions", "ask one of them")
+        raise usage_error(f"`{first.option}` and `{asked[1].option}` cannot be combined", "ask one of them")
     if options.spec is not None and not first.takes_spec:
         raise usage_error(f"a spec and `{first.option}` are both given", "leave the spec out")
     return first.answer(options)

@@ -70,7 +70,7 @@ def _simulate(
     fewest = min(fewest_layers(plan), whole.layers)
     if layers < fewest:
         fix = f"give `--layers` a number from {fewest} to {whole.layers}, or leave it out"
-        raise usage_error(f"{layers} layers are too few to extrapolate from: so many are gathered at once", fix)
+        raise usage_error(f"{layers} layers are too few to extrapolate from: that many are gathered at once", fix)
     pair = (layers // 2, layers)
     requests = [build_request(plan, ds_config, Path.cwd(), layers=count, **wanted) for count in pair]
     (small, is_small_kept), (large, is_large_kept) = (simulate_rank(request, _print_progress) for request in requests)
@@ -82,7 +82,7 @@ def _write_trace(file: str, view: SimulationView) -> None:
     """The trace of the last step, with a line on stderr. A simulation that ran out of memory has none."""
     clock = view.result.get("clock")
     if not clock:
-        print(f"{file} was not written: the simulation did not come to the end of a step.", file=sys.stderr)
+        print(f"{file} was not written: the simulation did not finish a step.", file=sys.stderr)
         return
     layers = f", {view.extrapolated_from[1]} layers" if view.extrapolated_from is not None else ""
     try:

@@ -52,9 +52,9 @@ def rehearse(
 ) -> None:
     """Shrink a run to this machine and run all its phases: load, train, save, kill, resume, export.
 
-    With accelerators the width, the sequence length and the settings of a rank stay; there are fewer layers and ranks.
-    On a CPU the width shrinks too. All changed keys are listed. Weights are random, records synthetic. Measured memory
-    and time are compared with the plan of the small run, and extrapolated to the whole run.
+    On accelerators the small run keeps the width, the sequence length and the settings of a rank, with fewer layers and
+    ranks; on a CPU it has a smaller width, too. All changed keys are listed. Weights are random, records synthetic.
+    Measured memory and time are compared with the plan of the small run, and extrapolated to the whole run.
 
     Exit codes: 0 all phases ran and the whole run fits by this estimate, 1 errors in the spec, or it does not fit,
     2 wrong usage, 4 this machine cannot run it, else the code of the phase that failed.

@@ -51,7 +51,7 @@ def report(
 ) -> None:
     """Write a self-contained HTML report of a run: curves, speed, planned and measured memory, causes of slowness.
 
-    Works on finished, failed and running runs.
+    Works for finished, failed and running runs.
 
     Example: harness report latest
     """

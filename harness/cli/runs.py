@@ -30,7 +30,7 @@ def runs(
 ) -> None:
     """List the runs of a folder, newest first: state, step, loss, speed, start time, attempts.
 
-    Reads only the beginning and end of each `metrics.jsonl`, so that long runs take no longer.
+    Reads only the beginning and the end of each `metrics.jsonl`, so long runs take no longer.
 
     Example: harness runs runs
     """

@@ -55,7 +55,7 @@ def validate_config(
     format: FindingsFormatOption = FindingsFormat.text,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also list the gates that were skipped.")] = False,
 ) -> None:
-    """Check run specs and DeepSpeed JSONs without importing torch or DeepSpeed.
+    """Check run specs, DeepSpeed JSONs and accelerate YAMLs, without importing torch or DeepSpeed.
 
     Exit codes: 0 fine (warnings allowed), 1 errors found, 2 wrong usage or an unreadable file.
 

@@ -80,7 +80,7 @@ def find_missing_json(loaded: LoadedSpec) -> str:
 def _leave_open(draft: Draft, loaded: LoadedSpec) -> None:
     """Without the JSON nothing is known of ZeRO and of clipping."""
     path = ("deepspeed_config", "deepspeed_config_file")
-    _add_note(draft, loaded, path, "is not here: set `zero.stage` and the rest of it", "manual")
+    _add_note(draft, loaded, path, "is not on this machine: set `zero.stage` and its other settings", "manual")
     draft.drop(("zero",))
     draft.drop(("train", "max_grad_norm"))
 

@@ -101,7 +101,7 @@ def _find_problem(entry: Any) -> str | None:
 def _find_unknown_type(entry: Mapping[str, Any], where: str) -> str | None:
     kind = entry.get("type") or "completion"
     if isinstance(kind, Mapping):
-        return f"`{where}` has a `type` of its own fields; write its records as `prompt` and `completion`"
+        return f"`{where}` has a `type` with custom fields; write its records as `prompt` and `completion`"
     name, _, variant = str(kind).partition(":")
     is_known = name in _FORMATS and (not variant or name == "sharegpt")
     return None if is_known else f"`{where}` is of type `{kind}`, which no format of a run spec has"
@@ -114,7 +114,7 @@ def _find_unknown_key(entry: Mapping[str, Any], where: str) -> str | None:
     properties = entry.get("message_property_mappings")
     mapping = {**_legacy_mapping(entry), **(properties if isinstance(properties, Mapping) else {})}
     if entry.get("type") == "chat_template" and mapping and {**_MAPPINGS[0], **mapping} not in _MAPPINGS:
-        return f"`{where}` names the keys of a turn otherwise than `role` and `content`, or `from` and `value`"
+        return f"`{where}` has other names for the keys of a turn than `role` and `content`, or `from` and `value`"
     return None
 
 
@@ -175,7 +175,7 @@ def _add_notes(file: TrainerFile, key: str, entry: Any) -> None:
     for name, supported in _TRAINED_TURNS.items():
         if name in entry and entry[name] not in supported:
             file.add_lossy(
-                key, f"`{name}` of `{path}` decides what is read or trained on; the run spec's rule is its own"
+                key, f"`{name}` of `{path}` changes what is read or trained on; the run spec has its own rule"
             )
     if entry.get("revision"):
         file.add_lossy(key, f"`revision` of `{path}`: the run spec reads the newest")
@@ -197,7 +197,7 @@ def _convert_packing(file: TrainerFile) -> None:
         if not is_plain:
             file.put("data.packing", packing is True)
         elif packing is False:
-            file.add_lossy("sample_packing", "each text is a sequence of its own; plain text is packed in a run spec")
+            file.add_lossy("sample_packing", "each text is a separate sequence; a run spec packs plain text")
     if is_on(file.values.get("eval_sample_packing")) == is_on(packing):
         file.take_value("eval_sample_packing")
 

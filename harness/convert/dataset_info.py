@@ -57,7 +57,7 @@ def _convert_list(file: TrainerFile, key: str, spec_key: str, info: Mapping[str,
         return
     if info is None:
         tools = next((f" (`{name}` has tools: {_AS_MESSAGES})" for name in names if "toolcall" in str(name)), "")
-        file.add_manual(key, f"`{info_file}` is not here to look it up{tools}: set `{spec_key}`")
+        file.add_manual(key, f"`{info_file}`, which defines it, is not on this machine{tools}: set `{spec_key}`")
         return
     missing = [name for name in names if not isinstance(info.get(str(name)), Mapping)]
     if missing:

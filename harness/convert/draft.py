@@ -15,7 +15,7 @@ of it decides what is trained.
 """
 HEADINGS: dict[NoteKind, str] = {
     "manual": "To be set by hand",
-    "lossy": "Trained otherwise than by the file",
+    "lossy": "Trained differently from the file",
     "harmless": "Without effect on what is trained",
 }
 

@@ -102,7 +102,7 @@ def _with_config(options: Source, config: str) -> Source:
     """The YAML or JSON that a command names; its options win over the keys of the file."""
     path = find_referenced_file(options.file, config)
     if path is None:
-        message = f"`{config}` is not here: it has the settings of this command"
+        message = f"`{config}`, which has the settings of this command, is not on this machine"
         raise UserError([Finding("SP021", "error", message, place=options.place(()))])
     source = parse(read_text(path), path)
     spots = {**source.spots, **{key: spot for key, spot in options.spots.items() if key}}
@@ -152,7 +152,7 @@ def _read_json(file: TrainerFile) -> tuple[DeepSpeedJson, str]:
         return DeepSpeedJson(source._replace(data={}, spots={})), ""
     path = find_referenced_file(source.file, deepspeed)
     if path is None:
-        file.add_manual("deepspeed", "is not here: set `zero.stage` and the rest of it")
+        file.add_manual("deepspeed", "is not on this machine: set `zero.stage` and its other settings")
         return DeepSpeedJson(source._replace(data={}, spots={})), ""
     document = read_deepspeed_json(path)
     lines = {**source.extra_lines, path: document.source.text.split("\n")}

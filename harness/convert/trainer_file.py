@@ -187,4 +187,4 @@ def add_leftover_notes(file: TrainerFile) -> None:
             key, text = program.manual[name]
             file.add_manual(name, f"set `{key}`{text}")
         else:
-            file.add_lossy(name, f"no key of {program.name} that the harness knows, nothing of it is in the spec")
+            file.add_lossy(name, f"not a key of {program.name} that the harness knows; left out of the spec")

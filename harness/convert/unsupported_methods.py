@@ -120,11 +120,13 @@ def _first_finding(method: _TrainingMethod, source: Source) -> Iterator[Finding]
             or _normalize(value) != method.refused.get(key, _normalize(value))
         ):
             continue
-        message = f"`{key}: {_format_value(value)}` {method.description}, a run spec has {method.supported} only"
+        message = (
+            f"`{key}: {_format_value(value)}` {method.description}, and a run spec supports only {method.supported}"
+        )
         change = (
             f"with {' or '.join(f'`{key}: {option}`' for option in supported)}" if supported else f"without `{key}`"
         )
-        fix = Fix(f"train it with its own program; a file {change} trains something else and can be converted")
+        fix = Fix(f"train it with its own program; without this, as a file {change}, it can be converted")
         yield Finding("SP040", "error", message, key, source.place(path), fix=fix)
         return
 

@@ -98,7 +98,7 @@ def _observe_groups(observations: Observations) -> Any:
 
 def _observe_settings(observations: Observations) -> Any:
     if len(observations.engine.optimizer.param_groups) > 1:
-        raise NotApplicable("the script made parameter groups, which may have settings of their own")
+        raise NotApplicable("the script made parameter groups, which may have other settings")
     return optimizer_settings.CHECK.observe(observations)
 
 
@@ -199,7 +199,7 @@ CHECKS: tuple[EngineCheck, ...] = (
         nvme_files.CHECK.fix,
         lambda expected: bool(expected.nvme_paths),
     ),
-    replace(gradient_norm.CHECK, key="", evaluate=_evaluate_norms, fix="lower the learning rate, and look at the data"),
+    replace(gradient_norm.CHECK, key="", evaluate=_evaluate_norms, fix="lower the learning rate, and check the data"),
     replace(skipped_steps.CHECK, key="fp16", fix="use bf16, or a lower `fp16.initial_scale_power`"),
     replace(replicas.CHECK, key="", observe=_observe_replicas, evaluate=_evaluate_replicas),
 )

@@ -27,7 +27,7 @@ CAUSES: dict[str, str] = {
     "stale": "it is the gradient of an earlier step",
     "zero": "it is zero",
     "other-place": "it is the gradient of another place in the partition",
-    "scaled": "it has the right direction and another length",
+    "scaled": "its direction is right, its length is not",
     "stepped-again": "the optimizer was stepped twice with one gradient",
     "not-stepped": "the optimizer did not change the weights",
     "weight-decay": "the weight decay is not that of the parameter's group",

@@ -79,13 +79,11 @@ RUN = (
     since_v2("device_peak_source", "text", "", "where the peak comes from: `telemetry.peak_flops` or a data sheet"),
     since_v2("flops_source", "text", "", "what FLOPs are counted from, or why they are not"),
     since_v2(
-        "matmul_parameters", "count", "elements", "parameters that a token is multiplied with (active experts alone)"
+        "matmul_parameters", "count", "elements", "parameters that a token is multiplied with (only active experts)"
     ),
-    since_v2(
-        "clock", "text", "", "`host`: parts of a step by the host's clock, `device`: by events that the device passes"
-    ),
+    since_v2("clock", "text", "", "`host`: parts of a step are timed on the host, `device`: by events on the device"),
     since_v2("logging_steps", "count", "", "steps between two `step` lines"),
-    since_v2("gather_steps", "count", "", "steps between two looks at all ranks; none: never"),
+    since_v2("gather_steps", "count", "", "steps between two gathers over all ranks; none: never"),
     since_v2(
         "offload_to_host_bytes", "number", "bytes", "a rank, a step, from device to host memory, as the plan counts it"
     ),
@@ -101,9 +99,9 @@ STEP = (
     required(
         "loss", "number", "nats", "mean over all predicted tokens of the global batch, before the update; may be null"
     ),
-    required("learning_rate", "number", "", "that the step was taken with"),
+    required("learning_rate", "number", "", "of this step"),
     MetricsField("grad_norm", "number", "", "of the whole gradient before clipping"),
-    MetricsField("loss_scale", "number", "", "fp16 alone"),
+    MetricsField("loss_scale", "number", "", "only in fp16"),
     required("tokens", "count", "tokens", "all so far, over all ranks, padding not counted"),
     since_v2(
         "predicted_tokens",
@@ -129,7 +127,7 @@ STEP = (
     MetricsField(
         "seconds_pipeline", "number", "s", "of these: forward, backward and update of a pipeline, which are one"
     ),
-    since_v2("seconds_loop", "number", "s", "of these: policies, the loss over all ranks, measuring"),
+    since_v2("seconds_loop", "number", "s", "of these: NaN handling, the loss over all ranks, measuring"),
     since_v2(
         "seconds_communication",
         "number",
@@ -156,7 +154,7 @@ STEP = (
     since_v2("mfu", "number", "", "`device_flops_per_second` / `device_peak_flops`, 0 to 1; none without a known peak"),
     since_v2("hfu", "number", "", "the same of `flops_hardware`"),
     since_v2("mfu_6n", "number", "", "the same of `flops_6n`"),
-    required("memory_host_bytes", "count", "bytes", "rank 0's process: resident now, or a second ago"),
+    required("memory_host_bytes", "count", "bytes", "rank 0's process: resident, at most a second ago"),
     since_v2("memory_host_peak_bytes", "count", "bytes", "rank 0's process: resident at most so far"),
     since_v2("memory_gpu_bytes", "count", "bytes", "rank 0's device: allocated now"),
     since_v2("memory_gpu_reserved_bytes", "count", "bytes", "rank 0's device: taken by the allocator now"),
@@ -165,20 +163,22 @@ STEP = (
     since_v2(
         "nvme_read_bytes", "number", "bytes", "rank 0, mean a step: read by NVMe swapping, counted at its file handles"
     ),
-    since_v2("nvme_write_bytes", "number", "bytes", "rank 0, mean a step: written by NVMe swapping, counted likewise"),
+    since_v2(
+        "nvme_write_bytes", "number", "bytes", "rank 0, mean a step: written by NVMe swapping, counted in the same way"
+    ),
 )
 
 RANKS = (
     required("step", "count", "", "the last step of the interval"),
     required("steps", "count", "", "steps of the interval; figures are medians over them unless noted otherwise"),
     required("seconds", "numbers", "s", "the step, which is the same on all ranks that wait for each other"),
-    required("busy", "numbers", "s", "the step without waiting for other ranks: by this a slow rank is known"),
+    required("busy", "numbers", "s", "the step without waiting for other ranks; a slow rank is detected by it"),
     required("data", "numbers", "s", "of the busy time: waiting for data"),
     required("compute", "numbers", "s", "of the busy time: forward, backward, update"),
     required("io", "numbers", "s", "of the busy time: blocked by NVMe swapping"),
     required("host", "numbers", "s", "of the busy time: everything else"),
     required("work", "numbers", "FLOP", "mean a step: floating-point operations of the rows that the rank was given"),
-    required("memory_host_bytes", "counts", "bytes", "resident now, or a second ago"),
+    required("memory_host_bytes", "counts", "bytes", "resident, at most a second ago"),
     MetricsField("memory_gpu_peak_bytes", "counts", "bytes", "allocated on the device at most so far"),
 )
 
@@ -187,13 +187,13 @@ STRAGGLER = (
     required("state", "text", "", "`named`, or `gone` once it is as fast as the other ranks again"),
     required("ranks", "counts", "", "the slow ranks"),
     required("host", "text", "", "their host"),
-    required("whole_host", "flag", "", "all ranks of the host are slow, as against other hosts"),
-    required("slower", "number", "", "busy time against that of its peers, less 1: 0.25 is 25 % slower"),
+    required("whole_host", "flag", "", "all ranks of the host are slower than those of other hosts"),
+    required("slower", "number", "", "busy time over that of its peers, minus 1: 0.25 is 25 % slower"),
     required("seconds", "number", "s", "what it costs a step: `busy` less `peers`"),
     since_v2("busy", "number", "s", "its step without waits for others, mean of the steps in which it was slow"),
     since_v2("peers", "number", "s", "the same of its peers in these steps, their median"),
     required("cause", "text", "", "`data`, `compute`, `input_size`, `io`, `host` or `gpu`, the likely one"),
-    required("evidence", "text", "", "the numbers that speak for it, in words"),
+    required("evidence", "text", "", "the measurements behind it, as text"),
 )
 
 MEMORY = (
@@ -216,14 +216,14 @@ GPU = (
     required("step", "count", "", "when a problem was noticed, or was over"),
     required("rank", "count", "", "the rank that computes on it"),
     required("host", "text", "", "its host"),
-    required("state", "text", "", "`problem`, or `gone` when it has none any more"),
+    required("state", "text", "", "`problem`, or `gone` once it has none"),
     required(
         "problems",
         "texts",
         "",
         "`ecc`, `remap`, `lost`, `thermal`, `slowdown`, `nvlink`, `pcie_width`, `pcie_generation` or `power_limit`",
     ),
-    required("evidence", "text", "", "the numbers that speak for it, in words"),
+    required("evidence", "text", "", "the measurements behind it, as text"),
     MetricsField("bus_id", "text", "", "its PCI bus id"),
     MetricsField("uuid", "text", "", "its UUID"),
     MetricsField("sm_clock", "count", "MHz", "now"),

@@ -63,12 +63,12 @@ LINES: Mapping[str, MetricsLine] = {
         MetricsLine(
             "ranks",
             "Figures of all ranks, in rank order, every `telemetry.gather_steps` steps (with more than 64 ranks "
-            "every so many times that the file grows no faster than with 64).",
+            "less often, so that the file grows no faster than with 64).",
             RANKS,
         ),
-        MetricsLine("memory", "A phase of the run is over: once a start and phase.", MEMORY),
+        MetricsLine("memory", "A phase of the run has ended: one line per start and phase.", MEMORY),
         MetricsLine("straggler", "A rank, or a host, is slower than its peers for some time.", STRAGGLER),
-        MetricsLine("gpu", "The GPU of a rank has a problem, as NVML says it, or no longer has.", GPU),
+        MetricsLine("gpu", "A problem of a rank's GPU, as NVML reports it, began or ended.", GPU),
         MetricsLine(
             "eval",
             "An evaluation on the held-out part.",

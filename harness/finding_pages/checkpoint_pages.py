@@ -20,14 +20,14 @@ A file that the manifest does not list is a warning: it is neither checked nor l
 ## CK102 checkpoint-of-another-shape
 The checkpoint was saved with another number of ranks, ZeRO stage or number format.
 
-DeepSpeed cannot load its shards into another layout. Export the checkpoint to a Hugging Face folder to start from
-its weights.
+DeepSpeed cannot load its shards into another layout. Export the checkpoint to a Hugging Face folder to start from its
+weights.
 
 ## CK103 checkpoint-of-other-data
 The training data differs from that of the checkpoint, so the position in the data is meaningless.
 
 ## CK104 checkpoint-not-loaded
-DeepSpeed returned no checkpoint. By itself it would start again at step 0, with exit code 0.
+DeepSpeed returned no checkpoint. Without this check the run would start again at step 0, with exit code 0.
 
 ## CK105 shards-missing
 The folder has fewer shards than the run that wrote it had ranks.
@@ -38,9 +38,9 @@ The export folder exists. Nothing in it was changed.
 ## CK107 settings-changed-since-the-checkpoint
 Model, tokenizer, data, optimizer, precision or batch differ from the checkpoint.
 
-DeepSpeed silently loads the optimizer's settings from the checkpoint, so that a new learning rate has no effect. A
-position in the data is meaningless in another order. Allow an intended change by `--allow-change KEY`, with a key or
-a section. Moved files are no change: their content is compared.
+DeepSpeed silently loads the optimizer's settings from the checkpoint, so a new learning rate has no effect. A position
+in the data is meaningless in another order. Allow an intended change by `--allow-change KEY`, with a key or a section.
+Moving files is not a change: their content is compared.
 
 ## CK131 tensor-shards-not-joined
 DeepSpeed has no description of the layout of a tensor-parallel weight, so its shards cannot be joined.
@@ -48,11 +48,11 @@ DeepSpeed has no description of the layout of a tensor-parallel weight, so its s
 Train such a model with `parallel.tensor_parallel_size: 1`, or name its layers in a `partition_config`.
 
 ## CK120 not-a-shard
-A file of the checkpoint is no shard of DeepSpeed's, or has objects other than tensors and plain values.
+A file of the checkpoint is not a shard of DeepSpeed's, or has objects other than tensors and plain values.
 
 Shards are read without running code from them, so such objects are refused. So are shards that the engine of this run
-cannot use: parts that are missing, other shapes than those of the weights, a text in place of a number, a file larger
-than the memory of the host.
+cannot use: missing parts, shapes that do not match the weights, a text instead of a number, or a file larger than the
+host's memory.
 
 ## CK121 conversion-not-written
 A run that resumes with another layout (ranks, ZeRO stage, offload, degrees) converts the checkpoint first. There is
@@ -62,7 +62,7 @@ The conversion is as large as the fp32 weights and the optimizer's states. It is
 new run, which removes it after its first own checkpoint.
 
 ## CK122 shards-on-several-hosts
-Each host has the shards that its own ranks wrote, and none has them all, so they cannot be resharded.
+Each host has only the shards of its own ranks, so they cannot be resharded.
 
 ## CK123 weight-not-in-the-checkpoint
 The run trains a weight that the checkpoint does not have: it is of another model, or of other adapters.
@@ -80,23 +80,22 @@ There is no space for the exported folder, or the write failed. Nothing of it wa
 The checkpoint was trained without LoRA, so there are no adapters to export alone.
 
 ## CK128 code-in-a-checkpoint
-The model of a checkpoint has Python code of its own (an `auto_map` in its configuration, or Python files), and its
-manifest says `model.trust_remote_code: true`. `transformers` would import that code to check the export, with all
-your rights. The manifest is no consent, since the author of the checkpoint wrote it too.
+The model of a checkpoint has its own Python code (an `auto_map` in its configuration, or Python files), and its
+manifest says `model.trust_remote_code: true`. `transformers` would import that code to check the export, with all your
+rights. The manifest does not count as consent, since the author of the checkpoint wrote it, too.
 
-Read the code. Then `harness export --allow-local-code` runs it. The export at the end of a launch needs no option: its
-run has imported the model's code already, as its spec allows.
+Read the code. Then `harness export --allow-local-code` runs it. The export at the end of a launch needs no option: the
+run itself has already imported the model's code.
 
 ## CK129 checkpoint-of-another-user
-`--resume latest`, or the beginning of a name, leads to a run that another user made, or a named checkpoint holds files
-of a third one.
+`--resume latest`, or an abbreviated name, leads to another user's run, or a named checkpoint has files of a third user.
 
-In a shared folder anybody can point `latest` to a run of his, and a checkpoint can run code (its converted form is
-unpickled). Name the whole directory to resume from it on purpose. `--resume auto` skips such runs and checkpoints, and
-says so. HARNESS_TRUSTED_ACCOUNTS names accounts that you trust (EN018).
+In a shared folder anybody can point `latest` to their own run, and loading a checkpoint can run code (its converted
+form is unpickled). Name the whole directory to resume from it on purpose. `--resume auto` skips such runs and
+checkpoints, and reports it. HARNESS_TRUSTED_ACCOUNTS names accounts that you trust (EN018).
 
 ## CK108 edited-manifest
-The manifest was changed: its own checksum differs, or it is no JSON.
+The manifest was changed: its own checksum differs, or it is not JSON.
 
 It lists the sizes and sha256 of all files, so no file can be verified without it. Use another checkpoint.
 
@@ -110,8 +109,8 @@ state with the new settings.
 A checkpoint could not be written, on one rank or all: disk full, read-only, or unmounted.
 
 All ranks abandon the save; earlier checkpoints and `latest` stay unchanged. The message has the needed and the free
-space, which is checked before the first byte is written. `checkpoint.on_save_error` decides what follows: `stop` ends
-the run, `continue` trains on and tries again at the next save.
+space, which is checked before the first byte is written. `checkpoint.on_save_error` selects the response: `stop` ends
+the run, `continue` continues training and tries again at the next save.
 
 ## CK111 code-in-a-shard
 A file of the checkpoint needs classes or functions that no shard needs; reading it would run code.
@@ -123,7 +122,7 @@ Every file is checked before the first one is loaded.
 The manifest lists a path outside the checkpoint's folder, or a listed file is a link.
 
 ## CK113 no-such-checkpoint
-The argument of `harness checkpoint` is no checkpoint, no run directory, and no folder of checkpoints.
+The argument of `harness checkpoint` is not a checkpoint, a run directory or a folder of checkpoints.
 
 ## CK114 only-checkpoint
 The only complete checkpoint of a run would be removed. `--force` removes it.
@@ -137,7 +136,7 @@ A resume never uses it. Other tools that read it would load the wrong checkpoint
 Not every rank sees the folder of checkpoints that rank 0 sees.
 
 A checkpoint is one folder with the shards of all ranks: put the run directory on a file system that all hosts share.
-Local disks are good for `nvme_path`, not for checkpoints.
+Use local disks for `nvme_path`, not for checkpoints.
 
 ## CK132 files-on-no-host
 With `launch.shared_disk: false` files of the checkpoint are on no host of this run: a host that wrote them is gone.

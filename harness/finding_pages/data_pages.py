@@ -61,22 +61,22 @@ The loss mask of the record has no token: the prompt alone fills `data.max_lengt
 ## MD125 too-many-bad-records
 More records than `data.max_bad_records` cannot be used.
 
-With `data.on_bad_record: skip`, such records are skipped, counted by kind, and listed in
-`skipped.jsonl` next to the tokens. So many of them have another cause, such as a wrong column name.
+With `data.on_bad_record: skip`, such records are skipped, counted by kind, and listed in `skipped.jsonl` next to the
+tokens. A number above the limit suggests a common cause, such as a wrong column name.
 
 ## MD126 answers-not-found
 The assistant's tokens of a chat cannot be located.
 
 A chat template with `{% generation %}` marks them. For any other template the harness renders prefixes of the chat,
-turn by turn, and takes the text that a turn adds. That fails where the template renders earlier turns differently once
-more follow, such as without their reasoning. A guess would silently train on the wrong tokens.
+turn by turn, and takes the text that a turn adds. That fails if the template renders earlier turns differently once
+others follow, for example without their reasoning. A guess would silently train on the wrong tokens.
 
 ## MD127 no-chat-template
 The data has chats, and neither the tokenizer nor `data.chat_template` has a chat template.
 
 ## MD128 packed-rows-see-each-other
-In a packed row the model would attend to the documents before the one that it predicts, or its
-layers do not get the borders: attention in chunks, or a family that was not compared. Gates MD020 and MD024 say why.
+In a packed row the model would attend to earlier documents, or its layers do not get the document boundaries: attention
+in chunks, or a family that was not compared. The pages of the gates MD020 and MD024 explain this.
 
 ## MD129 cache-not-usable
 The cache folder for prepared data cannot be created or written.
@@ -84,21 +84,21 @@ The cache folder for prepared data cannot be created or written.
 ## MD130 columns-not-used
 Records have text in columns that their format does not read, such as `system` and `history` next to `instruction`.
 
-Other programs make turns of them. A run goes on without this text: a model trained so would not know the system prompt
-or the earlier turns. The columns of each format are in docs/data.md.
+Other programs make turns of them. The run continues without this text, so the model would not see the system prompt or
+the earlier turns. The columns of each format are in docs/data.md.
 
 ## MD150 weights-missing
-The folder of `model.name_or_path` lacks weights of the model. `transformers` would draw them at random with a warning,
-and training would start from a model that is partly noise.
+The folder of `model.name_or_path` lacks weights of the model. `transformers` would initialise them at random, with a
+warning, and training would start from a model that is partly noise.
 
 ## MD151 weights-of-another-shape
 The shapes of the stored tensors do not match `config.json`.
 
 ## MD152 pattern-that-fits-nothing
 A pattern of `model.freeze` or `model.train_only` fits no parameter of the model, or a name in
-`model.lora.target_modules` no module, so other parameters would be trained than intended. Patterns are globs over
-whole names; `*` stands for any text, dots included. Targets are ends of names, as `peft` compares them; where one of
-several fits nothing, `peft` adapts the others without a word.
+`model.lora.target_modules` no module, so other parameters would be trained than intended. Patterns are globs over whole
+names; `*` stands for any text, dots included. Targets are ends of names, as `peft` compares them; if one of several
+fits nothing, `peft` silently adapts only the others.
 
 ## MD153 nothing-to-train
 Every parameter is frozen.
@@ -107,19 +107,19 @@ Every parameter is frozen.
 `model.lora` needs the package `peft`, which is not installed where the ranks run.
 
 ## MD155 adapters-not-possible
-`peft` refuses `model.lora` for this model: most often `target_modules` names none of its modules, or is left out for a
-type of model whose usual targets `peft` does not know.
+`peft` refuses `model.lora` for this model: most often `target_modules` names none of its modules, or is missing for a
+model type without default targets in `peft`.
 
-Where the configuration of the model is on this machine, of a family that the plan knows without experts, the targets
-are compared with the names of its modules before a launch. A name that fits none, next to others that do, is a warning:
-`peft` silently leaves it out.
+If the model's configuration is on this machine and its family is known to the plan and has no experts, the targets are
+compared with the names of its modules before a launch. A name that fits none, next to others that do, is a warning:
+`peft` silently ignores it.
 
 ## MD156 no-recomputation
 The model's class has no layers that `transformers` can recompute in the backward pass.
 
 ## MD157 code-not-allowed
 `plugins.file` names code, or `model.trust_remote_code` lets `transformers` run the Python files of a model. Either runs
-only if you allow it: by `--allow-local-code` of `launch`, `tune`, `rehearse` and `data`, which says what it allowed.
+only if you allow it with `--allow-local-code` of `launch`, `tune`, `rehearse` or `data`, which prints what it allows.
 The ranks get the sha256 of the plug-in's file; one that was changed since, or differs on another host, is refused too.
 
 ## MD158 plug-in-not-usable
@@ -130,9 +130,9 @@ returns a wrong type.
 torch has no compiler backend of that name, or DeepCompile cannot be used on this kind of device.
 
 ## MD160 kept-attention-with-dropout
-Attention that drops weights at random cannot be kept by `train.gradient_checkpointing.keep`. It would not be computed
-again and draw no random numbers then, so that every later dropout of the layer would draw others than in the forward
-pass, and the gradients would be wrong.
+`train.gradient_checkpointing.keep` cannot keep attention with dropout. The recomputation would skip it and its random
+numbers, so later dropouts of the layer would draw other numbers than in the forward pass, and the gradients would be
+wrong.
 
 ## MD161 mlp-tiles-not-possible
 No layer of the model has a dense MLP of the name `mlp` that `train.mlp_tile_size` could run in tiles. Experts get the
@@ -152,9 +152,9 @@ and a resume continues after them.
 As many steps had a NaN or an infinity as `train.max_skipped_steps` or `train.max_consecutive_skipped_steps` allows.
 
 ## OP113 weights-that-are-not-numbers
-A step was taken although its loss or gradient is NaN or infinite, which happens only where DeepSpeed's own check is
-off. The loss of a step is read where it is logged, and with the gradient norm before each save. A resume starts from
-the last checkpoint, which is of an earlier step.
+A step was taken although its loss or gradient is NaN or infinite, which happens only if DeepSpeed's own check is off.
+The loss of a step is read where it is logged, and with the gradient norm before each save. A resume starts from the
+last checkpoint, which is of an earlier step.
 
 ## OP120 disk-not-measured
 `harness doctor --tune-nvme` could not measure the disk: no free space, no DeepSpeed, or its `async_io` does not build.

@@ -3,7 +3,7 @@
 
 TEXT = """
 ## AT001 another-zero-stage
-The engine runs at another ZeRO stage than the spec asks for.
+The engine runs at another ZeRO stage than the spec sets.
 
 DeepSpeed reads a stage of `auto`, or a block without one, as stage 0, and `true` as stage 1. The check
 compares the spec with the engine, so it also finds a JSON that was changed after it was rendered.
@@ -27,7 +27,8 @@ Parameter shards are on another device than in the spec. Below stage 3 DeepSpeed
 ## AT005 another-number-format
 Weights, master weights, accumulated gradients or communication are in another number format than in the spec.
 
-`bf16` without `enabled`, or with `enabled: auto`, is fp32 for DeepSpeed. Single weights may stay in fp32 on purpose.
+`bf16` without `enabled`, or with `enabled: auto`, is fp32 for DeepSpeed. Individual weights may stay in fp32 on
+purpose.
 
 ## AT006 another-clipping
 Gradients are clipped at another norm than in the spec, in the engine or in the optimizer's wrapper, which has its own
@@ -122,7 +123,7 @@ weights that it steps, so that rounding to 16 bit hides nothing; not for optimiz
 ## AT024 every-step-skipped
 Each of the last eight checked steps was skipped, and the loss scale does not fall.
 
-fp16 autocast under ZeRO never lowers its scale after an overflow, so that it skips every later step for ever.
+fp16 autocast under ZeRO never lowers its scale after an overflow, so it skips every later step.
 
 ## AT025 samples-shared-wrongly
 Ranks of one micro-batch have different tokens, or two data ranks train on the same rows.
@@ -146,8 +147,8 @@ The optimizer was stepped with another gradient than the backward passes compute
 At steps 1, 2, 3 and every 200, `harness.watch` and `HarnessCallback` keep what each rank's own micro-batches
 contributed to a few rows of parameters, from hooks that autograd calls before DeepSpeed's, and sum it over the ranks
 themselves. The mean over ranks and micro-batches, unscaled and clipped, must be what the optimizer gets. The message
-says the likely cause: a lost micro-batch, a second division, a rank that is left out, another clipping norm. Where the
-linter knows the fault of the installed release (ZR040, HF012, OF029), it is named with the first release that is right.
+names the likely cause: a lost micro-batch, a second division, a missing rank, or another clipping norm. For a known
+fault of the installed release (ZR040, HF012, OF029) it also names the gate and the first correct release.
 
 ## AT029 another-update
 The weights that the optimizer wrote are not those of its formula, from the same gradient, states and settings.

@@ -6,11 +6,11 @@ TEXT = """
 The size of the model is unknown: there is no formula for its architecture, or its `config.json` is not available.
 
 ## MM002 plan-lacks-a-number
-The plan needs the number of ranks and the micro-batch for anything beyond model states.
+Without the number of ranks and the micro-batch the plan covers only model states.
 
 ## MM003 gpu-kind-unknown
-The kind of GPU in `cluster.gpu` is not in the table of devices, so the fit and the time of a step are
-unknown. A kind of one's own has `cluster.gpu_memory` and `cluster.gpu_tflops` (dense, 16 bit) written next to its name.
+The kind of GPU in `cluster.gpu` is not in the table of devices, so the fit and the time of a step are unknown. For
+another kind, set `cluster.gpu_memory` and `cluster.gpu_tflops` (dense, 16 bit), too.
 
 ## MM004 memory-size-unreadable
 A size in `cluster` is not of the form `2TB` or `80GiB`, or no machine has it: `2` without a unit is two bytes.
@@ -19,10 +19,10 @@ A size in `cluster` is not of the form `2TB` or `80GiB`, or no machine has it: `
 The plan's peak exceeds the memory of the GPU or the host, or the space on its disks.
 
 ## MM006 counted-by-building
-There is no formula for the architecture, so `transformers` built it on the meta device, where nothing is allocated;
-or there is one, and no run of such a model was measured. Its parameters are exact; activations are estimated as those
-of a Llama-like layer of the same sizes. Where `transformers` is not installed or cannot build it, the parameters are
-an estimate, too, from the usual fields of its configuration.
+There is no formula for the architecture, so `transformers` built it on the meta device, where nothing is allocated; or
+there is a formula, but no run of such a model was measured. Its parameters are exact; activations are estimated as
+those of a Llama-like layer of the same sizes. If `transformers` is not installed or cannot build the model, the
+parameters are an estimate, too, from the usual fields of its configuration.
 
 ## MM007 not-a-number-to-plan-with
 An option of `harness plan` has an impossible value, or options contradict each other.
@@ -58,14 +58,14 @@ tuning's folder, and its cause in `evidence.json`.
 
 ## MM015 kernels-by-row-length
 In bf16 on a CPU, oneDNN generates the kernels of attention and linear layers for each shape, and keeps them. Without
-packing, each length of rows is a shape, so that host memory grows with the steps until all lengths have occurred.
+packing, each length of rows is a shape, so host memory grows until all lengths have occurred.
 
 `ONEDNN_PRIMITIVE_CACHE_CAPACITY=0` halves the growth, because that cache holds only a part of it. With
 `data.pad_to_multiple_of: 64` there are `max_length` / 64 lengths. `python benchmarks/bf16_shapes.py` measures it.
 
 ## MM016 calibration-left-out
-The file of `harness plan --calibrate` cannot be used: it is torn, was edited, or another release wrote it. The plan is
-made with the planner's own rates.
+The file of `harness plan --calibrate` cannot be used: it is incomplete, was edited, or another release wrote it. The
+plan uses the planner's own rates.
 
 ## MM017 no-simulated-gpu
 `harness plan --simulate` runs DeepSpeed's engine on a simulated GPU. It needs torch, DeepSpeed and transformers, a
@@ -78,11 +78,11 @@ the wrong device, or the engine needs values, which simulated tensors do not hav
 
 ## MM019 not-run-on-a-gpu
 The setting trains as planned on CPU ranks, and no GPU has trained with it yet. The plan counts its memory and the
-operations that it repeats; what the device and its allocator make of them was not measured.
-`python benchmarks/gpu_acceptance.py --only recompute` compares losses and peaks on a GPU.
+repeated operations; their effect on a real device and its allocator was not measured. `python
+benchmarks/gpu_acceptance.py --only recompute` compares losses and peaks on a GPU.
 
 ## MM020 attention-without-masks-estimated
 Packed rows by `sdpa_varlen`, `flash_attention_2` or `flash_attention_3` have no mask in the plan. Their bytes are those
-of a simulated device, and their time follows from the products of one document a row; neither was measured on a GPU.
+of a simulated device, and their time is that of one document per row; neither was measured on a GPU.
 `benchmarks/gpu_acceptance.py` measures both.
 """

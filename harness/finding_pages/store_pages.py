@@ -12,30 +12,31 @@ The bucket that the URL names does not exist. The harness makes no buckets.
 
 ## ST102 store-access-denied
 The store denies access with these credentials. A launch writes, reads and removes one small key below a prefix of
-`upload_to`, because the run will do all three; of `data` it lists and reads.
+`upload_to`, because the run will do all three; below the URLs of `data` it only lists and reads.
 
 ## ST103 store-credentials
 There are no credentials for the store, or they have expired. They come from the chain of the store's own package (a
-role of the machine, a profile, the environment) and are in no file or log of the harness. While a run goes on, expired
-ones are asked for again at that chain.
+role of the machine, a profile, the environment) and are in no file or log of the harness. During a run, expired
+credentials are requested again from that chain.
 
 ## ST104 store-region
 The bucket is in another region than the one that requests go to.
 
 ## ST105 store-unreachable
-The store does not answer, or answers with errors of its own, also after some attempts. Nothing of an upload counts
-before its manifest is written, so no half checkpoint is there.
+The store does not answer, or reports internal errors, even after several attempts. An upload counts only after its
+manifest is written, so there is no incomplete checkpoint.
 
 ## ST106 prefix-in-use
 Another run writes below the prefix of `upload_to`, or other keys are there.
 
-A prefix belongs to one run, which `run.json` there names, and to the runs that resume it. The harness removes only
-keys that a manifest of these runs lists, after reading that manifest back. A run that loses its prefix to a later
-resume uploads no more, and says so.
+A prefix belongs to one run, which `run.json` there names, and to the runs that resume it. The harness removes only keys
+that a manifest of these runs lists, after reading that manifest back. A run that loses its prefix to a later resume
+stops uploading and reports it.
 
 ## ST107 upload-failed
-A checkpoint could not be uploaded. Training goes on, and the checkpoint on the disk is complete. The next checkpoint is
-tried at its own time, the newest once more at the end of the run. `harness checkpoint upload` repeats an upload.
+A checkpoint could not be uploaded. Training continues, and the checkpoint on the disk is complete. The next checkpoint
+is uploaded as usual, and the newest one is tried again at the end of the run. `harness checkpoint upload` repeats an
+upload.
 
 ## ST108 no-space-for-the-download
 The disk has no space for the checkpoint that the run resumes from, or cannot be written.

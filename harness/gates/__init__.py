@@ -140,7 +140,7 @@ def _run_gate(gate: Gate, context: Context) -> list[Finding]:
                 "GT001",
                 "warning",
                 f"gate {gate.id} failed: {type(error).__name__}: {error}",
-                notes=("this is a fault of the harness; what the gate looks for was not checked",),
+                notes=("this is a bug in harness; the mistake of this gate was not checked",),
             )
         ]
 
@@ -161,7 +161,7 @@ def _honest_fix(fix: Fix | None, context: Context) -> Fix | None:
 def _unused_ignore_message(name: str, known: Mapping[str, Gate]) -> str:
     if name not in known:
         return f"`ignore.{name}` names no gate"
-    what = "ignored nothing" if known[name].ignorable else "does not count: no spec can allow itself"
+    what = "ignored nothing" if known[name].ignorable else "has no effect: a spec cannot allow its own code"
     return f"`ignore.{name}` {what}"
 
 

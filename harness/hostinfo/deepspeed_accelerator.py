@@ -40,8 +40,8 @@ _DEV, _SYS = Path("/dev"), Path("/sys")
 _SIMD = re.compile(r"^simd_count [1-9]", re.MULTILINE)
 _HABANA_VENDOR = "0x1da3"
 _WAY_OUT = (
-    "to train on the CPU set DS_ACCELERATOR=cpu, in the shell or in `launch.env`; for these devices start a script of "
-    "your own with the JSON of `harness render`"
+    "to train on the CPU set DS_ACCELERATOR=cpu, in the shell or in `launch.env`; for these devices run your own "
+    "script with the JSON of `harness render`"
 )
 
 
@@ -69,10 +69,10 @@ def find_accelerator_problem(
         )
     found = _find_other(value, torch)
     if found:
-        return AcceleratorProblem(f"{found}, and the harness starts ranks on NVIDIA GPUs and on CPUs alone", _WAY_OUT)
+        return AcceleratorProblem(f"{found}, and the harness starts ranks only on NVIDIA GPUs and CPUs", _WAY_OUT)
     if value == "cuda" and not has_nvidia:
         reason = "DS_ACCELERATOR is `cuda`, and no NVIDIA device was found on this machine"
-        return AcceleratorProblem(reason, "unset it, or set it to `cpu`; in a container show it the devices")
+        return AcceleratorProblem(reason, "unset it, or set it to `cpu`; give a container access to the devices")
     return None
 
 

@@ -114,9 +114,9 @@ def find_torch_problem(torch: TorchDevices, num_ranks: int = 1) -> TorchProblem 
     if not torch.answered:
         return TorchProblem(
             f"torch gave {torch.words}",
-            "check if `nvidia-smi` and `python -c 'import torch; torch.cuda.init()'` end there: a driver that hangs "
-            "needs a restart of the machine",
-            "ranks would hang in torch too",
+            "check whether `nvidia-smi` and `python -c 'import torch; torch.cuda.init()'` return there: a hung "
+            "driver needs a restart of the machine",
+            "ranks would hang in torch, too",
             certain=False,
         )
     if torch.version is None:
@@ -146,7 +146,7 @@ def _check_device_count(torch: TorchDevices, num_ranks: int) -> TorchProblem | N
     if torch.count < num_ranks:
         if torch.slices:
             return TorchProblem(
-                f"{num_ranks} ranks are requested, and CUDA gives a process one slice of the GPUs that are in MIG mode "
+                f"{num_ranks} ranks are requested, and CUDA gives a process one slice of all GPUs in MIG mode "
                 f"({torch.slices[0]})",
                 "start one rank, or turn MIG off (`nvidia-smi -mig 0`, as root)",
                 "the ranks beyond it would fail at their first use of CUDA, and the others would wait for them",
@@ -154,7 +154,7 @@ def _check_device_count(torch: TorchDevices, num_ranks: int) -> TorchProblem | N
         hidden = f" (CUDA_VISIBLE_DEVICES is {torch.visible})" if torch.visible else ""
         return TorchProblem(
             f"{num_ranks} ranks are requested, and {torch.build} can use {torch.count} of the devices{hidden}",
-            "start fewer ranks, or check what hides the others: the container, the scheduler, CUDA_VISIBLE_DEVICES",
+            "start fewer ranks, or check whether the container, the scheduler or CUDA_VISIBLE_DEVICES hides the others",
             "the ranks beyond them would fail at their first use of CUDA, and the others would wait for them",
         )
     return None

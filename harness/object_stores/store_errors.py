@@ -35,9 +35,9 @@ _REASONS: dict[StoreErrorKind, str] = {
     "expired credentials": "the credentials have expired",
     "wrong region": "the bucket is in another region",
     "unreachable": "the store does not answer",
-    "server error": "the store answers with an error of its own",
+    "server error": "the store reports an internal error",
     "missing": "it does not exist",
-    "damaged": "other bytes are there than were written",
+    "damaged": "the stored bytes differ from those that were written",
     "disk": "the local disk fails",
     "other": "the store refuses the request",
 }

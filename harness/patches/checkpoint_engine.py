@@ -2,13 +2,13 @@
 """Collects DeepSpeed's checkpoint files in memory at a save, and reads them safely at a load.
 
 Upstream: `save_checkpoint` writes on each rank between collectives, so that one rank with a full disk leaves the others
-waiting; `load_checkpoint` unpickles whatever a shard holds. The other checkpoint engines do not serve: the writers fail
-at start or cannot reload, and the decoupled one loses the last save of a run (run on 0.19.8).
+waiting; `load_checkpoint` unpickles whatever a shard holds. The other checkpoint engines are no alternative: the
+writers fail at start or cannot reload, and the decoupled one loses the last save of a run (run on 0.19.8).
 
 Patch: For the time of a call, `runtime/checkpoint/deepspeed_io.py` sets four attributes of the engine object:
 `checkpoint_engine`, `zero_nvme_offload_optimizer` (the swap files are not copied, the states are in the shards),
-`_copy_recovery_script`, and `zero_optimization` for a bf16 pipeline of stage 0, whose shards are not loaded otherwise.
-The class is not changed.
+`_copy_recovery_script`, and `zero_optimization` for a bf16 pipeline of stage 0, whose shards would not be loaded
+without it. The class is not changed.
 """
 
 from __future__ import annotations

@@ -115,12 +115,12 @@ def _why_head_unsupported(head: Any) -> str:
     import torch
 
     if type(head) not in (torch.nn.Linear, *_tensor_parallel_heads()) or head.bias is not None:
-        return "its head is not a plain matrix, whole or cut by AutoTP over the words"
+        return "its head is not a plain matrix, whole or sharded by AutoTP over the vocabulary"
     has_known_shards = type(head) is torch.nn.Linear or (
         hasattr(head, "_partition_sizes") and head.mp_group is not None
     )
     if not has_known_shards or getattr(head, "defer_collectives_to_compiler", False):
-        return "which words of its head each tensor rank has is not known"
+        return "the vocabulary shard of each tensor rank is not known"
     return ""
 
 
@@ -136,7 +136,7 @@ def _why_model_unsupported(model: Any, head: Any) -> str:
 
     match = _UNSCALED_LOGITS_FORWARD.search(inspect.getsource(type(model).forward))
     if match is None or getattr(model, match[1], None) is not head:
-        return f"`{type(model).__name__}` does something with its logits before the loss"
+        return f"`{type(model).__name__}` changes its logits before the loss"
     loss = getattr(model, "_deepspeed_original_loss_function", getattr(model, "loss_function", None))
     if loss is not ForCausalLMLoss or not _is_token_cross_entropy(loss):
         return "its loss is not the usual one of causal language models"

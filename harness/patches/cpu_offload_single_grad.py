@@ -3,11 +3,11 @@
 
 Upstream: The gradients of a rank's partition are in host memory (`grad_partitions_flat_buffer`, in the dtype of the
 parameters). At the end of accumulation they are copied to page-locked fp32 tensors, one for each sub-group, which wait
-for the step: 4 bytes a parameter over all ranks, and as much as rounding to powers of two adds.
+for the step: 4 bytes a parameter over all ranks, plus rounding to powers of two.
 
 Patch: Each sub-group's gradients are cast when it is stepped, into one buffer of the size of the largest sub-group. The
-steps are the same to the bit, except for a parameter that got no gradient: DeepSpeed gives it its last one again, here
-it is stepped with none. Runs with a plug-in are left alone, since it may read gradients through DeepSpeed.
+steps are the same to the bit, except for a parameter that got no gradient: DeepSpeed uses its previous gradient again,
+the patch steps it without one. Runs with a plug-in are not patched, since it may read gradients through DeepSpeed.
 
 Gain: 1.30 instead of 1.61 TiB of host memory at the peak for a 70B model, by the plan; the bytes of a small model
 are counted in `tests/training/patches/test_offloaded_grads.py`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hands `transformers` the function by which layers recompute their activations.
+"""Passes `transformers` the function by which layers recompute their activations.
 
 Upstream: `gradient_checkpointing_enable` of `transformers` takes options for torch's `checkpoint` only, not DeepSpeed's
 function, which can keep the inputs of layers in host memory.

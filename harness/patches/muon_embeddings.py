@@ -5,7 +5,7 @@ Upstream: Muon is meant for hidden matrices. `set_optimizer_flags` chooses by na
 `embed` or `lm_head` in its name, GPT-2's `wte` and `wpe` among them.
 
 Patch: After DeepSpeed has tagged the parameters, embeddings (found by module class) and the output embeddings of the
-model are taken from Muon and stepped by its Adam.
+model are moved from Muon to its Adam.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Imports DeepSpeed without mlflow.
 
-Upstream: `deepspeed.autotuning` imports mlflow where it is installed, and mlflow imports pandas, whatever is done with
-DeepSpeed.
+Upstream: `deepspeed.autotuning` imports mlflow where it is installed, and mlflow imports pandas, even if nothing uses
+either.
 
 Patch: While DeepSpeed is imported, `mlflow` cannot be found; afterwards it can. For the processes of DeepSpeed's
 launcher, a stub of that name (`harness/workers/stubs`) is on the path. Nothing of torch or DeepSpeed is imported before

@@ -2,12 +2,12 @@
 """Loads DeepSpeed's universal layout, tensor by tensor, into an engine of any stage and degree.
 
 Upstream: The loading of stages 1 and 2 fails on a rank that has no part of some group, and assigns the settings of
-groups by index; that of stage 3 gives every group the settings of the first, knows Adam's states alone and cannot fill
-an optimizer on NVMe; stage 0 has none. All unpickle whatever a file holds (`weights_only=False`).
+groups by index; that of stage 3 gives every group the settings of the first, supports only Adam's states and cannot
+fill an optimizer on NVMe; stage 0 has none. All unpickle whatever a file holds (`weights_only=False`).
 
-Patch: `runtime/checkpoint/reshard/from_universal.py` has loops of its own around DeepSpeed's functions for one
-parameter, and sets the counters of the engine (`global_steps`, `global_samples`, `skipped_steps`). Whether a resume
-needs it shows once the engine is built: a changed target refuses it then. While these functions run, `torch.load` is a
+Patch: `runtime/checkpoint/reshard/from_universal.py` has its own loops around DeepSpeed's functions for one parameter,
+and sets the counters of the engine (`global_steps`, `global_samples`, `skipped_steps`). Whether a resume needs it is
+known once the engine is built; then a changed target refuses the resume. While these functions run, `torch.load` is a
 reader of the harness, which takes a file with one tensor, or the count of steps, and refuses any other.
 """
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps gradients above `reduce_bucket_size` allocated until the reduction stream has read them.
 
-Upstream: At stages 1 and 2 a gradient that is larger than the bucket is reduced where it lies. With `overlap_comm` the
+Upstream: At stages 1 and 2 a gradient that is larger than the bucket is reduced in place. With `overlap_comm` the
 reduction stream divides it and copies its slices together, and `reduce_ipg_grads` frees it right after these kernels
 are queued. The reduction stream is recorded on slices that this rank keeps and on what is all-reduced (pull request
-7965). It is not on a gradient that two other ranks share, nor on any with `reduce_scatter: false`: the allocator gives
-their memory to the backward pass while it is still read, and wrong gradients may be reduced. Found by the race detector
-of `harness plan --simulate --races` with `llama-3.1-8b-zero2-two-nodes`; not seen on a GPU, since the project had none.
+7965). It is not recorded on a gradient that two other ranks share, nor on any with `reduce_scatter: false`: the
+allocator gives their memory to the backward pass while it is still read, and wrong gradients may be reduced. Found by
+the race detector of `harness plan --simulate --races` with `llama-3.1-8b-zero2-two-nodes`; not seen on a GPU, since the
+project had none.
 
 Patch: Before `average_tensor` the gradient is recorded on the reduction stream, as DeepSpeed does with the optimizer on
 the CPU. The recipe has six races without it and none with it

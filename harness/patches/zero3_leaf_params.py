@@ -7,8 +7,8 @@ up.
 Patch: A leaf module remembers its own parameters. External parameters, which may become known later, are listed again
 each time.
 
-Gain: 25,955 Python calls a step of a small Llama instead of 27,765, and no difference in CPU time that 9 rounds can
-show (`benchmarks/tuned_defaults.py`).
+Gain: 25,955 Python calls a step of a small Llama instead of 27,765, and no measurable difference in CPU time over 9
+rounds (`benchmarks/tuned_defaults.py`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 Upstream: `from_pretrained` under ZeRO-3 creates every parameter whole first, and rank 0 maps all files: four times the
 model in host memory with 4 ranks and 1 GB of weights.
 
-Patch: `runtime/models/zero3_weights.py` matches stored names with those of the model through functions of
-`transformers` that are in no reference, and hands `deepspeed.zero.Init` one parameter after the other.
+Patch: `runtime/models/zero3_weights.py` matches stored names with those of the model through undocumented functions of
+`transformers`, and passes `deepspeed.zero.Init` one parameter after the other.
 """
 
 from __future__ import annotations

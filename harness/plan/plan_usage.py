@@ -29,6 +29,6 @@ def check_stage_and_price(stage: int | None, price: float | None) -> None:
         findings.append(Finding("MM007", "error", message, fix=Fix("choose 0, 1, 2 or 3")))
     if price is not None and not 0 <= price < 1e9:
         fix = Fix("give the price of a GPU hour, such as `2.5`")
-        findings.append(Finding("MM007", "error", f"`--price {price:g}` is no price", fix=fix))
+        findings.append(Finding("MM007", "error", f"`--price {price:g}` is not a price", fix=fix))
     if findings:
         raise UserError(findings, ExitCode.USAGE)

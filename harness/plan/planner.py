@@ -259,7 +259,7 @@ def _attention_findings(run: ResolvedRun, device: Device | None) -> tuple[Findin
     if not run.spec.data.packing or kernel not in TAKES_BORDERS or device is None or device.is_cpu:
         return ()
     message = f"memory and time of packed rows by `{kernel}` are estimated: no run on a GPU has measured them"
-    notes = ("the time is that of one document a row, which shorter ones fall short of",)
+    notes = ("the time assumes one document per row; shorter documents take less",)
     return (Finding("MM020", "info", message, "model.attn_implementation", notes=notes),)
 
 
@@ -287,7 +287,7 @@ def _built_model_findings(lookup: ModelLookup) -> tuple[Finding, ...]:
     elif model.built:
         message = f"`model_type: {model.family}` is not counted by formula: transformers built it on the meta device"
     else:
-        message = f"`model_type: {model.family}` is counted by formula, and none of its runs was measured"
+        message = f"`model_type: {model.family}` is counted by formula, and no run of it was measured"
     return (Finding("MM006", "info", message, "model.name_or_path", notes=notes),)
 
 
@@ -313,7 +313,7 @@ def _rounding_note(memory: MemoryEstimate, fit: Fit) -> tuple[str, ...]:
     size = memory.ranks_per_host * sum(item.bytes for item in memory.items_of("host") if item.kind == "rounding")
     if fit.binding != "host memory" or size < 1 << 30:
         return ()
-    return (f"{format_bytes(size)} of it are the rounding of page-locked blocks: `zero.pin_memory_backend: native`",)
+    return (f"{format_bytes(size)} of it are rounding of pinned blocks: `zero.pin_memory_backend: native`",)
 
 
 def _check_inputs(

@@ -66,7 +66,7 @@ def read_price_list(by_kind: Sequence[str], file: str | None, today: date) -> Pr
             raise usage_error(f"{where} is of {read_on.isoformat()}, which is more than a year ago", _OWN_PRICES_FIX)
         rows = ()
     elif read_on > today and file is not None:
-        raise usage_error(f"`{file}` is of {read_on.isoformat()}, which has not come yet", "correct its `date`")
+        raise usage_error(f"`{file}` is of {read_on.isoformat()}, which is in the future", "correct its `date`")
     prices = (*own.values(), *(row for row in rows if row.kind not in own))
     return PriceList(prices, read_on if rows else None)
 
@@ -82,7 +82,7 @@ def _parse_kind_prices(options: Iterable[str], today: date) -> list[GpuPrice]:
 def _own_price(name: str, dollars: float, source: str, day: date) -> GpuPrice:
     device = find_device(name)
     if device is None or device.is_cpu:
-        raise usage_error(f"`{name}={dollars:g}` is a price of no known kind of GPU", _near_kind(name))
+        raise usage_error(f"`{name}={dollars:g}` names an unknown kind of GPU", _near_kind(name))
     listed = next((row for row in GPU_PRICES if row.kind == device.name), None)
     memory = device.memory if listed is None else listed.host_memory
     assumed = True if listed is None else listed.is_memory_assumed

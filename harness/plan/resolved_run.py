@@ -138,12 +138,12 @@ class ResolvedRun(NamedTuple):
             raise ValueError(f"format_version {body.get('format_version')!r}, this harness reads {FORMAT_VERSION}")
         content = {name: value for name, value in body.items() if name != "sha256"}
         if _content_digest(content) != body.get("sha256"):
-            raise ValueError("its sha256 does not match its content: it was edited or torn")
+            raise ValueError("its sha256 does not match its content: it was edited or not fully written")
         spec = RunSpec.model_validate(body["written"])  # the rendered JSON depends on which keys the user wrote
         defaults_now = spec.model_dump(mode="json")
         if defaults_now != body["spec"]:
             if not any_version:
-                raise ValueError("its defaults are not those of this harness: it was written by another version")
+                raise ValueError("its defaults differ from those of this harness: another version wrote it")
             if not _has_values(defaults_now, body["spec"]):
                 spec = RunSpec.model_validate(body["spec"])
         degrees, batch = body["degrees"], body["batch"]

@@ -24,7 +24,7 @@ def _check_states(quantities: Iterable[Quantity]) -> list[Finding]:
     parts = [f"`{q.name}` {int(q.measured):,} bytes, planned {int(q.planned or 0):,}" for q in inexact]
     notes = ("of the largest rank, counted on its engine after the first step", *parts)
     message = f"{len(inexact)} kinds of model states differ from the plan"
-    fix = Fix("use the larger figure for the whole run, and report it: the plan should be exact")
+    fix = Fix("use the larger figure for the whole run, and report this: the plan should be exact")
     return [Finding("MM010", "warning", message, "zero", notes=notes, fix=fix)]
 
 

@@ -170,7 +170,7 @@ def _parallel_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
         # Not `data_parallel_size` as well: the groups that DeepSpeed makes of the two leave gradients unreduced.
         yield "sequence_parallel_size", parallel.sequence_parallel_size, "`parallel.sequence_parallel_size`"
     if parallel.pipeline_parallel_size > 1 and run.checkpointing is not None:
-        yield "pipeline.activation_checkpoint_interval", 1, "`train.gradient_checkpointing`: each layer by itself"
+        yield "pipeline.activation_checkpoint_interval", 1, "`train.gradient_checkpointing`: each layer separately"
         yield "pipeline.use_reentrant", False, "the embedding of a reentrant pipeline gets no gradient"
 
 
@@ -184,7 +184,7 @@ def _telemetry_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
     if telemetry.comms_logger:
         yield "comms_logger.enabled", True, "`telemetry.comms_logger`"
         yield "comms_logger.prof_all", True, "every collective"
-        yield "comms_logger.verbose", False, "a summary at the end, no line for each"
+        yield "comms_logger.verbose", False, "a summary at the end, not a line for each collective"
 
 
 def _tuned_default_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:

@@ -106,7 +106,7 @@ class _LineReader:
                 self.reason = f"all from line {count:,} on, which is longer than {input_limits.RUN_LINE >> 20} MiB"
                 return
             if count > input_limits.METRICS_LINES or size > input_limits.METRICS:
-                self.reason = f"all from line {count:,} on: no run writes as much"
+                self.reason = f"all from line {count:,} on: no run writes that many"
                 return
             yield line.decode("utf-8", "replace")
 

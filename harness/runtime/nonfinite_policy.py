@@ -123,7 +123,7 @@ class NonfinitePolicy:
         message = f"step {state.step} has a NaN or an infinity in the {source}"
         notes = self._describe_rows(before, state.position, nonfinite_ranks)
         if train.on_nonfinite == "stop":
-            fix = "look at these rows, or set `train.on_nonfinite: skip` to leave such steps out"
+            fix = "check these rows, or set `train.on_nonfinite: skip` to skip such steps"
             return SkippedStep(
                 nonfinite_ranks, message, _error_on_all_ranks("OP111", message, "train.on_nonfinite", notes, fix)
             )
@@ -134,7 +134,7 @@ class NonfinitePolicy:
             limit = getattr(train, key)
             if limit is not None and count >= limit:
                 limit_message = f"{message}: the {count}. skipped {text}, `train.{key}` is {limit}"
-                fix = "lower `optimizer.learning_rate`, or look at these rows"
+                fix = "lower `optimizer.learning_rate`, or check these rows"
                 return SkippedStep(
                     nonfinite_ranks, message, _error_on_all_ranks("OP112", limit_message, f"train.{key}", notes, fix)
                 )

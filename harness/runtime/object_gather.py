@@ -140,7 +140,7 @@ def _decode_received(rank: int, data: bytes) -> Any:
         return _decode(data)
     except Exception as error:  # torch raises RuntimeError, UnpicklingError, ValueError, EOFError and others
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise ConnectionError(f"rank {rank} sent bytes that no rank of the harness sends: {reason}") from None
+        raise ConnectionError(f"rank {rank} sent bytes that are not an object of the harness: {reason}") from None
 
 
 def _find_refused_part(value: object) -> object:

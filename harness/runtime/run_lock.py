@@ -89,10 +89,8 @@ def _lock_swap_folders(distributed: Distributed, run_config: RunConfig) -> list[
                 "EN121",
                 f"`{folder}` is in use by {held.holder or 'another process'}",
                 key="zero.offload_optimizer.nvme_path",
-                notes=(
-                    "DeepSpeed empties its folders there at the start, and with them what the other run has swapped",
-                ),
-                fix="give each run a folder of its own, or wait until the other has ended",
+                notes=("DeepSpeed empties its folders there at the start, including the swap files of the other run",),
+                fix="give each run its own folder, or wait until the other has ended",
             ) from None
         except OSError:
             continue
@@ -101,7 +99,7 @@ def _lock_swap_folders(distributed: Distributed, run_config: RunConfig) -> list[
 
 def _planted_folder_error(planted: PlantedFile) -> UserError:
     effect = "that user could have read and changed the swapped weights and states, or let them overwrite your files"
-    fix = f"chmod go-w {planted.path}" if planted.is_own else "let `nvme_path` name a folder of your own on that disk"
+    fix = f"chmod go-w {planted.path}" if planted.is_own else "set `nvme_path` to a folder that you own on that disk"
     return UserError([planted.to_finding("EN123", effect, fix, key="zero.offload_optimizer.nvme_path")])
 
 
@@ -110,5 +108,5 @@ def _in_use_error(run_dir: RunDir, holder: LockHolder | None) -> UserError:
         "EN120",
         f"`{run_dir.root}` is in use by {holder or 'another process'}",
         notes=("two writers would mix their metrics and overwrite each other's checkpoints",),
-        fix="wait until it has ended, or start a run of its own with `harness launch`",
+        fix="wait until it has ended, or start another run with `harness launch`",
     )

@@ -106,7 +106,7 @@ def _alone_finding(source: Source, fields: Mapping[str, Any]) -> Finding:
     else:
         message = f"without a `deepspeed_hostfile` each of the {hosts} machines trains alone{some}"
     if fields.get(_LAUNCHER_FIELD) is None:
-        notes.append("accelerate takes `deepspeed_multinode_launcher: pdsh` where there is none")
+        notes.append("accelerate's default is `deepspeed_multinode_launcher: pdsh`")
     each = "launch on every machine with its own `--machine_rank`"
     address = "" if has_address else ", `main_process_ip` to the address of machine 0,"
     title = f"set `{join_key(_LAUNCHER)}` to `{_STANDARD}`{address} and {each}; or name a `deepspeed_hostfile`"
@@ -130,7 +130,7 @@ def _check_address(source: Source) -> Iterator[Finding]:
     yield Finding(
         "HF105",
         "warning",
-        f"without `main_process_ip` {hosts} machines look for a host called `None`, and do not meet",
+        f"without `main_process_ip` {hosts} machines try to reach a host called `None`, and never connect",
         "num_machines",
         source.place(("num_machines",)),
         related=(Label(source.place(_LAUNCHER), "torchrun's rendezvous"),),
@@ -146,7 +146,7 @@ def _missing_hostfile_finding(source: Source, name: str) -> Finding:
         f"hostfile `{name}` is not found on this machine, so it was not checked",
         join_key(_HOSTFILE),
         source.place(_HOSTFILE),
-        notes=("where it is missing at the launch, DeepSpeed's launcher goes on with one machine alone",),
+        notes=("if it is missing at the launch, DeepSpeed's launcher continues with one machine",),
         fix=Fix("run it where the path exists, or check the hostfile with `--hostfile`"),
     )
 

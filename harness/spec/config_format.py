@@ -186,13 +186,15 @@ def require_supported_format(source: Source, file_format: ConfigFormat | None) -
     if file_format in TRAINER_PROGRAMS:
         raise _needs_conversion(f"this is {TRAINER_PROGRAMS[file_format]} configuration, not a run spec", source)
     if file_format == "gpt-neox":
-        message = "this is a GPT-NeoX configuration, of which GPT-NeoX itself makes DeepSpeed's JSON: it is left alone"
+        message = (
+            "this is a GPT-NeoX configuration, from which GPT-NeoX itself makes DeepSpeed's JSON: it is not checked"
+        )
         raise input_error("SP016", message, place, "check the JSON that GPT-NeoX writes for DeepSpeed")
     if file_format == "llama-factory-v1":
-        message = "this is for LLaMA-Factory's new program (`USE_V1`), whose keys are not known: it is left alone"
+        message = "this is for LLaMA-Factory's new program (`USE_V1`), whose keys are not known: it is not checked"
         raise input_error("SP016", message, place, "name a configuration of `llamafactory-cli train` without `USE_V1`")
     if file_format == "inference":
-        message = "this is a configuration for inference, and nothing in it is for training: it is left alone"
+        message = "this is a configuration for inference, without keys for training: it is not checked"
         raise input_error("SP016", message, place, "name a configuration for training")
     has_no_spec_key = not RunSpec.model_fields.keys() & source.data.keys()
     if source.syntax == "yaml" and has_no_spec_key and len(source.data) > 1 and looks_like_deepspeed(source.data):

@@ -251,7 +251,7 @@ def _check_release(
         if key.successor:
             title, effect = f"remove it, or use `{key.successor}` instead", "trains without either"
         fix = Fix(title, removal, effect=effect)
-        message = f"`{name}` is gone since DeepSpeed {release}"
+        message = f"`{name}` was removed in DeepSpeed {release}"
         return Finding("SP012", "error", message, name, place, notes=(note,), fix=fix)
     if key.since is not None and version < key.since:
         release = ".".join(map(str, key.since))

@@ -102,7 +102,7 @@ def _parse_host_filter(option: str, text: str, known: Mapping[str, Host]) -> dic
         for word in words:
             if not (word.isascii() and word.isdigit() and int(word[:9]) in known[name].device_ids):
                 most = known[name].slots - 1
-                message = f"`{option}` asks for slot `{printable_excerpt(word)}` of `{name}`, which has 0 to {most}"
+                message = f"`{option}` names slot `{printable_excerpt(word)}` of `{name}`, which has 0 to {most}"
                 raise _SelectionError(message, "name slots that the host has")
         filters.setdefault(name, []).extend(int(word) for word in words)
     return {name: sorted(set(slots)) for name, slots in filters.items()}
@@ -121,7 +121,7 @@ def _select_by_count(cluster: Cluster, selection: HostSelection) -> list[Host]:
             message = (
                 f"`--num-gpus {selection.num_gpus}` is requested, and `{smallest.name}` has {smallest.slots} slots"
             )
-            note = "DeepSpeed still starts so many ranks, or with 0 one for each slot"
+            note = "DeepSpeed still starts that many ranks, or with 0 one for each slot"
             raise _SelectionError(message, f"give 1 to {smallest.slots}", note)
         hosts = [_with_devices(host, list(range(selection.num_gpus))) for host in hosts]
     return hosts
@@ -220,7 +220,7 @@ def _slurm_slots(environ: Mapping[str, str], nodes: int) -> list[int]:
             _parse_count(times or "1", "SLURM_TASKS_PER_NODE"), nodes + 1
         )
     if len(slots) != nodes:
-        raise ValueError(f"SLURM_TASKS_PER_NODE is about {len(slots)} nodes, the job has {nodes}")
+        raise ValueError(f"SLURM_TASKS_PER_NODE lists {len(slots)} nodes, the job has {nodes}")
     return slots
 
 

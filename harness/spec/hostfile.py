@@ -127,7 +127,7 @@ def _parse_line(line: str, place: Place, hosts: list[Host], first_places: dict[s
         return _syntax_finding(
             Place(place.file, place.line, place.column, len(name)),
             f"`{printable_excerpt(name)}` is not a host name or address",
-            "write a host name that ssh takes",
+            "write a host name that ssh accepts",
         )
     if not count.isascii() or not count.isdigit() or len(count) > 6 or rest:
         digits = re.match(r"\d+", count)
@@ -169,14 +169,14 @@ def _parse_user_line(match: re.Match[str], place: Place, hosts: list[Host], firs
     place = Place(place.file, place.line, place.column, len(match["host"]))
     if not _USER.fullmatch(user) or not _HOST.fullmatch(name):
         message = f"`{printable_excerpt(match['host'])}` is not a host name or address"
-        return _syntax_finding(place, message, "write a host name that ssh takes")
+        return _syntax_finding(place, message, "write a host name that ssh accepts")
     slots = int(match["count"]) if re.fullmatch(r"[0-9]{1,6}", match["count"]) and not match["rest"].strip() else 0
     if slots and name not in first_places:
         hosts.append(Host(name, slots))
         first_places[name] = place
     return _syntax_finding(
         place,
-        f"`{printable_excerpt(match['host'])}` names a user, and a line of a hostfile names a machine alone",
+        f"`{printable_excerpt(match['host'])}` names a user, and a line of a hostfile names only a machine",
         f"write `{name} slots={slots or 'N'}`, and `Host {name}` with `User {user}` below it in `~/.ssh/config`",
         (
             "DeepSpeed passes it on to ssh and pdsh, but its `--include` splits at `@`, and MPI and Slurm take no user",
@@ -222,7 +222,7 @@ def _dialect_notes(text: str) -> tuple[str, ...]:
     """The program whose words these are."""
     for names, program in _MPI_DIALECTS:
         if re.search(rf"(^|\s)({names})\s*=", text):
-            return (f"`{names.replace('|', '=`, `')}=` is {program}'s; DeepSpeed knows `slots=` alone",)
+            return (f"`{names.replace('|', '=`, `')}=` is {program}'s; DeepSpeed knows only `slots=`",)
     return ()
 
 

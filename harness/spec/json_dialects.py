@@ -65,7 +65,7 @@ def template_finding(word: str, place: Place, key: str = "", count_note: str = "
         key,
         place,
         notes=("neither DeepSpeed nor the Trainer fills in placeholders",),
-        fix=Fix("fill the template in, then check what comes out"),
+        fix=Fix("fill in the template, then check the result"),
     )
 
 
@@ -114,7 +114,7 @@ def _unquoted_text_finding(item: NonStandardSyntax) -> Finding:
         f'`{key}` is the text "{item.text[:60]}" to DeepSpeed, since `{word[:40]}` is no JSON value',
         key,
         item.place,
-        notes=("strict JSON readers refuse the file here; a text counts as true in blocks without types",),
+        notes=("strict JSON readers refuse the file here; in blocks without type checks a text counts as true",),
         fix=Fix(f"write `{literal}`" if literal else "write a JSON number, `true`, `false`, or a text in quotes"),
     )
 

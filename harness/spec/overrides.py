@@ -91,5 +91,8 @@ def _set_value(data: Any, path: KeyPath, value: Any, text: str, place: Place) ->
     elif isinstance(data, list) and isinstance(path[-1], int) and path[-1] < len(data):
         data[path[-1]] = value
     else:
-        message, fix = f"`--set {text}` leads into a value that is no map", "set the whole section, or a key inside it"
+        message, fix = (
+            f"`--set {text}` goes into a value that is not a map",
+            "set the whole section, or a key inside it",
+        )
         raise UserError([Finding("SP011", "error", message, place=place, fix=Fix(fix))], ExitCode.USAGE)

@@ -45,7 +45,7 @@ def missing_file_finding(name: str, path: KeyPath, place: Place) -> Finding:
         join_key(path),
         place,
         notes=("searched in the current folder, and in every folder above this file",),
-        fix=Fix("run it where the path exists, or check that file by itself"),
+        fix=Fix("run it where the path exists, or check that file separately"),
     )
 
 

@@ -70,7 +70,7 @@ class RunSpec(Section):
     """Gates whose combination works on this DeepSpeed although its documentation does not promise it. There is none at
     present: specs that name `TP001` are still read."""
     tuned_defaults: bool = True
-    """Choose settings that decide speed and memory where nothing is written. `false`: DeepSpeed's defaults."""
+    """Choose unset options that affect speed and memory by model and hardware. `false`: DeepSpeed's defaults."""
     deepspeed: dict[str, Any] = Field(default_factory=dict)
     """Any other documented DeepSpeed key, as in its JSON."""
 

@@ -301,7 +301,7 @@ def _duplicate_field_findings(extra: dict[str, Any], source: Source) -> Iterable
         yield Finding(
             "SP010",
             "error",
-            f"`{join_key(key_path)}` has a field of its own, `{join_key(field)}`",
+            f"`{join_key(key_path)}` has its own field in a run spec, `{join_key(field)}`",
             join_key(key_path),
             source.place(key_path, of_key=True),
             notes=("two places for one setting can disagree",),

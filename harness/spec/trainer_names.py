@@ -137,7 +137,7 @@ _NAMES_BY_ADVICE: Mapping[str, str] = {
         dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers dataloader_in_order
         dataloader_multiprocessing_context""",
     "remove it: batches are pinned where ranks have a GPU": "dataloader_pin_memory",
-    "remove it: every step has a whole batch": "dataloader_drop_last",
+    "remove it: every step has a full batch": "dataloader_drop_last",
     "remove it: DeepSpeed reduces the gradients; its settings are in `zero`": """
         ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend strategy
         distributed_backend""",
@@ -150,7 +150,7 @@ _NAMES_BY_ADVICE: Mapping[str, str] = {
     "use `harness launch --resume auto` or `--resume RUN`": """
         resume_from_checkpoint auto_resume_from_checkpoints resume ignore_data_skip
         restore_callback_states_from_checkpoint""",
-    "remove it: each run has a directory of its own": "overwrite_output_dir",
+    "remove it: each run has its own directory": "overwrite_output_dir",
     "remove it: each rank saves its own shards, to a folder that all hosts share": "save_on_each_node",
     "set `export.at_end: true` for a folder with the model alone; checkpoints have the whole state": "save_only_model",
     "remove it: an export is always in safetensors": "save_safetensors",
@@ -200,7 +200,7 @@ _NAMES_BY_ADVICE: Mapping[str, str] = {
     "remove it: a run trains on the next token only": "rl reward_model ref_model beta dpo_beta",
     "remove it: `harness report` draws the loss": "plot_loss",
     "remove it: the tokenizer's own special tokens are used": "special_tokens",
-    "remove it: the vocabulary is the tokenizer's own": "resize_vocab",
+    "remove it: the vocabulary is that of the tokenizer": "resize_vocab",
 }  # fmt: skip
 """Remedy -> names of settings that are no key of a run spec."""
 

@@ -148,7 +148,7 @@ def find_mismatch(search: TuneSearch, text: str, candidate: Candidate, file: Pat
         return f"its global batch would be {checked.run.batch.global_batch}"
     measured_run = _check_candidate(search, candidate).run
     is_same = measured_run is not None and settings_of(checked.run) == settings_of(measured_run)
-    return None if is_same else "its settings would not be those that were measured"
+    return None if is_same else "its settings would differ from the measured ones"
 
 
 def _check_candidate(search: TuneSearch, candidate: Candidate) -> CheckedFile:
@@ -190,9 +190,9 @@ def _describe_hosts(run: ResolvedRun) -> str:
 
 def _untunable_finding(run: ResolvedRun, plan: Plan, checked: CheckedFile) -> Finding:
     if run.kind != "spec":
-        message, key = f"`{checked.report.file}` is a DeepSpeed JSON, which says nothing about model and data", ""
+        message, key = f"`{checked.report.file}` is a DeepSpeed JSON, which has no model and no data", ""
     elif plan.model is None:
-        message, key = "the model's size is not known: nothing can be planned, so nothing is chosen", "model"
+        message, key = "the model's size is not known, so no settings can be planned", "model"
     else:
         message, key = "the number of ranks or the micro-batch is not known", "train.per_device_train_batch_size"
     place = checked.source.place(key) if checked.source is not None and key else None

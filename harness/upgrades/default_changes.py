@@ -12,7 +12,7 @@ from harness.findings import Finding, Fix, Severity
 from harness.gates.context import Context
 
 _EFFECTS: dict[str, tuple[Severity, str]] = {
-    "gradient_clipping": ("error", "gradients are clipped at another norm, so other weights are trained"),
+    "gradient_clipping": ("error", "gradients are clipped at another norm, so training changes"),
     "bf16.check_grad_overflow": ("warning", "a step with an infinite gradient is skipped, where it was taken before"),
     "steps_per_print": ("info", "only what is printed"),
 }
@@ -49,7 +49,7 @@ def find_changed_defaults(context: Context, before: DeepSpeedTarget, after: Deep
         yield context.finding(
             f"the default of `{name}` is {_to_json(new)} from {release} on, it was {_to_json(old)}",
             context.spec_key(path) if path else "",
-            notes=[f"what it changes: {effect}"],
+            notes=[f"effect: {effect}"],
             fix=Fix(f"write `{name}: {_to_json(old)}` to keep it", {context.spec_key(name): old}, safe=True),
             severity=severity,
         )

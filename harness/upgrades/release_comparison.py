@@ -49,7 +49,7 @@ def _unreadable_findings(after: Sequence[Finding], keys: set[str]) -> Iterator[F
     """The errors on keys that a change depends on and nobody can read, though both releases have them."""
     for finding in after:
         if finding.is_error and any(f".{finding.key}.".endswith(f".{key}.") for key in keys):
-            yield finding._replace(notes=(*finding.notes, "what an upgrade changes here cannot be said"))
+            yield finding._replace(notes=(*finding.notes, "the effect of an upgrade on this file is not known"))
 
 
 def _new_findings(before: Sequence[Finding], after: Sequence[Finding], new: DeepSpeedTarget) -> Iterator[Finding]:

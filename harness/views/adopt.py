@@ -42,7 +42,7 @@ def _summary(adopted: ConvertedSpec) -> str:
     if counts["manual"]:
         parts.append(f"{counts['manual']} to be set by hand")
     if counts["lossy"]:
-        parts.append(f"{counts['lossy']} trained otherwise")
+        parts.append(f"{counts['lossy']} trained differently")
     if counts["harmless"]:
         parts.append(f"{counts['harmless']} without effect")
     return ", ".join(parts) if parts else "every key is mapped"
@@ -51,7 +51,9 @@ def _summary(adopted: ConvertedSpec) -> str:
 def render_comparison(comparison: ConfigComparison, file: str) -> str:
     """A line for each key that is not the same, and their numbers."""
     if not comparison.name:
-        return escape_unprintable(f"{file} names no DeepSpeed JSON that is here: there is nothing to compare.")
+        return escape_unprintable(
+            f"{file} names no DeepSpeed JSON that exists on this machine: there is nothing to compare."
+        )
     lines = [_comparison_line(item) for item in comparison.keys if item.relation != "same"]
     same = sum(item.relation == "same" for item in comparison.keys)
     ranks = f"{comparison.ranks} {'rank' if comparison.ranks == 1 else 'ranks'}"

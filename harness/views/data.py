@@ -59,7 +59,7 @@ def _describe_held_out(body: Mapping[str, Any]) -> str:
 def _describe_epoch(body: Mapping[str, Any]) -> str:
     steps, batch = body["steps_an_epoch"], body["sequences_a_step"]
     rest = body["sequences"]["an_epoch"] - steps * batch
-    left_over = f"; left over: {rest:,}, other ones in each epoch" if rest else ""
+    left_over = f"; left over: {rest:,}, different ones in each epoch" if rest else ""
     return f"{pluralize(steps, 'step')} of {pluralize(batch, 'sequence')}{left_over}"
 
 
@@ -122,5 +122,5 @@ def _render_example(number: int, example: Mapping[str, Any], style: Style) -> st
 
 def _render_foot(body: Mapping[str, Any], style: Style) -> str:
     how = "found in" if body["from_cache"] else f"prepared in {format_seconds(body['seconds'])} in"
-    mark = style.paint("[[...]]", "blue") + " is read and not predicted. " if body["examples"] else ""
+    mark = style.paint("[[...]]", "blue") + " is read but not predicted. " if body["examples"] else ""
     return f"{mark}{format_count(body['tokens']['train'])} tokens, {how} {body['cache']}"

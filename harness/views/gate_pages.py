@@ -20,8 +20,8 @@ UPSTREAM = {
     "asserts": "asserts, but not under `python -O`",
     "silent": "silently accepts it",
     "hangs": "hangs",
-    "wrong": "trains something else, or fails late",
-    "crashes": "fails inside without a message for the user",
+    "wrong": "trains something else or fails late",
+    "crashes": "fails with an internal error that does not name the setting",
 }
 
 
@@ -56,7 +56,7 @@ def unknown_id_finding(word: str) -> Finding:
     if nearest and (key is None or re.fullmatch(r"[^._]*[\d-][^._]*", word)):
         key = f"did you mean `{nearest}`?"
     fix = key or "`harness explain` lists the families of findings"
-    return Finding("SP011", "error", f"`{word}` is no id of a finding, no family of them and no key", fix=Fix(fix))
+    return Finding("SP011", "error", f"`{word}` is not an id of a finding, a family of findings or a key", fix=Fix(fix))
 
 
 def _render_gate_page(gate: Gate, width: int) -> str:
@@ -72,7 +72,7 @@ def _render_gate_page(gate: Gate, width: int) -> str:
     if gate.policy:
         lines += ["", wrap_text(f"DeepSpeed itself would run this: {gate.policy}", width)]
     if gate.unseen:
-        lines += ["", wrap_text(f"Read in the source, not seen happening: {gate.unseen}", width)]
+        lines += ["", wrap_text(f"Read in the source, not run: {gate.unseen}", width)]
     lines += [f'Seen in: deepspeed/{cite.file}, "{cite.quote}"{_format_span(cite)}' for cite in gate.cites]
     lines += [f'To ignore it, write in the spec: `ignore: {{{gate.id}: "why"}}`.']
     return "\n".join(lines)

@@ -55,7 +55,7 @@ def render_diagnosis(diagnosis: Diagnosis, style: Style, width: int = 120, *, op
 def _render_opinion(opinion: LogOpinion, diagnosis: Diagnosis, style: Style, width: int) -> list[str]:
     """The findings about the configuration, one line each."""
     if opinion.agrees:
-        head = f"`harness validate-config` finds the same, {diagnosis.cause}, in {opinion.source}"
+        head = f"`harness validate-config` finds the same mistake, {diagnosis.cause}, in {opinion.source}"
     else:
         head = f"`harness validate-config` finds in {opinion.source}"
     lines = ["", *_wrap_lines("  ", f"{head}, under DeepSpeed {opinion.deepspeed}:", width)]

@@ -23,7 +23,7 @@ def render_cheapest(result: CheapestMachine, style: Style, width: int = 100) -> 
     """The best machine, the best of each kind, and other numbers of GPUs of the best."""
     tokens = format_count(result.tokens)
     if not result.rows:
-        return f"{result.model}, {tokens} tokens: nothing fits on any kind with a price.\n{_notes(result, width)}"
+        return f"{result.model}, {tokens} tokens: the run fits on no kind of GPU with a price.\n{_notes(result, width)}"
     lines = [*wrap_lines(_best_lines(result, tokens, style), width), "", *_kind_lines(result, style, width), ""]
     lines += [*_count_lines(result, style), ""] if len(result.counts) > 1 else []
     return "\n".join([*lines, _notes(result, width)])
@@ -102,7 +102,9 @@ def _notes(result: CheapestMachine, width: int) -> str:
         )
     assumed = [price.kind for price in result.prices.prices if price.is_memory_assumed]
     if assumed:
-        lines.append(f"Host memory is what is sold with a GPU; assumed for {', '.join(assumed)}: as much as its own.")
+        lines.append(
+            f"Host memory is that sold with a GPU; for {', '.join(assumed)} it is assumed to equal the GPU's memory."
+        )
     return "\n".join(wrap_lines(lines, width))
 
 

@@ -34,8 +34,8 @@ def render_longest(result: LongestSequence, style: Style, width: int = 100) -> s
         lines.append(f"With 5 % of the memory left free: {result.safe_length:,} tokens.")
     if result.positions is not None and result.positions < result.length:
         lines.append(
-            f"The model itself was made for {result.positions:,} positions: beyond them it needs another position "
-            "scaling and training on such lengths."
+            f"The model itself was made for {result.positions:,} positions: longer rows need other position scaling "
+            f"and training on such lengths."
         )
     return "\n".join([*wrap_lines(lines, width), "", *_other_lines(result, style, width)])
 

@@ -206,7 +206,7 @@ def _format_way_out(report: PlanReport, width: int) -> list[str]:
     if way_out.closest is not None and way_out.closest.settings != report.plan.settings:
         lack = f"{-(way_out.closest.fit.headroom or 0.0):.0%} short of {way_out.closest.fit.binding}"
         lines += _wrap(f"Closest: {_name_as_terms(way_out.closest.settings)}; {lack}", width, "  ")
-    would_do = f"Would do: {'; or '.join(ways)}" if ways else f"No number of {kind} up to 4,096 hosts would do."
+    would_do = f"Would be enough: {'; or '.join(ways)}" if ways else f"No number of {kind} up to 4,096 hosts is enough."
     return [*lines, *_wrap(would_do, width, "  ")]
 
 
@@ -218,7 +218,7 @@ def _format_search(report: PlanReport, width: int) -> list[str]:
     if searched.best is not None:
         text += f"; {len(searched.usable):,} fit and pass the gates, this one is the fastest"
         if not searched.launchable:
-            text += "; `harness launch` of this version refuses it, it can be validated, planned and rendered"
+            text += "; `harness launch` of this version refuses it, but it can be validated, planned and rendered"
     return _wrap(text, width, "  ")
 
 

@@ -25,9 +25,7 @@ _NOT_SIMULATED = (
 )
 
 
-_NOT_STRAIGHT = (
-    "The peaks do not follow from the simulated layers by a straight line: give more `--layers`, or leave it out."
-)
+_NOT_STRAIGHT = "The peaks are not linear in the simulated layers: give more `--layers`, or leave it out."
 
 
 class SimulationView(NamedTuple):
@@ -154,7 +152,7 @@ def _traffic(view: SimulationView, width: int) -> str:
             total = entry["on_demand"] + entry["ahead"]
             lines.append(
                 f"{phase}: {format_count(total)} parameters gathered, {entry['on_demand'] / total * 100:.0f} % of them"
-                " when their layer is called, the others ahead"
+                " when their layer is called, the others earlier, by prefetch"
             )
     disk = view.result["disk"]
     if disk:
@@ -192,12 +190,10 @@ def _largest_holders(failed: Mapping[str, Any]) -> list[str]:
 def _races(races: Sequence[Mapping[str, Any]], style: Style, width: int) -> str:
     """Both sides of each race: who, what and where."""
     if not races:
-        return "No race: all accesses to the same memory are ordered, and none is to memory given out again."
-    lines = [
-        style.paint(f"{pluralize(len(races), 'race')}: the order of these accesses is left to chance", "red", bold=True)
-    ]
+        return "No race: all accesses to the same memory are ordered, and none is to memory freed and allocated again."
+    lines = [style.paint(f"{pluralize(len(races), 'race')}: nothing orders these accesses", "red", bold=True)]
     for race in races:
-        what = "the same memory" if race["kind"] == "unordered" else "memory freed and given out again"
+        what = "the same memory" if race["kind"] == "unordered" else "memory freed and allocated again"
         lines.append(f"  {what} ({race['memory']}), {race['count']:,} x")
         for side in (race["first"], race["second"]):
             lines.append(f"    {side['action']} on {side['stream']}: `{side['operator']}` at {side['line']}")
@@ -207,4 +203,4 @@ def _races(races: Sequence[Mapping[str, Any]], style: Style, width: int) -> str:
 def _footer(view: SimulationView) -> str:
     seconds = format_seconds(view.result["seconds"])
     how = f"kept from a simulation of {seconds}" if view.is_kept else f"simulated in {seconds}"
-    return f"{how.capitalize()}. No file was written but the kept answer, no host was contacted."
+    return f"{how.capitalize()}. Nothing was written except the cached answer, and no host was contacted."

@@ -74,7 +74,9 @@ def render_peak_table(table: PeakTable) -> str:
         cells = "".join(f"  {_format_topology(size, table.capacity):>18}" for size in row.per_gpu.values())
         least = "never" if row.min_gpus is None else f"{row.min_gpus:,}"
         lines.append(f"{f'ZeRO-{row.stage}':<8}{cells}  {least:>8}")
-    return "\n".join([*lines, "", "The peak is taken to be the same on any number of GPUs: the same micro-batch."])
+    return "\n".join(
+        [*lines, "", "The peak is assumed to be the same on any number of GPUs, with the same micro-batch."]
+    )
 
 
 def _format_topology(size: float, capacity: int) -> str:

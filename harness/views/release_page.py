@@ -22,24 +22,23 @@ from harness.facts.release_faults import (
 _INTRO = (
     "Each release was compared with one plain torch process: three steps of a small model on two gloo ranks of the CPU",
     "accelerator, with each pair of settings at each ZeRO stage, seeded (`tests/releases/cells.py`). A cell is red",
-    "where the weights are further away than 1e-4 of the way that plain torch takes, in bf16 than four times the",
-    "rounding of plain torch itself. Each red cell was reduced to the settings that it needs; then each setting was",
-    "varied alone. `python -m tests.releases RELEASE` repeats a release.",
+    "if its weights differ from plain torch's by more than 1e-4 of the distance that these moved, in bf16 by more than",
+    "four times the rounding of plain torch itself. Each red cell was reduced to the settings that it needs; then each",
+    "setting was varied alone. `python -m tests.releases RELEASE` repeats a release.",
 )
 _TAIL = (
     "*Refused* cells ended with an error of DeepSpeed: most are a module that is used twice under reentrant activation",
-    "checkpointing, which ZeRO-2 and ZeRO-3 refuse. Two faults in one cell hide each other: a row speaks of the",
-    "settings in which it was seen alone. 0.18.7 to 0.18.9 cannot step at stages 1 and 2 with this torch: all are",
-    "refused.",
+    "checkpointing, which ZeRO-2 and ZeRO-3 refuse. Two faults in one cell hide each other: a row lists settings in",
+    "which its fault was seen alone. 0.18.7 to 0.18.9 cannot step at stages 1 and 2 with this torch: all are refused.",
 )
 
 _CONFORMANCE = (
-    "`validate-config --deepspeed-version` was held against each release: drawn DeepSpeed JSONs, good ones and ones",
-    "with a key that is odd, wrong or misspelt, were given to `deepspeed.initialize` and trained for three steps on",
-    "one or two ranks of the CPU accelerator, until the release had parsed 150. *Same*: accepted, and trained as",
-    "asked; or refused, and DeepSpeed refuses or trains something else. *Warned*: DeepSpeed does something else in",
-    "silence, and a warning says so. *On purpose*: refused though it runs, with a reason, or outside a gate's reach",
-    "(`tests/conformance/known.py`). NVMe, tensor, pipeline and sequence parallelism were left out, and the CPU ops",
+    "`validate-config --deepspeed-version` was compared with each release. Random DeepSpeed JSONs, valid ones and ones",
+    "with a key that is odd, wrong or misspelt, went to `deepspeed.initialize` and trained for three steps on one or",
+    "two ranks of the CPU accelerator, until the release had parsed 150. *Same*: accepted, and DeepSpeed trains what",
+    "the file says; or refused, and DeepSpeed refuses it or trains something else. *Warned*: DeepSpeed silently does",
+    "something else, and a warning says so. *On purpose*: refused although it runs, with a reason, or beyond what a",
+    "gate can see (`tests/conformance/known.py`). Without NVMe, tensor, pipeline and sequence parallelism; the CPU ops",
     "were those of the installed release. `python -m tests.releases --conformance RELEASE` repeats a release.",
 )
 _CLASSES = {

@@ -19,7 +19,7 @@ HEAD = """# Keys of a run spec
 Written by `harness schema --markdown` (`make pages`) from the fields in `harness/spec/`; a test compares it.
 The prose, with examples, is in [spec.md](spec.md). A key that is not listed here is refused (`harness explain SP005`);
 DeepSpeed's own keys go below `deepspeed:`. *JSON* is the key that DeepSpeed gets. *Findings* are those whose page
-speaks of the key; `harness explain ID` prints a page."""
+mentions the key; `harness explain ID` prints a page."""
 _TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}
 
 

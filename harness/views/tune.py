@@ -83,10 +83,13 @@ def _render_notes(e: TuneReport, width: int) -> str:
             f"  dropped: its first measured steps each took over {EARLY_STOP_RATIO} times as long as the best one's"
         )
     if e.reference_gpu:
-        lines.append(f"  the plan has no speed of this machine: candidates are ordered as for {e.reference_gpu}")
+        lines.append(
+            f"  the plan does not know the speed of this machine: candidates are ordered as for {e.reference_gpu}"
+        )
     if any(t.candidate.alternative.fit.fits is False for t in e.trials):
         lines.append(
-            f"  some candidates lack up to {MEMORY_TOLERANCE:.0%} of memory by the plan, which is within its error"
+            f"  by the plan, some candidates need up to {MEMORY_TOLERANCE:.0%} more memory than there is, which is "
+            f"within its error"
         )
     return "\n".join(lines)
 

@@ -89,7 +89,7 @@ def _list_fixed(result: FileResult, options: ValidateOptions) -> str:
     width = max(len(_line_of(finding)) for finding in fixes.fixed_findings)
     for finding in fixes.fixed_findings:
         edits = next((item.edits for item in fixes.applied if item.finding == finding), None)
-        action = f"`{finding.key}`: gone with another fix" if edits is None else _describe_edits(edits)
+        action = f"`{finding.key}`: resolved by another fix" if edits is None else _describe_edits(edits)
         lines.append(f"  {_line_of(finding).rjust(width)}  {finding.gate}  {action}")
     return "\n".join(map(escape_unprintable, lines)) + "\n"
 

@@ -145,7 +145,7 @@ def test_an_accelerate_yaml_without_its_json_has_nothing_to_compare(write):
     converted = convert_file(write("accelerate.yaml", text), TARGET)
     assert compare_configs(converted, TARGET).name == ""
     assert converted.draft.get("zero") is None
-    assert any("is not here: set `zero.stage`" in note.message for note in converted.notes_of("manual"))
+    assert any("is not on this machine: set `zero.stage`" in note.message for note in converted.notes_of("manual"))
 
 
 def test_an_accelerate_yaml_leaves_the_micro_batch_to_the_script(write):

@@ -380,7 +380,7 @@ telemetry: {{trackers: [csv, wandb]}}
         ("error", "model.attn_implementation"),
         ("error", "telemetry.trackers"),
     ]
-    assert "`sdpa` takes torch's own flash kernel" in errors[0].notes[0]
+    assert "`sdpa` uses torch's own flash kernel" in errors[0].notes[0]
     packed = text.replace("python-docs}", "python-docs, packing: true, max_length: 65536}").replace("tion_2", "tion_3")
     error = about_paths(check(packed, here=True), ("EN016",))[0]
     assert "`flash_attn_interface`" in error.message

@@ -83,7 +83,7 @@ UNUSABLE: dict[str, tuple[list[dict[str, Any]], str]] = {
     "no name of the machine": (without("machine"), "does not record its machine"),
     "empty machine": ([head(RUN, **{**GPU, "machine": {}}), *steps_of()], "does not name `cpu`"),
     "no CPU": ([head(RUN, **{**GPU, "machine": {**MACHINE, "cpu": [1]}}), *steps_of()], "does not name `cpu`"),
-    "slow beyond reason": ([head(RUN, **GPU), *steps_of(seconds=4e3)], "no machine differs so much"),
+    "slow beyond reason": ([head(RUN, **GPU), *steps_of(seconds=4e3)], "no machine differs that much"),
     "endless steps": ([head(RUN, **GPU), *steps_of(seconds=1e90)], "no parts of a step"),
     "negative steps": ([head(RUN, **GPU), *steps_of(seconds=-4.0)], "no parts of a step"),
 }

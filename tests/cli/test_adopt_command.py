@@ -85,10 +85,10 @@ def test_three_lists_and_their_numbers(write):
     assert result.exit_code == 0
     lines = result.stderr.splitlines()
     assert lines[0] == "To be set by hand:"
-    assert lines.index("Trained otherwise than by the file:") < lines.index("Without effect on what is trained:")
+    assert lines.index("Trained differently from the file:") < lines.index("Without effect on what is trained:")
     assert "  `do_train: true` (line 5)" in lines
     assert any(line.startswith("Defaults that the file leaves to LLaMA-Factory: `") for line in lines)
-    assert lines[-1].endswith(": 1 to be set by hand, 1 trained otherwise, 1 without effect.")
+    assert lines[-1].endswith(": 1 to be set by hand, 1 trained differently, 1 without effect.")
     assert "# To be set by hand:" in result.stdout
 
 

@@ -113,7 +113,7 @@ def test_a_file_beside_the_log_is_checked(tmp_path):
     log = tmp_path / "job.log"
     log.write_text(f"cmd = python train.py --deepspeed ds.json\n{KNOWN}", encoding="utf-8")
     output = explain(str(log)).stdout
-    assert "`harness validate-config` finds the same, OP011, in `ds.json` as it is now" in output
+    assert "`harness validate-config` finds the same mistake, OP011, in `ds.json` as it is now" in output
 
 
 def test_more_names_are_further_logs(tmp_path):

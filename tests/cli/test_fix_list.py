@@ -66,7 +66,7 @@ def test_what_was_fixed_is_listed_and_is_what_was_marked(write):
     shown = run("validate-config", file, "--fix").stdout
     assert fixed_list(shown) == SAFE
     assert f"Fixed in {file} (lines as they were before):\n   6  SP006  `fp16.enabled` set to true\n" in shown
-    assert "  14  OF024  `aio` removed\n  14  SP014  `aio.thread_count`: gone with another fix\n" in shown
+    assert "  14  OF024  `aio` removed\n  14  SP014  `aio.thread_count`: resolved by another fix\n" in shown
     assert f"\nFixed {len(SAFE)} findings. Found " in shown
     assert shown.splitlines()[-1].endswith(
         f". {len(UNSAFE)} [!] can be fixed with `--fix --unsafe-fixes`, which changes the run"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness plan` with what means nothing: one sentence, a hint, exit code 2, nothing on stdout. Seconds."""
+"""`harness plan` with what has no effect: one sentence, a hint, exit code 2, nothing on stdout. Seconds."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ CASES = (
         "a folder that exists",
     ),
     (RUN + "--plot empty", "`--plot empty` is a folder", "name a file in it"),
-    (RUN + "--longest --cheapest", "are two questions", "ask one"),
-    (RUN + "--longest --min-gpus", "are two questions", "ask one"),
-    (RUN + "--longest --deadline 3h", "`--deadline` means nothing with `--longest`", "leave `--deadline` out"),
+    (RUN + "--longest --cheapest", "cannot be combined", "ask one"),
+    (RUN + "--longest --min-gpus", "cannot be combined", "ask one"),
+    (RUN + "--longest --deadline 3h", "`--deadline` has no effect with `--longest`", "leave `--deadline` out"),
     ("--model llama-3.1-8b --gpus 8 --gpu cpu --longest", "needs the memory of the GPU", "`cluster.gpu`"),
     ("--cheapest", "`--cheapest` needs a spec or `--model`", "harness plan --model"),
     (KIND + "--price 2", "`--price` names none", "`--price KIND=X`"),
-    (KIND + "--price H10=2", "a price of no known kind of GPU", "did you mean H100-96GB?"),
+    (KIND + "--price H10=2", "names an unknown kind of GPU", "did you mean H100-96GB?"),
     (KIND + "--price H100=cheap", "`--price H100=cheap` is no price", "`2.5`"),
     (KIND + "--price-file old.yaml", "is of 2020-01-01, which is more than a year ago", "`--price KIND=X`"),
     (KIND + "--price-file no-file.yaml", "`no-file.yaml` cannot be read", "a file of prices"),
@@ -85,7 +85,7 @@ CASES = (
     ("small.yaml --min-gpus", "a spec and `--min-gpus` are both given", "leave the spec out"),
     ("small.yaml --params 7e9", "a spec and `--params` are both given", "leave `--params` out"),
     ("small.yaml --write run.yaml", "there is nothing to write", "add `--search`"),
-    ("small.yaml --trace step.json", "`--trace` is of a simulation", "add `--simulate`"),
+    ("small.yaml --trace step.json", "`--trace` needs `--simulate`", "add `--simulate`"),
     ("small.yaml --simulate --trace empty", "`--trace empty` is a folder", "name a file in it"),
     (
         "small.yaml --simulate --trace no-folder/step.json",
@@ -105,7 +105,7 @@ CASES = (
     ("--params 0", "`--params`: `0` is not a number above 0", "`70e9`"),
     ("--params 7x", "`7x` is not a number above 0", "`70e9`"),
     ("--params 1e30", "`1e30` is not a number above 0", "`70e9`"),
-    ("--params 7e9 --tokens 1e9", "`--tokens` means nothing for a bare count", "`--model`"),
+    ("--params 7e9 --tokens 1e9", "`--tokens` has no effect for a bare count", "`--model`"),
     ("--params 7e9 --gpus 0", "`--gpus 0` is not a number", "a number from 1 to"),
     ("--params 7e9 --gpu H10", "GPU kind `H10` is not known", "`--gpu H100-96GB`"),
     ("--params 7e9 --zero-stage 7", "`--zero-stage 7` is not a stage", "0, 1, 2 or 3"),

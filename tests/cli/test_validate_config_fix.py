@@ -118,7 +118,7 @@ def test_a_misspelt_key_is_renamed_unless_the_file_has_the_right_one(write):
         file = write("b.yaml", GOOD.replace("train: y", f"train: y, max_lenght: 64, {other}"))
         both = run("validate-config", file, "--fix", "--unsafe-fixes")
         assert both.exit_code == 1, "one value or the other: the user decides"
-        assert "gone with another fix" not in both.stdout
+        assert "resolved by another fix" not in both.stdout
     foreign = write("c.yaml", GOOD.replace("train: {", "train: {lr: 1, "))
     assert "unsafe-fixes" not in run("validate-config", foreign).stdout, (
         "another program's value may mean another thing"

@@ -37,7 +37,7 @@ def test_what_decides_nothing_is_not_among_the_rest(line, write):
         ("max_samples: 1000", "takes this many records"),
         ("mask_history: true", "the last turn"),
         ("resize_vocab: true", "adds rows"),
-        ("packing: true", "attend to those before them"),
+        ("packing: true", "attend to earlier ones"),
         ("optim: adamw_8bit", "states of 8 bit"),
         ("optim: adafactor", "adamw"),
         ("lr_scheduler_type: reduce_lr_on_plateau", "cosine"),
@@ -233,7 +233,7 @@ ARCTIC = "model: {name_or_path: a/b}\ndata: {sources: [a/c], max_length: 9}\n"
 @pytest.mark.parametrize(
     ("more", "word"),
     [
-        ("exit_iteration: 20\nepochs: 3\n", "goes over all epochs"),
+        ("exit_iteration: 20\nepochs: 3\n", "spans all epochs"),
         ("exit_iteration: 20\ntrain_iters: 50\n", "before its schedule"),
         ("exit_iteration: 20\nscheduler: {name: constant}\n", ""),
     ],

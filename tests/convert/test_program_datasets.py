@@ -47,10 +47,10 @@ def test_axolotls_chats(column, mapping, write):
     [
         (
             "{path: d, type: chat_template, message_property_mappings: {role: who, content: what}}",
-            "names the keys of a turn",
+            "has other names for the keys of a turn",
         ),
         ("{path: d, type: chat_template, roles: {user: [stranger]}}", "a role `stranger`"),
-        ("{path: d, type: {field_instruction: q}}", "`type` of its own fields"),
+        ("{path: d, type: {field_instruction: q}}", "`type` with custom fields"),
         ("{path: d, type: my.own.strategy}", "is of type"),
         ("{path: d, type: input_output}", "is of type"),
         ("{path: d, type: chat_template, secret: 1}", "has `secret`"),

@@ -89,7 +89,7 @@ def test_a_launcher_without_a_hostfile():
         "ValueError-free command: accelerate launch --num_machines 2 train.py\n" + NO_HOSTFILE + steps
     )
     assert (wanted.state, wanted.cause, wanted.confidence) == ("failed", "LG075", "likely")
-    assert wanted.notes == ("2 hosts were asked for, and only the ranks of this host were started",)
+    assert wanted.notes == ("2 hosts were requested, and only the ranks of this host were started",)
     assert "--hostfile" in wanted.change
     two = diagnose_text(
         NO_HOSTFILE.replace("[2026", "gpu01: [2026") + NO_HOSTFILE.replace("[2026", "gpu02: [2026") + steps

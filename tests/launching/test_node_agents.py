@@ -211,4 +211,4 @@ def test_hosts_without_an_agent_are_named_up_to_a_few(guards, monkeypatch):
     guards.start(0)
     until(lambda: guards._num_missing_agents == 12, guards)
     assert len(lines) == 9
-    assert lines[-1] == "no node agent runs on more hosts, which are not named"
+    assert lines[-1] == "no node agent runs on further hosts, which are not listed"

@@ -124,7 +124,7 @@ def test_the_gates_accept_each_row_at_stage_3(block: dict[str, Any], launching: 
 def test_no_launch_of_zenflow() -> None:
     checked = check_file("x.yaml", text=spec_with(3, {"zenflow": ZENFLOW}), world_size=8, launching=True)
     errors = [finding.message for finding in checked.report.findings if finding.is_error]
-    assert [message for message in errors if "training loop was not made for it" in message] == errors
+    assert [message for message in errors if "training loop does not support it" in message] == errors
 
 
 def test_the_gates_refuse_zenflow_below_stage_3() -> None:

@@ -179,7 +179,7 @@ def test_a_spec_keeps_its_batch_on_every_machine(tmp_path: Path) -> None:
 def test_nothing_fits_is_exit_code_1() -> None:
     found = run("plan", "--model", "deepseek-v3", "--cheapest", "--gpu", "RTX4090", "--gpus", "8")
     assert found.exit_code == ExitCode.FINDINGS
-    assert "nothing fits on any kind with a price" in found.stdout
+    assert "the run fits on no kind of GPU with a price" in found.stdout
 
 
 @pytest.mark.parametrize(

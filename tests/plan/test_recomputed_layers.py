@@ -67,7 +67,7 @@ def test_auto_is_the_fewest_operations_that_fit(length: int, value: Any) -> None
     [
         ({"cluster": {"gpu": None}}, "GPU"),
         ({"model": {"name_or_path": "no-such-model"}}, "model"),
-        ({"data": {"max_length": 1 << 20}}, "less does not fit"),
+        ({"data": {"max_length": 1 << 20}}, "with fewer the run does not fit"),
     ],
 )
 def test_auto_is_every_layer_where_nothing_better_is_known(sections: dict[str, Any], reason: str) -> None:

@@ -20,7 +20,7 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 FOLDER = Path(__file__).parent
 GROUPS = {
     "I": "Input files",
-    "O": "What is printed",
+    "O": "Printed text",
     "C": "Code by consent",
     "S": "Secrets, files, sockets and locks of a run",
     "W": "`report --watch` and pages",

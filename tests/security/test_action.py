@@ -205,7 +205,7 @@ def test_hook_names(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(hook["files"], name)
     answer = run_command(*hook["entry"].split()[1:], *hook.get("args", ()), name, "ds_config.yaml")
     assert answer.code == 2
-    assert "would be taken as an option" in answer.text
+    assert "would be read as an option" in answer.text
 
 
 @Attempt(

@@ -67,13 +67,13 @@ ROWS = [
     Row("UP005", "no longer leaks", "0.19.0", ds(1, **BF16, gradient_accumulation_steps=4)),
     Row(
         "UP005",
-        "bf16 go with an offloaded",
+        "bf16 optimizer states work with an offloaded",
         "0.19.1",
         ds(2, zero=CPU, bf16={**BF16["bf16"], "bf16_optimizer_states": True}),
     ),
-    Row("UP005", "go with AutoTP", "0.18.9", ds(1, **AUTOTP, **UNIVERSAL)),
+    Row("UP005", "work with AutoTP", "0.18.9", ds(1, **AUTOTP, **UNIVERSAL)),
     Row("UP005", "at stage 3 and with uneven", "0.19.6", ds(3, **AUTOTP, **UNIVERSAL)),
-    Row("UP005", "goes with an offloaded", "0.19.5", ds(2, zero=CPU, managed_gradient_accumulation=False)),
+    Row("UP005", "works with an offloaded", "0.19.5", ds(2, zero=CPU, managed_gradient_accumulation=False)),
     Row("UP004", "`tensor_parallel` is read", "0.16.4", ds(1, **AUTOTP)),
     Row("UP004", "`torch_autocast` is read", "0.17.2", ds(1, torch_autocast={"enabled": True, "dtype": "bf16"})),
     Row("UP004", "`expert_parallel` is read", "0.19.2", ds(2, expert_parallel={"enabled": True, "autoep_size": 2})),
@@ -167,7 +167,7 @@ def test_a_fixed_bug_is_reported_with_what_it_did_to_runs():
     (finding,) = [f for f in findings_between(config, "0.18.2", "0.18.4") if f.gate == "UP003"]
     assert finding.severity == "info"
     assert "trains on the last of 4 micro-batches alone" in finding.message
-    assert any("do not compare its losses" in note for note in finding.notes)
+    assert any("do not compare their losses" in note for note in finding.notes)
     assert "ZR040, found with DeepSpeed 0.18.2" in finding.notes
     assert not [f for f in findings_between(config, "0.17.5", "0.18.4") if f.gate in ("UP003", "ZR040")]
 
@@ -178,4 +178,4 @@ def test_a_key_that_nobody_can_read_is_an_error_and_no_crash(text):
     config = ds(0, optimizer={"type": "AdamW", "params": text}, zero=CPU)
     (finding,) = [f for f in findings_between(config, "0.16.9", "0.19.8") if f.is_error]
     assert finding.key == "optimizer.params"
-    assert finding.notes[-1] == "what an upgrade changes here cannot be said"
+    assert finding.notes[-1] == "the effect of an upgrade on this file is not known"

@@ -152,7 +152,7 @@ def test_where_nothing_fits_it_says_what_would_do() -> None:
     text = shown(plan_of(cluster={"gpu": "H100", "host_memory": "100GB", "gpus_per_node": 8}))
     assert "Nothing fits: host memory" in text
     assert "Closest: ZeRO-" in text
-    assert re.search(r"Would do: \d+ x H100-80GB \(\d+ hosts of 8\); or [\d.]+ [GT]iB of memory a host", text)
+    assert re.search(r"Would be enough: \d+ x H100-80GB \(\d+ hosts of 8\); or [\d.]+ [GT]iB of memory a host", text)
 
 
 def test_an_unknown_model_still_has_ranks_and_the_last_lines() -> None:

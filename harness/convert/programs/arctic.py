@@ -119,7 +119,7 @@ def _convert(file: TrainerFile) -> None:
     if kind == "liger":
         file.add_harmless("model.type", "other kernels of the same functions")
     elif kind not in (None, "huggingface"):
-        file.add_lossy("model.type", "a model of its own, the run spec trains that of `transformers`")
+        file.add_lossy("model.type", "a custom model class; the run spec trains that of `transformers`")
     _convert_length(file)
     _convert_model(file)
     _convert_optimizer(file)
@@ -151,12 +151,14 @@ def _convert_length(file: TrainerFile) -> None:
     elif is_on(stop):
         file.put("train.max_steps", stop)
         if has_decay:
-            file.add_lossy("exit_iteration", "its schedule goes over all epochs; the run spec ends both together")
+            file.add_lossy(
+                "exit_iteration", "its schedule spans all epochs; in the run spec schedule and training end together"
+            )
     epochs = file.take_value("epochs")
     if is_on(epochs) and file.draft.get("train.max_steps") is None:
         file.put("train.num_train_epochs", epochs)
     if is_on(file.values.get("min_iterations")) and not is_on(stop):
-        file.add_manual("min_iterations", "repeats the data until there are so many steps: set `train.max_steps`")
+        file.add_manual("min_iterations", "repeats the data up to this number of steps: set `train.max_steps`")
 
 
 def _convert_model(file: TrainerFile) -> None:
@@ -293,8 +295,8 @@ ARCTIC_TRAINING = Program(
         exit_iteration_this_run step_timer ray""".split()
     ),
     {
-        "code": "code of its own, which the run spec does not run",
-        "data.seed": "draws the order of the data by a seed of its own, the run spec by `train.seed`",
+        "code": "custom code, which the run spec does not run",
+        "data.seed": "has a separate seed for the order of the data; the run spec uses `train.seed`",
         "data.always_max_length": "cuts the last record of a packed sequence, the run spec keeps records whole",
         "data.drop_last": "drops the last, shorter sequence",
         "data.fuse_positions_prob": "joins the positions of packed records",

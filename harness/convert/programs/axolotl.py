@@ -132,7 +132,9 @@ def _convert_steps_per_epoch(file: TrainerFile, name: str, key: str) -> None:
         file.put(key, max(1, round(steps / (times * epochs))))
         file.take_value(name)
     else:
-        file.add_manual(name, f"set `{key}` to the steps of an epoch / {times}; without it only the end counts")
+        file.add_manual(
+            name, f"set `{key}` to the steps of an epoch / {times}; without it this happens only at the end"
+        )
 
 
 def _convert_trackers(file: TrainerFile) -> None:
@@ -209,7 +211,7 @@ AXOLOTL = Program(
     ),
     {
         **shared.LOSSY,
-        "special_tokens": "names special tokens of its own, the run spec takes the tokenizer's",
+        "special_tokens": "names its own special tokens, the run spec takes the tokenizer's",
         "tokens": "adds tokens to the vocabulary, the run spec does not",
         "added_tokens_overrides": "renames tokens of the vocabulary",
         "resize_token_embeddings_to_32x": "adds rows to the embeddings, the run spec does not",
@@ -237,16 +239,16 @@ AXOLOTL = Program(
         "lr_quadratic_warmup": "warms up by the square, the run spec linearly",
         "cosine_constant_lr_ratio": "holds the last rate from this share of the steps on, the run spec does not",
         "lr_div_factor": "another start of the schedule",
-        "float16": "weights of 16 bit alone; the run spec keeps fp32 master weights",
-        "bfloat16": "weights of 16 bit alone; the run spec keeps fp32 master weights",
+        "float16": "only 16-bit weights; the run spec keeps fp32 master weights",
+        "bfloat16": "only 16-bit weights; the run spec keeps fp32 master weights",
         "float32": "trains in fp32",
         "fix_untrained_tokens": "sets embeddings of tokens that were never trained",
         "embeddings_skip_upcast": "keeps embeddings in 16 bit",
         "reinit_weights": "trains from random weights: set `model.random_init`",
         "loss_watchdog_threshold": "ends the run where the loss stays above it, the run spec does not",
         "use_pose": "stretches positions by skipping some",
-        "plugins": "code of its own, which the run spec does not run",
-        "trainer_cls": "code of its own, which the run spec does not run",
+        "plugins": "custom code, which the run spec does not run",
+        "trainer_cls": "custom code, which the run spec does not run",
         "chat_template_kwargs": "arguments of the chat template",
         "peft_autocast_adapter_dtype": "adapters in the weights' format",
         "jagged_restart_steps": "restarts the schedule, the run spec does not",

@@ -76,7 +76,7 @@ def _convert_model(file: TrainerFile) -> None:
 def _convert_precision(file: TrainerFile) -> None:
     if is_on(file.values.get("pure_bf16")):
         file.put("precision.bf16", True)
-        file.add_lossy("pure_bf16", "weights of 16 bit alone; the run spec keeps fp32 master weights")
+        file.add_lossy("pure_bf16", "only 16-bit weights; the run spec keeps fp32 master weights")
     if file.draft.get("precision.bf16") is not True and file.draft.get("precision.fp16") is not True:
         place = file.source.place(("model_name_or_path",), of_key=True)
         text = "no `bf16` or `fp16`: weights stay in the model's own format, here they are fp32; set `precision.bf16`"
@@ -88,11 +88,13 @@ def _convert_packing(file: TrainerFile, stage: object) -> None:
     if stage == "pt":
         file.take_value("packing")
         if packing is False:
-            file.add_lossy("packing", "each text is a sequence of its own; plain text is packed in a run spec")
+            file.add_lossy("packing", "each text is a separate sequence; a run spec packs plain text")
     elif neat or is_on(packing):
         file.put("data.packing", True)
         if not neat:
-            file.add_lossy("packing", "records attend to those before them in a sequence; in the run spec none does")
+            file.add_lossy(
+                "packing", "packed records attend to earlier ones in the sequence; in the run spec they do not"
+            )
         file.take_value("packing")
     elif packing is False:
         file.put("data.packing", False)
@@ -134,7 +136,7 @@ LLAMA_FACTORY = Program(
         **shared.LOSSY,
         "max_samples": "takes this many records of each dataset, the run spec all",
         "mask_history": "trains on the last turn of a chat alone, the run spec on all of the assistant's",
-        "mix_strategy": "takes turns between the datasets, the run spec takes each once",
+        "mix_strategy": "alternates between the datasets, the run spec reads each once",
         "resize_vocab": "adds rows to the embeddings, the run spec does not",
         "add_tokens": "adds tokens to the vocabulary, the run spec does not",
         "add_special_tokens": "adds tokens to the vocabulary, the run spec does not",
@@ -145,7 +147,7 @@ LLAMA_FACTORY = Program(
         "moe_aux_loss_coef": "another weight of the experts' balance loss; the run spec takes the model's",
         "enable_thinking": "adds or removes an empty thought in each answer",
         "preserve_thinking": "keeps the thoughts of earlier turns",
-        "tool_format": "formats tools by rules of its own; the run spec by the chat template",
+        "tool_format": "formats tools by its own rules; the run spec by the chat template",
         "use_adam_mini": "another optimizer, the run spec trains with `optimizer.type: adamw`",
         "create_new_adapter": "another adapter on top of the first",
         "freeze_multi_modal_projector": "decides about parts of a multimodal model",

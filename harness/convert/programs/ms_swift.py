@@ -175,7 +175,8 @@ def _convert_selection(file: TrainerFile) -> None:
         file.put("data.assistant_only_loss", False)
     elif scale.split("+", maxsplit=1)[0] != "default" or "+" in scale:
         file.add_lossy(
-            "loss_scale", "weighs tokens by rules of its own; the run spec trains on the assistant's turns alike"
+            "loss_scale",
+            "weighs tokens by its own rules; the run spec gives all tokens of the assistant the same weight",
         )
     for key, glob in (("freeze_parameters", "model.freeze"), ("trainable_parameters", "model.train_only")):
         names = file.values.get(key)
@@ -251,23 +252,23 @@ MS_SWIFT = Program(
         **shared.LOSSY,
         "model_name": "writes this name into records of `swift/self-cognition`",
         "model_author": "writes this name into records of `swift/self-cognition`",
-        "agent_template": "formats tools by rules of its own; the run spec by the chat template",
-        "tools_prompt": "formats tools by rules of its own; the run spec by the chat template",
+        "agent_template": "formats tools by its own rules; the run spec by the chat template",
+        "tools_prompt": "formats tools by its own rules; the run spec by the chat template",
         "new_special_tokens": "adds tokens to the vocabulary, the run spec does not",
         "rope_scaling": "stretches the position embeddings, the run spec takes them from the model",
         "max_model_len": "stretches the position embeddings, the run spec takes them from the model",
         "router_aux_loss_coef": "another weight of the experts' balance loss; the run spec takes the model's",
-        "loss_scale": "weighs tokens by rules of its own",
-        "external_plugins": "code of its own, which the run spec does not run",
-        "custom_register_path": "code of its own, which the run spec does not run",
-        "callbacks": "code of its own, which the run spec does not run",
-        "optimizer": "an optimizer of its own, the run spec trains with `optimizer.type`",
+        "loss_scale": "weighs tokens by its own rules",
+        "external_plugins": "custom code, which the run spec does not run",
+        "custom_register_path": "custom code, which the run spec does not run",
+        "callbacks": "custom code, which the run spec does not run",
+        "optimizer": "a custom optimizer; the run spec trains with `optimizer.type`",
         "lora_dtype": "adapters in another format, those of the run spec are fp32",
         "enable_thinking": "adds or removes an empty thought in each answer",
         "preserve_thinking": "keeps the thoughts of earlier turns",
         "add_non_thinking_prefix": "adds an empty thought to each answer",
         "disable_ignore_empty_think": "trains on empty thoughts",
-        "interleave_prob": "takes turns between the datasets, the run spec takes each once",
+        "interleave_prob": "alternates between the datasets, the run spec reads each once",
         "trainable_parameters_regex": "trains parameters by name: set `model.train_only`",
         "freeze_parameters_regex": "freezes parameters by name: set `model.freeze`",
         "enable_channel_loss": "reports the loss by source",

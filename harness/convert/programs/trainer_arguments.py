@@ -48,9 +48,9 @@ HARMLESS = frozenset(
 LOSSY = {
     "label_smoothing_factor": "smooths the labels, the run spec does not",
     "neftune_noise_alpha": "adds noise to the embeddings, the run spec does not",
-    "data_seed": "draws the order of the data by a seed of its own, the run spec by `train.seed`",
+    "data_seed": "has a separate seed for the order of the data; the run spec uses `train.seed`",
     "optim_args": "further arguments of the optimizer, which the run spec does not have",
-    "optim_target_modules": "the optimizer treats some modules otherwise, in the run spec all alike",
+    "optim_target_modules": "the optimizer has other settings for some modules; in the run spec all have the same",
     "dataloader_drop_last": "drops the last, smaller batch of an epoch",
     "average_tokens_across_devices": "weighs ranks by their tokens or not; the run spec always weighs by tokens",
     "ignore_data_skip": "starts the data again after a resume; the run spec continues where it was",
@@ -232,7 +232,7 @@ def _convert_precision(file: TrainerFile) -> None:
         if bf16 == "auto":
             file.add_harmless("bf16", "mapped to `precision.bf16: true`; it means fp16 on devices without bf16")
         if bf16 == "full":
-            file.add_lossy("bf16", "weights of 16 bit alone; the run spec keeps fp32 master weights")
+            file.add_lossy("bf16", "only 16-bit weights; the run spec keeps fp32 master weights")
     elif bf16 is False:
         file.put("precision.bf16", False)
         if fp16 is False:
@@ -276,7 +276,7 @@ def _convert_saves(file: TrainerFile) -> None:
             else "that of `eval.eval_steps`, with `checkpoint.keep_best` and `save_total_limit: 1`"
         )
         file.put("checkpoint.save_steps", None)
-        file.add_manual("save_strategy", f"set `checkpoint.save_steps` to {text}; without it the end alone is saved")
+        file.add_manual("save_strategy", f"set `checkpoint.save_steps` to {text}; without it only the end is saved")
     elif steps is not None:
         _put_steps(file, "save_steps", "checkpoint.save_steps", steps)
 
@@ -288,7 +288,7 @@ def _convert_evaluation(file: TrainerFile) -> None:
     if strategy in ("no", False):
         return
     if strategy == "epoch":
-        file.add_manual(name, "set `eval.eval_steps` to the steps of an epoch; without it the end alone is evaluated")
+        file.add_manual(name, "set `eval.eval_steps` to the steps of an epoch; without it only the end is evaluated")
     elif steps is not None:
         _put_steps(file, "eval_steps", "eval.eval_steps", steps)
     elif has_evaluation:

@@ -47,7 +47,7 @@ CAUSES = (
     FailureCause(
         "LG235",
         "dataset-script-refused",
-        "the dataset needs a Python script of its own, which this version of `datasets` does not run",
+        "the dataset needs its own Python script, which this version of `datasets` does not run",
         'install `"datasets<4"` and pass `trust_remote_code=True`, or use a dataset converted to Parquet',
         (),
     ),

@@ -25,7 +25,7 @@ CAUSES = (
         "LG152",
         "pdsh-without-ssh",
         "pdsh did not use ssh to reach the hosts",
-        "install pdsh's module for ssh (`pdsh -L` lists `rcmd/ssh`; a package of its own in some distributions) and "
+        "install pdsh's module for ssh (`pdsh -L` lists `rcmd/ssh`; a separate package in some distributions) and "
         "set `PDSH_RCMD_TYPE=ssh`, or use another back end: `--launcher openmpi`, `slurm`, or `--no_ssh --node_rank "
         "N` by hand on every host",
         (

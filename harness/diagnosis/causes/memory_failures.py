@@ -31,7 +31,7 @@ CAUSES = (
         "LG002",
         "host-out-of-memory",
         "the kernel killed a rank because the memory of the host, or of its control group, ran out",
-        "give the job more host memory (a container or Slurm job has a limit of its own), or reduce the need: fewer "
+        "give the job more host memory (a container or Slurm job has its own limit), or reduce the need: fewer "
         "ranks per host, no `pin_memory`, optimizer on NVMe, fewer data loader workers; `harness plan` counts the "
         "bytes per host",
         (

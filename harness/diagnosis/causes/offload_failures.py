@@ -30,7 +30,7 @@ CAUSES = (
         "LG112",
         "swap-folder-already-in-checkpoint",
         "several ranks copied their NVMe swap folders into the same folder of the checkpoint, or it already exists",
-        "update DeepSpeed (0.18.0 and newer give each rank a folder of its own), save under a new tag, or offload "
+        "update DeepSpeed (0.18.0 and newer give each rank its own folder), save under a new tag, or offload "
         "the optimizer to `cpu`",
         (),
     ),

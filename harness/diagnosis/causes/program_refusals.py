@@ -29,7 +29,7 @@ CAUSES = (
         "preparation-process-died",
         "a process that prepares the data died, most often for lack of host memory",
         "lower `num_proc` (`preprocessing_num_workers`), `batch_size` and `writer_batch_size` of `map`, and run it "
-        "once with `num_proc=1`, which shows an error of its own; `dmesg` shows whether the kernel killed it",
+        "once with `num_proc=1`, which shows the worker's own error; `dmesg` shows whether the kernel killed it",
         (),
     ),
     FailureCause(

@@ -160,7 +160,7 @@ CAUSES = (
     FailureCause(
         "LG096",
         "fault-of-the-script",
-        "the training script, or code that it calls, raised an error of its own",
+        "the training script, or code that it calls, raised an error",
         "check the frame named, then the last frame of your own files",
         (
             FailureSignature(r"^(?:NameError|UnboundLocalError): ", sure=False),

@@ -21,7 +21,7 @@ CAUSES = (
         "micro-batch-unknown",
         "accelerate cannot find the micro-batch size: no data loader with a `batch_size` was prepared",
         "write an integer for `train_micro_batch_size_per_gpu` into the DeepSpeed JSON, or pass the data loader to the "
-        "same `accelerator.prepare()` call; a loader with a batch sampler of its own needs the integer",
+        "same `accelerator.prepare()` call; a loader with a custom batch sampler needs the integer",
         (),
     ),
     FailureCause(

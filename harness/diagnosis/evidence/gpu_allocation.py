@@ -202,9 +202,8 @@ def compare_numbers(text: str) -> tuple[str, ...]:
         others = total - own - sizes["free"]
     if total and others > total // 8 and own:
         notes.append(
-            f"other processes, or memory outside torch, hold {format_bytes(others)} of this GPU: look at "
-            f"`nvidia-smi` for "
-            "a leftover job, another rank on the same GPU, or an inference server"
+            f"other processes, or memory outside torch, hold {format_bytes(others)} of this GPU: check `nvidia-smi` "
+            f"for a leftover job, another rank on the same GPU, or an inference server"
         )
     outside = own - allocated - unallocated if sizes["own"] and allocated else 0
     if outside > 3 << 30:

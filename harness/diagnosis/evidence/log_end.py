@@ -49,6 +49,6 @@ def describe_open_end(tail: bytes) -> str:
             return (
                 f"the log ends in the middle of {part or 'the training'}, without an end or an error: the job may "
                 "still run, or hang, or was killed from outside (SIGKILL, the host's memory, a lost node, a time "
-                "limit), which leaves just this; look at `dmesg`, at the scheduler and at the exit code"
+                "limit), which leaves no message; check `dmesg`, the scheduler and the exit code"
             )
     return _NEXT_STEP

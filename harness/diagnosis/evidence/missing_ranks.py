@@ -94,7 +94,7 @@ _WAITS = {
     "before the job,"
     " or raise the timeout (`ddp_timeout` of the Trainer)",
     "model": "one rank took longer to read or download the model",
-    "weights": "one rank took longer to read or download the weights: a slow disk, a download of its own",
+    "weights": "one rank took longer to read or download the weights: a slow disk, or its own download",
     "op": "one rank compiled an op while the others waited: build it before the job (`DS_BUILD_OPS`, a warm "
     "`TORCH_EXTENSIONS_DIR`)",
     "engine": "one rank took longer to build its engine, or built one with other settings",

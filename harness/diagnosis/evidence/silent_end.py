@@ -56,14 +56,16 @@ def describe_missing_hosts(events: Sequence[LogEvent]) -> str:
         return ""
     hosts = sorted({e.host for e in warnings if e.host})
     if len(hosts) > 1:
-        return (
-            f"{len(hosts)} hosts started ranks each for themselves, and do not train together: {', '.join(hosts[:8])}"
-        )
+        return f"{len(hosts)} hosts each started a separate run and do not train together: {', '.join(hosts[:8])}"
     wanted = next((e.details["hosts"] for e in events if e.cause == _HOSTS_WANTED and "hosts" in e.details), "")
     if wanted:
-        return f"{wanted} hosts were asked for, and only the ranks of this host were started"
+        return f"{wanted} hosts were requested, and only the ranks of this host were started"
     is_wanted = any(e.cause == _HOSTS_WANTED for e in events)
-    return "accelerate was told of several machines, and only the ranks of this host were started" if is_wanted else ""
+    return (
+        "accelerate is configured for several machines, and only the ranks of this host were started"
+        if is_wanted
+        else ""
+    )
 
 
 def _describe_no_hostfile() -> tuple[str, str]:

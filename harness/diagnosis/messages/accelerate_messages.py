@@ -16,7 +16,7 @@ HF003 (?:unsupported operand type\(s\) for|not supported between instances of) .
     change: write a number instead of `auto` for batch sizes, accumulation, clipping and bucket sizes, or start the
         script through the Trainer or accelerate, which fill them in
 LG181 At least one of the dataloaders passed to `accelerate\.prepare\(\)` has `None` as batch size
-    title: a data loader has no batch size of its own (`batch_size` is None, as with a batch sampler), so accelerate
+    title: a data loader has no batch size (`batch_size` is None, as with a batch sampler), so accelerate
         cannot fill in the micro-batch size
 LG181 (?:You must specify|must specify) a training or evaluation dataloader in `accelerate\.prepare\(\)`
     change: pass the data loader to the same `accelerator.prepare()` call as the model and the optimizer

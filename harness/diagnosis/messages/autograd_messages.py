@@ -95,7 +95,7 @@ LG217 * torch\._dynamo\.exc\.(?P<kind>\w+)|torch\._inductor\.exc\.(?P<kind2>\w+)
         TORCHDYNAMO_DISABLE=1 shows whether the model runs without it
 LG217 RuntimeError: (?:Triton Error \[CUDA\]: (?P<error>.*))
     title: CUDA refused a triton kernel: {error}
-    change: install the triton of this torch, give each rank or host a TRITON_CACHE_DIR of its own, and check the driver
+    change: install the triton of this torch, give each rank or host its own TRITON_CACHE_DIR, and check the driver
 LG217 triton\.(?:compiler\.errors|runtime\.(?:errors|autotuner))\.(?P<kind>\w+)
     |OutOfResources: out of resource: shared memory
     title: a triton kernel cannot be compiled or run on this GPU: {kind}

@@ -188,7 +188,7 @@ LG164 tp rank \S+ of \S+ holds \S+ elements, but its recorded shard widths descr
     change: use files of a single save; convert with the DeepSpeed that saved it
 LG164 Legacy sub-parameter (?:metadata|count)
     title: the checkpoint's old metadata of fused parameters does not say how they were sharded
-    change: convert with the DeepSpeed that saved it, or save once more with this DeepSpeed and the old tensor degree
+    change: convert with the DeepSpeed that saved it, or save again with this DeepSpeed and the old tensor degree
 LG164 Sub-parameter sizes .* sum to
     title: a fused parameter of the universal checkpoint has different widths than the model's
     change: load it into the same model: the width of fused projections (QKV, gate and up) differs

@@ -60,7 +60,7 @@ LG055 * ^AssertionError$ ::$ swap_tensor/(?:utils|pipelined_optimizer_swapper)\S
     title: a read or write of swapped tensors on NVMe did not complete
 LG055 * buffer nbytes != file bytes
     title: a swap file on NVMe is shorter than the tensor that was written to it
-    change: free space on the disk of `nvme_path`, and give each job a folder of its own: another job may have
+    change: free space on the disk of `nvme_path`, and give each job its own folder: another job may have
         overwritten the file
 LG111 * (?:Either tensor or numel|Both parma and numel|Either param or numel) (?:must|cannot) be provided
 LG111 * Path for param id \d+ does not exist
@@ -99,7 +99,7 @@ LG105 * tensor does not have a device :: cpu_adam|deepspeed/
 LG129 offloaded activation \S+ is no longer tracked
     change: call `backward()` of a forward pass before the offload engine is reset or its context ends
 LG129 CheckpointHiddenStatesOffload is not re-entrant
-    change: give each nested context an instance of its own
+    change: give each nested context its own instance
 LG089 patch_gradient_checkpointing_layer_marker requires the `transformers` package
     title: offload of activations needs transformers 4.52 or newer
     change: `pip install "transformers>=4.52"`

@@ -251,7 +251,7 @@ LG160 ZenFlowAdam: (?:param must be contiguous|too many param groups|.*)
     title: ZenFlow's CPU optimizer refused a parameter
     change: remove `zenflow` from the configuration, and report it to DeepSpeed with the message
 LG160 param\.data must be in shared memory
-    title: ZenFlow's CPU optimizer runs in a process of its own, and a parameter is not in shared memory
+    title: ZenFlow's CPU optimizer runs in a separate process, and a parameter is not in shared memory
     change: set `zenflow.overlap_step: false`, or remove `zenflow`
 SP006 * (?:create_adam|adam_update|create_lion|lion_update|create_adagrad|adagrad_update)\(\): incompatible function
     title: the compiled CPU optimizer got arguments that it does not accept
@@ -276,7 +276,7 @@ LG053 deepspeed_aio: +(?:open for \w+|\S+) failed on (?P<file>\S+) error = 24\b
 LG055 deepspeed_aio: +(?:open for \w+|fstat for \w+|\S+) failed on (?P<file>\S+) error = (?P<errno>\d+)
 LG055 file_offset \+ buffer nbytes > file bytes \d+ > \d+
     title: a swap file is shorter than the tensor that is read from it
-    change: empty `nvme_path` before the run, give each job a folder of its own there, and check the disk for space: the
+    change: empty `nvme_path` before the run, give each job its own folder there, and check the disk for space: the
         write before it was cut short
 OF022 deepspeed_aio failure: parallel (?:Read|Write) num_bytes = \d+ not divisible by (?:intra op|thread count)
     title: a tensor does not divide over the I/O threads

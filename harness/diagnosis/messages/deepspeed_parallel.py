@@ -277,7 +277,7 @@ LG172 Number of heads \(\S+\) must be (?:divisible by|larger than) (?:the )?sequ
 LG172 uneven head sp does not support async op
     change: choose a sequence degree that divides the heads, or leave out `sp_stream`
 LG173 This API is only defined for ZeRO-3 partitioned parameters
-    title: a `safe_get_local_*` function was called on a parameter that ZeRO-3 has not partitioned
+    title: a `safe_get_local_*` function was called on a parameter that ZeRO-3 does not partition
     change: use `safe_get_full_*` below stage 3; at stage 3 pass a parameter of the engine's model
 LG173 fragment start \S+ should be < fragment_end
 LG173 (?P<key>\S+) not found in optimizer state fragment

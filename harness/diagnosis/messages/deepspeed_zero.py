@@ -57,7 +57,7 @@ LG102 * Cannot free a ZeRO-3 parameter while it is still active in submodules
     change: give `modifier_rank=0` to `GatheredParameters` where the block changes weights, and do not gather, save or
         call submodules in the middle of a forward or backward pass
 LG102 * 'Parameter' object has no attribute 'ds_\w+'
-    title: ZeRO-3 met a parameter that it has not partitioned: it was made or replaced after `deepspeed.initialize`
+    title: ZeRO-3 met an unpartitioned parameter: it was made or replaced after `deepspeed.initialize`
     change: add layers, adapters and embeddings before `deepspeed.initialize`, or make them inside
         `deepspeed.zero.Init`; do not assign new `torch.nn.Parameter`s later
 LG103 Nested GatheredParameters contexts cannot overlap parameters

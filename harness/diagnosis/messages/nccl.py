@@ -46,7 +46,7 @@ LG071 * NCCL WARN Message truncated
 LG071 * NCCL WARN .*(?:mismatch(?:ed)? (?:between ranks|collective|size)|different (?:NCCL )?versions)
 LG013 NCCL WARN Duplicate GPU detected ?: ?rank (?P<rank>\d+)
     title: two ranks of one communicator use the same GPU
-    change: give each rank a GPU of its own: `torch.cuda.set_device(local_rank)` before the first use of CUDA, no more
+    change: give each rank its own GPU: `torch.cuda.set_device(local_rank)` before the first use of CUDA, no more
         ranks per host than GPUs (`--num_gpus`, `slots`), and the same CUDA_VISIBLE_DEVICES for all local ranks
 LG004 * CUDA error: OS call failed or operation not supported on this OS
     title: the driver refused a call to the operating system, most often to pin (page-lock) host memory

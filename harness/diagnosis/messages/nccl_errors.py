@@ -27,7 +27,7 @@ LG210 * (?:NCCL error|NCCL Error|NCCL WARN).*(?:Cuda failure \d* ?'(?P<why>inval
     |mapping of buffer object failed)')
     title: a CUDA call of NCCL failed on this rank: {why}
     change: run once with NCCL_DEBUG=INFO; try NCCL_P2P_DISABLE=1, NCCL_CUMEM_ENABLE=0 and NCCL_NVLS_ENABLE=0 one at a
-        time, compare the driver with torch's CUDA, and give each rank a GPU of its own
+        time, compare the driver with torch's CUDA, and give each rank its own GPU
         (`torch.cuda.set_device(local_rank)`)
 LG016 (?:NCCL error|NCCL Error|NCCL WARN).*Cuda failure \d* ?'(?:uncorrectable|.*ECC|.*fallen off|.*GPU is lost)
 LG017 * (?:NCCL error|NCCL Error|NCCL WARN).*Cuda failure \d* ?'(?:an illegal memory access|misaligned address)
@@ -68,7 +68,7 @@ LG210 * (?:NCCL error in|NCCL Error): .*invalid argument|ncclInvalidArgument
         its `nvidia-nccl-cu*` package
 LG210 * NCCL Error \d: unhandled cuda error
     title: a CUDA call of NCCL failed, and the log does not say which
-    change: run once with NCCL_DEBUG=INFO, whose WARN lines name it; give each rank a GPU of its own, and try
+    change: run once with NCCL_DEBUG=INFO, whose WARN lines name it; give each rank its own GPU, and try
         NCCL_P2P_DISABLE=1
 LG073 * NCCL Error \d: unhandled system error
     title: a system call of NCCL failed, most often because another rank exited; else the network or /dev/shm
@@ -120,7 +120,7 @@ LG067 * ^RuntimeError: Connection (?:refused|timed out)$|^(?:socket\.)?(?:timeou
 LG070 [Rr]anks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier
     |timed out in monitoredBarrier after \d+ ms, waiting for rank (?P<absent>\d+)
     title: some ranks did not join a barrier, missing: {ranks}{absent}; the ranks that report it only waited
-    change: check what the missing ranks did instead: loading, downloading or preparing data, or an error of their own;
+    change: check what the missing ranks did instead: loading, downloading or preparing data, or failing themselves;
         prepare data before the job, or raise the timeout (`ddp_timeout`)
 LG192 * Stop_waiting response is expected|TCPStore.*(?:Broken pipe|sendBytes failed|recvValue failed|Connection (?:reset
     |was closed))|(?:sendBytes|recvValue) failed on SocketImpl|failed to recv, got 0 bytes

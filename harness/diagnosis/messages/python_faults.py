@@ -79,7 +79,7 @@ LG149 * 'NoneType' object has no attribute '(?P<name>\w+)' ::$ deepspeed/runtime
         `deepspeed.initialize`; else install a newer DeepSpeed
 LG102 * '(?P<class>Tensor|Parameter|Linear|Embedding|NoneType)' object has no attribute '(?P<name>ds_(?:id|status|tensor
     |numel|shape|persist|active_sub_modules|process_group|summary|param_type))' ::! deepspeed/runtime/zero/
-    title: ZeRO-3 got a parameter that it has not partitioned: code created or replaced it after `deepspeed.initialize`,
+    title: ZeRO-3 got an unpartitioned parameter: code created or replaced it after `deepspeed.initialize`,
         or it is a plain tensor
     change: add layers, adapters and embeddings before `deepspeed.initialize` (or create them inside
         `deepspeed.zero.Init`), and do not replace `weight` by another tensor

@@ -128,7 +128,7 @@ LG032 * The size of tensor a \(\d{6,}\) must match the size of tensor b \(\d{6,}
     change: resume with the same ranks, stage and model, convert to a universal checkpoint (`ds_to_universal`), or load
         the weights alone
 LG051 * Parent directory (?P<path>\S+) does not exist
-    title: torch could not write a file: the folder {path} does not exist, because nobody could or did create it
+    title: torch could not write a file: the folder {path} does not exist, because it was not created
     change: check that the disk is mounted and writable on every host (DeepSpeed continues after it failed to create
         the folder); without a shared disk create the folder on every host and set `save_on_each_node=True`
 LG215 * (?:EOFError|ConnectionResetError|BrokenPipeError|ConnectionRefusedError

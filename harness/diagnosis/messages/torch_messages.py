@@ -107,7 +107,7 @@ LG067 * RendezvousConnectionError|The connection to the C10d store has failed
         port are reachable from every node
 LG067 * RendezvousClosedError
     title: the rendezvous was closed: another node exited, or an old run used the same `--rdzv_id`
-    change: look at the log of the other nodes for the first failure; give each run an `--rdzv_id` of its own
+    change: look at the log of the other nodes for the first failure; give each run its own `--rdzv_id`
 LG067 Error initializing torch\.distributed using env:// rendezvous: environment variable (?P<name>\w+) expected, but n
     ot set
     title: the script was started without a launcher: {name} is not set
@@ -172,7 +172,7 @@ LG210 * NCCL error in: .*unhandled cuda error.*Last error: ?\|? ?(?P<last>.*)
         problem
 LG210 * NCCL error in: .*invalid usage.*Last error: ?\|? ?(?P<last>.*)
     title: NCCL reports invalid usage: {last}
-    change: give each rank a GPU of its own (`torch.cuda.set_device(local_rank)`), and the same collectives on all
+    change: give each rank its own GPU (`torch.cuda.set_device(local_rank)`), and the same collectives on all
         ranks; run once with NCCL_DEBUG=WARN
 LG210 * NCCL [Ee]rror(?: in)?: .*unhandled cuda error|ncclUnhandledCudaError
     title: a CUDA call of NCCL failed, and the log does not say which

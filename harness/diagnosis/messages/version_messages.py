@@ -146,7 +146,7 @@ LG089 * cannot import name '(?P<name>\w*(?:ForCausalLM|ForConditionalGeneration|
 LG089 cannot import name '(?P<name>\w+)' from '(?P<module>transformers(?!_modules)[\w.]*)'
     title: the installed transformers has no `{name}` in {module}: it is newer or older than the code that imports it
     change: install the transformers released at about the same time as the package whose file is last in the traceback
-        (`pip show` of both tells their versions), or a newer release of that package
+        (`pip show` prints the versions of both), or a newer release of that package
 LG089 cannot import name '(?P<name>cached_download|url_to_filename|ModelFilter|HfFolder|Repository|get_full_repo_name
     |is_offline_mode|split_torch_state_dict_into_shards|DDUFEntry|OfflineModeIsEnabled)' from 'huggingface_hub
     title: the installed huggingface_hub has no `{name}`: it is newer (or older) than the package that imports it

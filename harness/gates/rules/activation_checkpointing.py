@@ -27,8 +27,8 @@ def _keeps_attention(ctx: Context) -> bool:
 def unread_block(ctx: Context) -> Iterator[Finding]:
     """DeepSpeed's activation checkpointing for a model that does not use it.
 
-    An `activation_checkpointing` block that asks for something, in a run spec or in a JSON for the Hugging Face Trainer
-    or accelerate.
+    An `activation_checkpointing` block with a switch that is on, in a run spec or in a JSON for the Hugging Face
+    Trainer or accelerate.
 
     Why: The block configures `deepspeed.checkpointing.checkpoint`, which a model has to call itself. Hugging Face
     models do not: nothing is recomputed, partitioned or moved to the CPU (run on 0.19.8 with a Llama model). Their own
@@ -62,7 +62,7 @@ def unread_block(ctx: Context) -> Iterator[Finding]:
         label="has no effect",
         notes=["only a model that calls `deepspeed.checkpointing.checkpoint` itself reads the block"],
         fix=Fix(
-            f"remove {ctx.key('deepspeed.activation_checkpointing')}; {substitute} is what recomputes activations",
+            f"remove {ctx.key('deepspeed.activation_checkpointing')}; {substitute} recomputes activations",
             {"deepspeed.activation_checkpointing": None},
             effect="the same for Hugging Face models",
         ),
@@ -83,7 +83,7 @@ def unread_block(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.has_key("activation_checkpointing"),
 )
 def contiguous_activations_alone(ctx: Context) -> Iterator[Finding]:
-    """Contiguous activations without what they need.
+    """Contiguous activations without the settings that they need.
 
     `activation_checkpointing.contiguous_memory_optimization: true` without `partition_activations: true` and
     `number_checkpoints`, for a script that hands the block to DeepSpeed.
@@ -129,7 +129,7 @@ def contiguous_activations_alone(ctx: Context) -> Iterator[Finding]:
 def options_without_recomputation(ctx: Context) -> Iterator[Finding]:
     """Options of activation checkpointing that is off.
 
-    `train.gradient_checkpointing_use_reentrant` and `train.offload_activations` are on only with
+    `train.gradient_checkpointing_use_reentrant` and `train.offload_activations` take effect only with
     `train.gradient_checkpointing: true`.
 
     Why: They say how activations are recomputed. Without `gradient_checkpointing` all of them are kept on the
@@ -168,10 +168,10 @@ def kept_attention(ctx: Context) -> Iterator[Finding]:
     `train.gradient_checkpointing: {keep: attention}` together with `train.gradient_checkpointing_use_reentrant`,
     `train.offload_activations` or `train.torch_compile`, with pipeline stages, or with `attn_implementation: eager`.
 
-    Why: The outputs of attention kernels are kept by a context of torch's non-reentrant `checkpoint`. The reentrant
-    one, that of DeepSpeed which moves the inputs of layers to host memory, and the one that DeepSpeed's pipeline engine
-    sets take no context (read in 0.19.8); a compiled layer decides by itself what it computes again. `eager` attention
-    has no kernel whose output could be kept.
+    Why: A context of torch's non-reentrant `checkpoint` keeps the outputs of attention kernels. Reentrant
+    checkpointing, DeepSpeed's own (which offloads activations) and that of the pipeline engine take no such context
+    (read in 0.19.8); the compiler of a compiled layer decides what to recompute. `eager` attention has no kernel whose
+    output could be kept.
 
     Example:
         train.gradient_checkpointing: {keep: attention}
@@ -213,14 +213,14 @@ _TILED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma
     when=lambda ctx: bool(ctx.run.spec.train.mlp_tile_size),
 )
 def mlp_tiles(ctx: Context) -> Iterator[Finding]:
-    """MLPs in tiles of tokens, where they are not built.
+    """Tiled MLPs where they are not supported.
 
     `train.mlp_tile_size` with `train.torch_compile` or pipeline stages, or for a model whose MLPs are not the gated
     ones of Llama, Mistral, Qwen, Phi-3 or Gemma.
 
     Why: Tiles are a loop around the MLP of each layer of a whole model: a compiled model would unroll it, and a
-    pipeline builds its layers by itself. What experts save depends on the tokens that they get, and the tiles of other
-    families were not counted.
+    pipeline builds its own layers. The gain for experts depends on the tokens that they get, and the plan does not
+    count tiles of other families.
 
     Example:
         model.name_or_path: Qwen/Qwen2.5-1.5B
@@ -240,5 +240,5 @@ def mlp_tiles(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"`{key}` is not built for {reason}",
             key,
-            fix=ctx.fix_to_remove(key, effect="the MLP computes all tokens of a micro-batch at once"),
+            fix=ctx.fix_to_remove(key, effect="each MLP processes all tokens of a micro-batch at once"),
         )

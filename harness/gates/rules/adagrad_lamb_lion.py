@@ -68,10 +68,9 @@ def lion_updates_without_gradient(ctx: Context) -> Iterator[Finding]:
 
     `optimizer.type: Lion`.
 
-    Why: Lion moves each weight by the sign of its update, and the sign of 0 is 0: what has no gradient stays.
-    DeepSpeed's Lion takes 0 for a number with a sign: its CPU version moves such weights by the learning rate in one
-    direction (run on 0.19.8), its CUDA kernel in the other (read). Embeddings of tokens that never come drift further
-    with each step.
+    Why: Lion moves each weight by the sign of its update, and the sign of 0 is 0: a weight without a gradient stays.
+    DeepSpeed's Lion gives 0 a sign: its CPU version moves such weights by the learning rate in one direction (run on
+    0.19.8), its CUDA kernel in the other (read). Embeddings of tokens that never occur drift further with each step.
 
     Example:
         zero.stage: 2
@@ -85,7 +84,7 @@ def lion_updates_without_gradient(ctx: Context) -> Iterator[Finding]:
             _TYPE,
             notes=["embeddings of tokens that are not in the data drift away"],
             fix=Fix(
-                "use `AdamW`, with a learning rate of its own",
+                "use `AdamW`, with a learning rate for it",
                 {_TYPE: "AdamW"},
                 effect="trains with AdamW",
             ),
@@ -113,10 +112,10 @@ def rebuilt_adagrad(ctx: Context) -> Iterator[Finding]:
     """Adagrad whose learning rate never changes.
 
     `optimizer.type: adagrad` at ZeRO stages 1 to 3 with the optimizer on the device, with a schedule of the run spec or
-    a decay of weights.
+    weight decay.
 
     Why: There Adagrad is torch's, and ZeRO makes a new one from its defaults after the first is built: the run spec's
-    schedule goes on changing the rate of the old one. A run with warm-up and cosine trained at the peak rate from the
+    schedule keeps changing the rate of the old one. A run with warm-up and cosine trained at the peak rate from the
     first step on, its losses off by a third. The new one has a single group of parameters; with a decay there are two
     (norms and biases have none), and the first backward pass ends with `IndexError: list index out of range`. A
     `scheduler` of DeepSpeed's own is made later and follows the new one. An offloaded Adagrad is DeepSpeed's own, which
@@ -131,9 +130,7 @@ def rebuilt_adagrad(ctx: Context) -> Iterator[Finding]:
     schedule = ctx.run.spec.scheduler
     optimizer = ctx.optimizer
     if optimizer.params.get("weight_decay"):
-        failure = (
-            "fails in the first backward pass: a decay of weights makes two groups of parameters, of which it keeps one"
-        )
+        failure = "fails in the first backward pass: weight decay needs two parameter groups, and it keeps one"
     elif not ctx.scheduler and (schedule.type != "constant" or schedule.warmup_steps or schedule.warmup_ratio):
         failure = "trains at its peak rate throughout, whatever the schedule says"
     else:

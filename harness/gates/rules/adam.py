@@ -61,16 +61,16 @@ def adam_with_adamw_decay(ctx: Context) -> Iterator[Finding]:
     "adamw-ignores-adam-w-mode",
     upstream="silent",
     severity="warning",
-    unread="`AdamW` pays no attention to it",
+    unread="`AdamW` does not read it",
     cites=(Cite("runtime/engine.py", "self.optimizer_name() == ADAMW_OPTIMIZER or adam_w_mode"),),
 )
 def unread_adam_w_mode(ctx: Context) -> Iterator[Finding]:
-    """AdamW told not to be AdamW.
+    """AdamW with `adam_w_mode: false`.
 
     `optimizer.type: AdamW` with `adam_w_mode: false`.
 
-    Why: The flag counts for `Adam` only. With `AdamW` it is taken out and forgotten, and the decay is decoupled all the
-    same (run on 0.19.8).
+    Why: Only `Adam` reads the flag. For `AdamW` DeepSpeed drops it, and the decay is decoupled all the same (run on
+    0.19.8).
 
     Example:
         zero.stage: 1
@@ -116,12 +116,12 @@ def _is_torch_adamw(ctx: Context) -> bool:
     ),
 )
 def torch_adam_default_decay(ctx: Context) -> Iterator[Finding]:
-    """Weight decay that nobody asked for.
+    """Weight decay by torch's default.
 
     `torch_adam: true` without `weight_decay`, where DeepSpeed takes torch's AdamW.
 
-    Why: FusedAdam and DeepSpeedCPUAdam do not decay unless told to; torch's AdamW decays by 0.01. The switch of the
-    implementation is a switch of the regularisation (run on 0.19.8: other losses).
+    Why: FusedAdam and DeepSpeedCPUAdam have no weight decay by default; torch's AdamW has 0.01. Another implementation
+    thus means another regularisation (run on 0.19.8: other losses).
 
     Example:
         zero.stage: 1
@@ -132,9 +132,9 @@ def torch_adam_default_decay(ctx: Context) -> Iterator[Finding]:
     if _is_torch_adamw(ctx) and not ctx.has_key("optimizer.params.weight_decay"):
         decay_key = "deepspeed.optimizer.params.weight_decay"
         yield ctx.finding(
-            "torch's AdamW decays weights by 0.01 when no `weight_decay` is given",
+            "torch's AdamW has a weight decay of 0.01 when no `weight_decay` is given",
             _TORCH_ADAM,
-            notes=["DeepSpeed's own Adam does not decay unless it is told to"],
+            notes=["DeepSpeed's own Adam has none by default"],
             fix=Fix(
                 f"set {ctx.key(decay_key)} to 0.01, or to what is meant", {decay_key: 0.01}, effect="decays as now"
             ),
@@ -152,7 +152,7 @@ def torch_adam_default_decay(ctx: Context) -> Iterator[Finding]:
     ),
 )
 def amsgrad_without_implementation(ctx: Context) -> Iterator[Finding]:
-    """AMSGrad where DeepSpeed has none.
+    """AMSGrad with an optimizer of DeepSpeed's that lacks it.
 
     `amsgrad: true` with DeepSpeed's own Adam, AdamW or Lamb.
 
@@ -200,11 +200,11 @@ def amsgrad_without_implementation(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.ds("optimizer.legacy_fusion") is True,
 )
 def leftover_legacy_fusion(ctx: Context) -> Iterator[Finding]:
-    """A switch of an optimizer long gone.
+    """A switch for an old FusedAdam.
 
     `optimizer.legacy_fusion: true`.
 
-    Why: It makes the 16-bit optimizer of stage 0 call FusedAdam the way Apex wanted it years ago: `RuntimeError:
+    Why: It makes the 16-bit optimizer of stage 0 call FusedAdam with the arguments of an old Apex: `RuntimeError:
     FusedAdam has been updated` at the first step. Everywhere else it is not read (run on 0.19.8).
 
     Example:
@@ -242,8 +242,7 @@ def offloaded_torch_adam(ctx: Context) -> Iterator[Finding]:
     `torch_adam: true` in the optimizer's parameters with `zero.offload_optimizer`.
 
     Why: DeepSpeed then builds torch's AdamW and steps it on the CPU: correct, and several times slower than
-    DeepSpeedCPUAdam (run on 0.19.8 at stages 2 and 3). Its `weight_decay` is 0.01 where nothing is written, DeepSpeed's
-    is 0.
+    DeepSpeedCPUAdam (run on 0.19.8 at stages 2 and 3). Its default `weight_decay` is 0.01, DeepSpeed's is 0.
 
     Example:
         zero.stage: 2
@@ -263,5 +262,5 @@ def offloaded_torch_adam(ctx: Context) -> Iterator[Finding]:
         f"{ctx.key(key)} steps on the CPU in torch code, several times slower than DeepSpeedCPUAdam",
         key,
         related=[("zero.offload_optimizer.device", "offloaded here")],
-        fix=Fix("remove it", {key: None}, effect="DeepSpeedCPUAdam: the same rule, rounded in another order"),
+        fix=Fix("remove it", {key: None}, effect="DeepSpeedCPUAdam: the same update, with other rounding"),
     )

@@ -109,7 +109,7 @@ def aio_without_nvme(ctx: Context) -> Iterator[Finding]:
     configured, which reads it too.
 
     Why: Nothing reads the block (read in 0.19.8). It is often left over from a file with NVMe, or stands next to a
-    `device: nvme` that its stage does not look at.
+    `device: nvme` that this stage does not read.
 
     Example:
         zero.stage: 3
@@ -142,13 +142,13 @@ def aio_without_writes(ctx: Context) -> Iterator[Finding]:
     """Asynchronous I/O that writes nothing.
 
     `aio.block_size` that is not a multiple of 512, or `aio.queue_depth` below 1, while the optimizer or the parameters
-    are on NVMe at stage 3. A value such as 1000000 is easily written.
+    are on NVMe at stage 3. 1000000 is such a value.
 
-    Why: DeepSpeed opens the files for direct access, which takes whole sectors only, and does not look at the result of
-    a request: the write is counted as done and the file stays empty. The next read aborts the process in C++, without a
-    Python traceback, or reads what an earlier run left behind (run on 0.19.8: the write of 4 MiB in blocks of 1000000
-    and 100000 bytes, in blocks of 0 and with a queue of 0; blocks of 1000448 work). Tensors of less than one block are
-    not touched, so small models hide it.
+    Why: DeepSpeed opens the files with O_DIRECT, which takes whole sectors only, and ignores the result of a request:
+    it counts the write as done, and the file stays empty. The next read aborts the process in C++, without a Python
+    traceback, or reads what an earlier run left behind (run on 0.19.8: the write of 4 MiB in blocks of 1000000 and
+    100000 bytes, in blocks of 0 and with a queue of 0; blocks of 1000448 work). Tensors of less than one block are not
+    touched, so small models hide it.
 
     Example:
         zero.stage: 3

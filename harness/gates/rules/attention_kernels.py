@@ -20,16 +20,16 @@ _TO_SDPA = Fix("set `model.attn_implementation` to `sdpa`", {ATTN_IMPLEMENTATION
 
 @gate("MD024", "borders-without-documents", upstream="silent", needs=("a run spec",))
 def borders_without_documents(ctx: Context) -> Iterator[Finding]:
-    """`sdpa_varlen` for rows that it does not take.
+    """`sdpa_varlen` for rows that it does not support.
 
     `model.attn_implementation: sdpa_varlen` with rows that are not packed, stages of a pipeline, a compiled model, or a
-    family of models that was not compared with documents by themselves.
+    model family whose packed documents were not compared with separate ones.
 
-    Why: `sdpa_varlen` is causal attention inside the documents of packed rows, whose borders it gets from the data.
-    Rows that are not packed have none, and `sdpa` takes the same kernels for them. Stages of a pipeline make masks; a
-    compiled model would be compiled again for each new length. transformers makes no mask for this kernel, so that
-    layers which need more than borders (Llama-4's chunks, Gemma-2's soft cap) would compute something else: a run
-    refuses these, and families that nobody compared (run on transformers 5.24).
+    Why: `sdpa_varlen` is causal attention inside the documents of packed rows, whose boundaries it gets from the data.
+    Rows that are not packed have none, and `sdpa` uses the same kernels for them. Stages of a pipeline make masks; a
+    compiled model would be compiled again for each new length. transformers makes no mask for this kernel, so layers
+    that need more than boundaries (Llama-4's chunks, Gemma-2's soft cap) would compute something else: a run refuses
+    these, and families that were not compared (run on transformers 5.24).
 
     Example:
         model.attn_implementation: sdpa_varlen
@@ -43,7 +43,7 @@ def borders_without_documents(ctx: Context) -> Iterator[Finding]:
     if not spec.data.packing:
         message = "`sdpa_varlen` is for packed rows, and `data.packing` is false"
     elif ctx.pipeline_parallel_size > 1:
-        message = "`sdpa_varlen` is not built for stages of a pipeline, which make masks of their own"
+        message = "`sdpa_varlen` does not support pipeline stages, which make their own masks"
     elif spec.train.torch_compile:
         message = "`sdpa_varlen` with `train.torch_compile` would compile the model again for each new length"
     elif model_type and model_type not in SEPARATES_BY_BORDERS | MIXES_PACKED_DOCUMENTS:
@@ -84,13 +84,13 @@ def beyond_flash_kernels(ctx: Context) -> Iterator[Finding]:
 
 @gate("MD026", "attention-chosen", upstream="silent", severity="info", needs=("a run spec",))
 def attention_chosen(ctx: Context) -> Iterator[Finding]:
-    """The kernel that `model.attn_implementation: auto` stands for.
+    """The kernel that `model.attn_implementation: auto` selects.
 
     A line of information with the reason: the device of `cluster.gpu`, else of this machine, the number format, the
     size of heads, packing and its length, and the packages that can be imported here.
 
-    Why: A launch chooses once, on the machine that it starts from, and every rank takes that kernel. What a package
-    that is missing costs is part of the reason.
+    Why: A launch chooses once, on the machine that it starts from, and every rank uses that kernel. The reason names
+    missing packages and what they cost.
 
     Example:
         model.attn_implementation: auto

@@ -61,13 +61,13 @@ def _is_default_usual(name: str) -> bool:
 def dropped_auto(ctx: Context) -> Iterator[Finding]:
     """An "auto" that DeepSpeed drops for its default.
 
-    "auto" in a block that DeepSpeed reads with a model of types, such as `zero_optimization`, `bf16` or `comms_logger`,
-    where neither the Hugging Face Trainer nor accelerate reads the file first. Sizes, loss scales, monitors and timers,
-    whose default is what most files mean, are a warning.
+    "auto" in a block that DeepSpeed parses with pydantic, such as `zero_optimization`, `bf16` or `comms_logger`, where
+    neither the Hugging Face Trainer nor accelerate reads the file first. Sizes, loss scales, monitors and timers, whose
+    default is what most files mean, are a warning.
 
-    Why: DeepSpeed drops such values before it looks at the block, and says nothing: `stage` becomes 0, `bf16.enabled`
-    false, an offload device `none`, a bucket size its default, with which a run is fine (run on 0.19.8). Only the
-    Trainer and accelerate fill "auto" in.
+    Why: DeepSpeed silently drops such values before it parses the block: `stage` becomes 0, `bf16.enabled` false, an
+    offload device `none`, and a bucket size its default, which does no harm (run on 0.19.8). Only the Trainer and
+    accelerate fill "auto" in.
 
     Example:
         deepspeed.comms_logger.enabled: true
@@ -90,7 +90,7 @@ def dropped_auto(ctx: Context) -> Iterator[Finding]:
             severity="warning" if _is_default_usual(name) else "error",
             notes=["the Hugging Face Trainer and accelerate fill such values in, DeepSpeed does not"],
             fix=Fix(
-                "write the value; to remove the key says the same as now",
+                "write the value, or remove the key, which changes nothing",
                 {key: None},
                 safe=not is_offload,
                 effect="nothing is offloaded, as now" if is_offload else "",
@@ -188,7 +188,7 @@ def unfilled_auto(ctx: Context) -> Iterator[Finding]:
 
     Why: accelerate walks over the whole file when the model is prepared, under the Trainer too, and ends with a
     ValueError for each "auto" that is still there: "`zero_optimization.overlap_comm` not found in kwargs" (run with
-    transformers 5.23 and accelerate 1.15). That holds for keys whose "auto" is a word of DeepSpeed's own.
+    transformers 5.23 and accelerate 1.15). The same holds for keys whose "auto" is one of DeepSpeed's own values.
 
     Example: {
       "train_batch_size": "auto",
@@ -215,7 +215,7 @@ def unfilled_auto(ctx: Context) -> Iterator[Finding]:
         key = ctx.spec_key(name)
         notes = [f'accelerate ends with "`{name}` not found in kwargs" when the model is prepared']
         if path in NATIVE_AUTO_KEYS:
-            notes.append('"auto" is a word of DeepSpeed\'s own here, but accelerate does not let it through')
+            notes.append('"auto" is a value of DeepSpeed\'s own here, but accelerate does not pass it on')
         yield ctx.finding(
             f'{ctx.key(key)} is "auto", which {CONSUMER_NAMES[consumer]} does not fill in',
             key,
@@ -241,9 +241,9 @@ def open_zero_settings(ctx: Context) -> Iterator[Finding]:
     "auto" for `zero_optimization.stage`, an offload device or an NVMe path, in a JSON for the Hugging Face Trainer (an
     error) or for accelerate (a warning).
 
-    Why: The Trainer has no argument for them. What fills them in is accelerate's DeepSpeedPlugin with its defaults, in
-    silence: stage 2, no offload, whatever was meant (run with transformers 5.23 and accelerate 1.15). A script that
-    makes the plugin itself, or `accelerate launch --zero_stage`, can say more.
+    Why: The Trainer has no argument for them. accelerate's DeepSpeedPlugin silently fills in its defaults: stage 2, no
+    offload (run with transformers 5.23 and accelerate 1.15). A script that makes the plugin itself, or `accelerate
+    launch --zero_stage`, can set other values.
 
     Example: {
       "train_batch_size": "auto",
@@ -275,7 +275,9 @@ def open_zero_settings(ctx: Context) -> Iterator[Finding]:
             fix=Fix(
                 f"write `{default}`, or what is meant",
                 {key: default},
-                effect="ZeRO stage 2, whatever accelerate is told" if is_stage else "nothing is offloaded, as now",
+                effect="ZeRO stage 2, whatever accelerate's settings are"
+                if is_stage
+                else "nothing is offloaded, as now",
             ),
         )
 
@@ -305,8 +307,10 @@ def clipping_of_one(ctx: Context) -> Iterator[Finding]:
     key = "train.max_grad_norm"
     if ctx.consumer == "accelerate" and ctx.is_auto("gradient_clipping") and ctx.source.has_key(key):
         yield ctx.finding(
-            f'{ctx.key(key)} is "auto", which becomes 1.0 unless accelerate is told otherwise',
+            f'{ctx.key(key)} is "auto", which becomes 1.0 unless accelerate has another value',
             key,
             notes=["the limit that a script gives to `accelerator.clip_grad_norm_` is not used under DeepSpeed"],
-            fix=Fix("write 1.0, or the limit that is meant", {key: 1.0}, effect="1.0, whatever accelerate is told"),
+            fix=Fix(
+                "write 1.0, or the limit that is meant", {key: 1.0}, effect="1.0, whatever accelerate's settings are"
+            ),
         )

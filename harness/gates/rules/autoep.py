@@ -48,7 +48,7 @@ def block_without_switch(ctx: Context) -> Iterator[Finding]:
             _SIZE,
             label="the block is ignored",
             notes=["every rank holds all experts and trains data parallel"],
-            fix=ctx.fix_to_set(_SWITCH, True, effect=f"deals the experts out to {size} ranks"),
+            fix=ctx.fix_to_set(_SWITCH, True, effect=f"distributes the experts over {size} ranks"),
         )
 
 
@@ -66,8 +66,8 @@ def group_of_one_rank(ctx: Context) -> Iterator[Finding]:
 
     `expert_parallel.enabled` with an `autoep_size` of 1, which is the default.
 
-    Why: The layers are replaced, but every rank owns all experts and nothing is sent anywhere. DeepSpeed warns and
-    trains (run on 0.19.8). A misspelt `autoep_size` ends here too.
+    Why: DeepSpeed replaces the layers, but every rank owns all experts and sends no tokens. DeepSpeed warns and trains
+    (run on 0.19.8). A misspelt `autoep_size` ends here too.
 
     Example:
         deepspeed.expert_parallel.enabled: true
@@ -76,7 +76,7 @@ def group_of_one_rank(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"AutoEP is on, but {ctx.key(_SIZE)} is 1: every rank owns all experts",
             _SIZE if ctx.has_key("expert_parallel.autoep_size") else _SWITCH,
-            fix=Fix(f"set {ctx.key(_SIZE)}", {_SIZE: 2}, effect="deals the experts out to two ranks"),
+            fix=Fix(f"set {ctx.key(_SIZE)}", {_SIZE: 2}, effect="distributes the experts over two ranks"),
         )
 
 
@@ -112,7 +112,7 @@ def dense_model(ctx: Context) -> Iterator[Finding]:
     model = ctx.model
     if model is not None and not model.built and not model.experts:
         yield ctx.finding(
-            f"a `{model.family}` model has no experts to deal out",
+            f"a `{model.family}` model has no experts to distribute",
             _SWITCH,
             label="has no effect",
             related=_MODEL_LABELS,
@@ -294,7 +294,7 @@ def refused_load_balancing(ctx: Context) -> Iterator[Finding]:
     unseen="needs CUDA and DeepEP",
 )
 def refused_communication_options(ctx: Context) -> Iterator[Finding]:
-    """DeepEP's options without what they need.
+    """DeepEP's options without the settings that they need.
 
     With AutoEP on: `comm_backend: deepep` has a `comm_max_tokens_per_rank` above 0; `row_weighting_impl: fused` has the
     `deepep` backend and an `autoep_size` above 1; `combine_impl: fused_weighted_sum` has neither; `gate_up_impl: fused`
@@ -313,7 +313,7 @@ def refused_communication_options(ctx: Context) -> Iterator[Finding]:
     is_deepep_over_ranks = is_deepep and read_int(ctx, "autoep_size") > 1
     if is_deepep and read_int(ctx, "comm_max_tokens_per_rank", 0) < 1:
         tokens = (ctx.run.batch.micro_batch or 1) * ctx.run.spec.data.max_length
-        message = "the backend `deepep` wants `comm_max_tokens_per_rank`, micro-batch x sequence length"
+        message = "the backend `deepep` needs `comm_max_tokens_per_rank`, micro-batch x sequence length"
         fix = _fix_option(ctx, "comm_max_tokens_per_rank", f"buffers for {tokens} tokens", tokens)
         yield _report_option(ctx, "comm_backend", message, fix)
     if options["row_weighting_impl"] == "fused" and not is_deepep_over_ranks:
@@ -325,7 +325,7 @@ def refused_communication_options(ctx: Context) -> Iterator[Finding]:
         fix = _fix_option(ctx, "combine_impl", "another kernel")
         yield _report_option(ctx, "combine_impl", message, fix)
     if options["gate_up_impl"] == "fused" and options["use_grouped_mm"] is False:
-        message = "`gate_up_impl: fused` wants `use_grouped_mm`"
+        message = "`gate_up_impl: fused` needs `use_grouped_mm`"
         fix = _fix_option(ctx, "gate_up_impl", "another kernel")
         yield _report_option(ctx, "gate_up_impl", message, fix)
     for name, minimum in (("comm_num_sm", 1), ("comm_qp_margin", 0)):
@@ -361,7 +361,7 @@ def _fix_option(ctx: Context, name: str, effect: str, value: int | None = None) 
     when=is_autoep_enabled,
 )
 def refused_routing_groups(ctx: Context) -> Iterator[Finding]:
-    """Group-limited routing with one half of its numbers.
+    """Group-limited routing with one of its two numbers.
 
     With AutoEP on: `num_expert_groups` and `num_limited_groups` are given together, both at least 1, the second not
     above the first, and the experts divide over the groups.

@@ -57,8 +57,8 @@ def autotp_before_0_16_4(ctx: Context) -> Iterator[Finding]:
     `parallel.tensor_parallel_size` above 1 on DeepSpeed 0.16.3 and older.
 
     Why: These releases have AutoTP for inference only. The training engine does not read the `tensor_parallel` block:
-    every rank keeps whole layers and trains data parallel, with another global batch than was asked and without a word
-    (run on 0.14.5 and 0.15.4: the losses of plain data parallelism).
+    every rank silently keeps whole layers and trains data parallel, with a larger global batch than the file sets (run
+    on 0.14.5 and 0.15.4: the losses of plain data parallelism).
 
     Example:
         parallel.tensor_parallel_size: 2
@@ -96,8 +96,8 @@ def autotp_on_cpu(ctx: Context) -> Iterator[Finding]:
 
     A tensor degree with DeepSpeed 0.16.4 to 0.16.9 on the CPU accelerator.
 
-    Why: These releases ask torch for a device by a name that the CPU has not: "Invalid device string" at initialisation
-    (run on 0.16.9).
+    Why: These releases ask torch for a device by a name that the CPU accelerator does not have: "Invalid device string"
+    at initialisation (run on 0.16.9).
 
     Example:
         parallel.tensor_parallel_size: 2
@@ -267,8 +267,8 @@ def options_without_degree(ctx: Context) -> Iterator[Finding]:
     `preset_model`, `partition_config`, `vocab_parallel_lm_head`, `vocab_parallel_ce_backend` or `tp_overlap_comm` in
     the `tensor_parallel` block while the tensor degree is 1.
 
-    Why: DeepSpeed partitions a model only where `autotp_size` is above 1; the rest of the block is not looked at, and
-    every rank trains data parallel.
+    Why: DeepSpeed partitions a model only where `autotp_size` is above 1; DeepSpeed does not read the rest of the
+    block, and every rank trains data parallel.
 
     Example:
         deepspeed.tensor_parallel.preset_model: llama
@@ -321,8 +321,8 @@ def indivisible_heads(ctx: Context) -> Iterator[Finding]:
     0.19.5.
 
     Why: These releases cut the projections without regard to whole heads, and the first forward pass ends in "shape ...
-    is invalid for input of size" (run on 0.19.3). 0.18.2, 0.18.3 and everything from 0.19.7 on share the heads out
-    unevenly. Uneven sharding was repaired in DeepSpeed's history right after 0.19.5.
+    is invalid for input of size" (run on 0.19.3). 0.18.2, 0.18.3 and everything from 0.19.7 on distribute the heads
+    unevenly. DeepSpeed's history has the fix of uneven sharding right after 0.19.5.
 
     Example:
         model.name_or_path: Qwen/Qwen2.5-0.5B
@@ -356,7 +356,7 @@ def uneven_shards(ctx: Context) -> Iterator[Finding]:
     Key-value heads and the width of the MLP are multiples of `parallel.tensor_parallel_size` (for fewer key-value heads
     than ranks see `fewer-key-value-heads-than-tensor-ranks`).
 
-    Why: Nothing fails: DeepSpeed deals out whole key-value heads with the query heads that use them, and rows of the
+    Why: Nothing fails: DeepSpeed distributes whole key-value heads with the query heads that use them, and rows of the
     MLP, as evenly as it can, and the losses are those of one rank (run on 0.19.8 with 3 heads over 2 ranks and a width
     of 129). But every layer waits for the rank with the largest share, and a checkpoint with uneven shards fits this
     degree only.
@@ -397,8 +397,8 @@ def fewer_kv_heads_than_ranks(ctx: Context) -> Iterator[Finding]:
 
     The model has at least as many key-value heads as `parallel.tensor_parallel_size`.
 
-    Why: AutoTP deals out key-value heads with the query heads that use them, and does not copy heads. Ranks beyond the
-    last head hold no attention weights at all: they compute nothing there and wait. The losses are right (run on
+    Why: AutoTP distributes key-value heads with the query heads that use them, and does not copy heads. Ranks beyond
+    the last head hold no attention weights at all: they compute nothing there and wait. The losses are right (run on
     0.19.8: one key-value head over two ranks put all 64 query rows on the first).
 
     Example:

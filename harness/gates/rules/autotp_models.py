@@ -65,9 +65,9 @@ def layers_whole(ctx: Context) -> Iterator[Finding]:
     model names its layers. That of gpt-oss names the head alone.
 
     Why: DeepSpeed follows that plan and shards nothing else: every rank of the tensor group holds all attention weights
-    and all experts, and computes them for the same samples. Nothing is said, and the losses are right. Counted on
-    0.19.8 with transformers 5.24 on two ranks: `lm_head.weight` is halved, everything else is whole. A preset is no way
-    around it: with attention cut, the first forward pass fails at the sinks, one a head, which stay whole (run).
+    and all experts, and computes them for the same samples. There is no warning, and the losses are right. Counted on
+    0.19.8 with transformers 5.24 on two ranks: `lm_head.weight` is halved, everything else is whole. A preset does not
+    help: with attention sharded, the first forward pass fails at the sinks, one for each head, which stay whole (run).
 
     Example:
         model.name_or_path: openai/gpt-oss-120b
@@ -184,10 +184,10 @@ def partial_latent_key_gradients(ctx: Context) -> Iterator[Finding]:
 
     Why: All heads of latent attention share one rotary key, which `kv_a_proj_with_mqa` computes. With the heads split,
     each rank computes the part of that key's gradient that its own heads give, and nothing sums the parts: the weights
-    of the projection, and of everything below it down to the embedding, get another gradient on each rank and drift
-    apart, without a word. Run on 0.19.8 with a small DeepSeek-V3 on two ranks: the loss is that of one rank, the
-    gradients of `kv_a_proj_with_mqa` and of the embedding are off by up to two per cent, in the first step. Summing
-    them (`grad_allreduce`) is no help, since the rest of that gradient is whole already. Models without `q_lora_rank`
+    of the projection, and of everything below it down to the embedding, silently get another gradient on each rank and
+    drift apart. Run on 0.19.8 with a small DeepSeek-V3 on two ranks: the loss is that of one rank, the gradients of
+    `kv_a_proj_with_mqa` and of the embedding are off by up to two per cent, in the first step. Summing them
+    (`grad_allreduce`) does not help, since the rest of that gradient is whole already. Models without `q_lora_rank`
     (V2-Lite) fail in the first forward pass instead.
 
     Example:

@@ -93,8 +93,8 @@ def unknown_plan_styles(ctx: Context) -> Iterator[Finding]:
 
     Why: Since 0.19.6 DeepSpeed takes the `tp_plan` that `transformers` ships with the model, and rejects the whole plan
     when one style in it is unknown: `ValueError: HuggingFace tp_plan contains unsupported partition style(s)` at
-    initialisation (run on 0.19.8 with transformers 5.24 for all six families). A plan of one's own comes first, so a
-    preset or a `partition_config` gets around it: see `experts-whole-under-autotp` and `latent-keys-drift-apart`.
+    initialisation (run on 0.19.8 with transformers 5.24 for all six families). A preset or a `partition_config` takes
+    precedence over that plan and avoids the error: see `experts-whole-under-autotp` and `latent-keys-drift-apart`.
 
     Example:
         model.name_or_path: mistralai/Mixtral-8x7B-v0.1
@@ -171,9 +171,9 @@ def preset_of_another_model(ctx: Context) -> Iterator[Finding]:
     `tensor_parallel.preset_model` names the layers that this model has.
 
     Why: A preset is a list of patterns for names of weights. Where none matches, nothing is sharded: DeepSpeed still
-    takes the ranks for a tensor group, so that they all repeat the same work on the same samples, without a word (run
-    on 0.19.8: `bloom` on a Llama). Where only one half of a pair of layers matches, the first forward pass fails with
-    "mat1 and mat2 shapes cannot be multiplied" (run: `phi3` on a Llama). `phi3` fits no model any more: the code of
+    treats the ranks as a tensor group, so they all silently repeat the same work on the same samples (run on 0.19.8:
+    `bloom` on a Llama). Where only one half of a pair of layers matches, the first forward pass fails with "mat1 and
+    mat2 shapes cannot be multiplied" (run: `phi3` on a Llama). `phi3` fits no model any more: the code of
     `transformers` cuts query, key and value out of the whole width, and fails in the same way (run with 4 heads and 4
     key-value heads; with fewer key-value heads the preset is refused while it shards).
 
@@ -223,8 +223,8 @@ def preset_without_default_specs(ctx: Context) -> Iterator[Finding]:
 
     `tensor_parallel.preset_model` together with a `partition_config` that says `use_default_specs: false`.
 
-    Why: With `use_default_specs: false` the plan replaces the preset instead of adding to it; the preset is dropped in
-    silence, and layers that only it names are not sharded (read in 0.19.8).
+    Why: With `use_default_specs: false` the plan replaces the preset instead of adding to it; DeepSpeed silently drops
+    the preset, and layers that only it names are not sharded (read in 0.19.8).
 
     Example:
         parallel.tensor_parallel_size: 2
@@ -363,9 +363,9 @@ def incomplete_partition_plan(ctx: Context) -> Iterator[Finding]:
     row or by column, and no block (attention, MLP) has only one of the two.
 
     Why: With a `partition_config` DeepSpeed shards what it names and nothing else. A pattern that matches no weight is
-    ignored: the ranks of the tensor group all repeat the same work on the same samples, without a word. With one half
-    of a pair the first forward pass fails: "mat1 and mat2 shapes cannot be multiplied" (both run on 0.19.8). Patterns
-    are matched from the beginning of the name, and the names end in `.weight`.
+    ignored: all ranks of the tensor group silently repeat the same work on the same samples. With one half of a pair
+    the first forward pass fails: "mat1 and mat2 shapes cannot be multiplied" (both run on 0.19.8). Patterns are matched
+    from the beginning of the name, and the names end in `.weight`.
 
     Example:
         model.name_or_path: meta-llama/Llama-3.1-8B
@@ -401,10 +401,10 @@ def incomplete_partition_plan(ctx: Context) -> Iterator[Finding]:
     yield ctx.finding(
         problem,
         f"{_PARTITION}.layer_specs",
-        related=[("model.name_or_path", f"a `{model.family}` model"), (_DEGREE, "tensor parallelism is asked for")],
+        related=[("model.name_or_path", f"a `{model.family}` model"), (_DEGREE, "tensor parallelism is requested")],
         notes=[note],
         fix=Fix(
-            f"remove {ctx.key(_PARTITION)}, so that the plan of `transformers` counts, or name both halves",
+            f"remove {ctx.key(_PARTITION)}, so that DeepSpeed uses the plan of `transformers`, or name both halves",
             {_PARTITION: None},
             effect="shards every layer",
         ),
@@ -442,11 +442,10 @@ def partial_head_norm_gradients(ctx: Context) -> Iterator[Finding]:
     `partition_config` has one where a spec with `partition_type: skip` and `grad_allreduce: true` matches them.
 
     Why: `q_norm` and `k_norm` are one small weight for all heads. Each tensor rank has some of the heads, so it
-    computes a part of the gradient, and steps with that part alone: the copies of the weight drift apart from the first
-    step on, without a word. Run on 0.19.8 with a small qwen3 on two ranks: after three steps the preset `llama` had
-    left sums of 16.0218 and 16.0142 on the two ranks, the plan of `transformers` and a `partition_config` with
-    `grad_allreduce` 16.0362 on both, as one rank does. With gemma3 the preset drifts as well. What releases up to
-    0.19.5 do was read.
+    computes a part of the gradient, and steps with that part alone: the copies of the weight silently drift apart from
+    the first step on. Run on 0.19.8 with a small qwen3 on two ranks: after three steps the preset `llama` had left sums
+    of 16.0218 and 16.0142 on the two ranks, the plan of `transformers` and a `partition_config` with `grad_allreduce`
+    16.0362 on both, as one rank does. With gemma3 the preset drifts as well. What releases up to 0.19.5 do was read.
 
     Example:
         model.name_or_path: Qwen/Qwen3-8B
@@ -471,7 +470,7 @@ def partial_head_norm_gradients(ctx: Context) -> Iterator[Finding]:
         fix = Fix(
             f"remove {ctx.key(key)}",
             {_PRESET: None, _PARTITION: None},
-            effect="the plan of `transformers` counts, which sums them",
+            effect="the plan of `transformers` is used, which sums them",
         )
     yield ctx.finding(
         f"{subject} does not sum the gradients of `q_norm` and `k_norm` over {ctx.autotp_size} tensor ranks",

@@ -76,7 +76,7 @@ def wrong_global_batch(ctx: Context) -> Iterator[Finding]:
     three may be left out. (For a DeepSpeed JSON with AutoTP see `global-batch-counted-over-tensor-ranks`.)
 
     Why: DeepSpeed asserts it while it reads the configuration, on every rank, after the job has been scheduled. Under
-    `python -O` it trains with another batch than was asked.
+    `python -O` it trains with another batch than the file sets.
 
     Example:
         train.per_device_train_batch_size: 2
@@ -139,9 +139,9 @@ def global_batch_for_no_world(ctx: Context) -> Iterator[Finding]:
 
     Where the number of ranks is not known: `train.global_batch_size` is a multiple of
     `train.per_device_train_batch_size` x `train.gradient_accumulation_steps`, as far as they are given. With the ranks
-    known, BT001 looks at the whole triangle.
+    known, BT001 checks the whole equation.
 
-    Why: DeepSpeed asserts the triangle while it reads the configuration, on every rank, after the job has been
+    Why: DeepSpeed asserts the equation while it reads the configuration, on every rank, after the job has been
     scheduled.
 
     Example:
@@ -157,7 +157,7 @@ def global_batch_for_no_world(ctx: Context) -> Iterator[Finding]:
             f"a global batch of {total} is no multiple of the {unit} sequences that one rank computes a step",
             _TOTAL,
             related=[(_MICRO, "at once"), (_STEPS, "micro-batches a step")],
-            notes=["no number of data-parallel ranks makes it whole"],
+            notes=["no number of data-parallel ranks divides it"],
             fix=_fix_total(ctx, max(unit, total // unit * unit)),
         )
 
@@ -170,7 +170,7 @@ def global_batch_for_no_world(ctx: Context) -> Iterator[Finding]:
     needs=("world size",),
 )
 def indivisible_world(ctx: Context) -> Iterator[Finding]:
-    """Degrees that do not divide the world.
+    """Degrees that do not divide the world size.
 
     The ranks divide by tensor x pipeline x sequence degree, and there are at least that many.
 

@@ -24,14 +24,14 @@ _BF16_STATES = "bf16.bf16_optimizer_states"
     when=lambda ctx: ctx.stage == 0 and ctx.is_enabled("bf16") and ctx.pipeline_parallel_size == 1,
 )
 def bf16_without_zero(ctx: Context) -> Iterator[Finding]:
-    """bf16 at stage 0 that trains on old gradients, or nothing.
+    """bf16 at stage 0 that trains on old gradients, or not at all.
 
     `precision.bf16` at ZeRO stage 0, outside a pipeline and without gradients in fp32, on DeepSpeed 0.17.6 to 0.18.5.
 
     Why: DeepSpeed takes the optimizers of fp16 here. 0.17.6 to 0.18.2 never clear the gradients, so that each step is
     taken with those of all earlier steps as well. 0.18.3 to 0.18.5 divide the gradients by a loss scale of 65536 that
-    the loss was not multiplied with: Adam and SGD move nothing that a bf16 weight can show. Both were found by
-    comparison with plain torch, whatever the accumulation, the clipping and the caller (run on 0.17.5 and 0.18.2 to
+    the loss was not multiplied with: the updates of Adam and SGD are too small to change a bf16 weight. Both were found
+    by comparison with plain torch, whatever the accumulation, the clipping and the caller (run on 0.17.5 and 0.18.2 to
     0.18.5; DeepSpeed's issue 7837). On 0.17.6 SGD does the same, Adam ends with an AttributeError about
     `dp_process_group` (run). Stage 1 is right in all of them, and costs no more memory.
 
@@ -84,7 +84,7 @@ def bf16_gradient_counted_twice(ctx: Context) -> Iterator[Finding]:
         "a module that is used twice under reentrant checkpointing has its first gradient counted twice",
         _BF16,
         related=[(_STAGE, "the stage is set here")],
-        notes=["only models that checkpoint the same module twice, with `use_reentrant=True`, are concerned"],
+        notes=["only models that checkpoint the same module twice, with `use_reentrant=True`, are affected"],
         fix=ctx.fix_to_set(_STAGE, 1, effect="gradients are counted once; optimizer states are sharded"),
     )
 
@@ -106,9 +106,8 @@ def two_spellings_of_bf16(ctx: Context) -> Iterator[Finding]:
 
     Both blocks in one configuration.
 
-    Why: `bfloat16` is the old name of `bf16`. Where both are written, DeepSpeed takes `bf16` and drops the other one
-    whole, without a word (run on 0.19.8): with `bf16.enabled: false` and `bfloat16.enabled: true` the model is trained
-    in fp32.
+    Why: `bfloat16` is the old name of `bf16`. Where both are written, DeepSpeed reads `bf16` and silently drops the
+    other block (run on 0.19.8): with `bf16.enabled: false` and `bfloat16.enabled: true` the model is trained in fp32.
 
     Example: {
       "train_micro_batch_size_per_gpu": 1,
@@ -194,7 +193,7 @@ def switched_off_overflow_check(ctx: Context) -> Iterator[Finding]:
 
     `bf16.check_grad_overflow: false`.
 
-    Why: At ZeRO stages 1 and 2 a gradient with inf or nan goes into the weights: one bad batch and every later loss is
+    Why: At ZeRO stages 1 and 2 a gradient with inf or nan reaches the weights: after one bad batch every later loss is
     nan, with clipping too (run on 0.19.8). At stages 0 and 3 the key is not read and the step is skipped all the same.
     Up to 0.19.2 false was the default.
 
@@ -287,8 +286,8 @@ def sixteen_bit_masters_without_cpu_adam(ctx: Context) -> Iterator[Finding]:
     device) and `fp16.fp16_master_weights_and_grads` at ZeRO stages 1 to 3: the optimizer is offloaded, and it is Adam
     or AdamW.
 
-    Why: Of all optimizers DeepSpeedCPUAdam alone keeps fp32 states with 16-bit master weights. Others are refused
-    when the engine is built: `Master weights feature requires ZeRO-2 Offload with DeepSpeedCPUAdam` (run on 0.19.8).
+    Why: Only DeepSpeedCPUAdam keeps fp32 states with 16-bit master weights. Others are refused when the engine is
+    built: `Master weights feature requires ZeRO-2 Offload with DeepSpeedCPUAdam` (run on 0.19.8).
 
     Example:
         precision.bf16: true

@@ -17,9 +17,9 @@ from harness.gates.registry import Cite, Context, gate
     cites=(Cite("runtime/engine.py", "Invalid for universal checkpoint"),),
 )
 def universal_flag(ctx: Context) -> Iterator[Finding]:
-    """Ordinary checkpoints that DeepSpeed is told to load as universal ones.
+    """`load_universal` for ordinary checkpoints.
 
-    `checkpoint.load_universal: true` in a run spec (an error), in a DeepSpeed JSON (worth knowing).
+    `checkpoint.load_universal: true` in a run spec (an error), in a DeepSpeed JSON (information).
 
     Why: With the flag DeepSpeed looks for a file `latest_universal` in the checkpoint folder and refuses every
     checkpoint that was not converted by `ds_to_universal.py` (run on 0.19.8). The harness resumes from checkpoints as
@@ -116,9 +116,9 @@ def writer_without_ranks(ctx: Context) -> Iterator[Finding]:
     A `checkpoint.writer` block: on the CPU always; elsewhere without `data_parallel`, below ZeRO stage 3, without
     tensor or pipeline parallelism.
 
-    Why: Whatever `type` says, DeepSpeed takes its fast or its decoupled writer and asks a record for `dp_rank`, which
-    that record has not: `AttributeError: 'UniversalParallelInfo' object has no attribute 'dp_rank'` when the engine is
-    built (run on 0.19.8 at stages 0, 1 and 2, with the types mock, python and fast and with an empty block). With
+    Why: Whatever `type` says, DeepSpeed takes its fast or its decoupled writer, which reads `dp_rank` from a record
+    that lacks it: `AttributeError: 'UniversalParallelInfo' object has no attribute 'dp_rank'` when the engine is built
+    (run on 0.19.8 at stages 0, 1 and 2, with the types mock, python and fast and with an empty block). With
     `data_parallel`, or at stage 3, the CPU accelerator is refused (run on 0.19.8).
 
     Example:
@@ -136,7 +136,7 @@ def writer_without_ranks(ctx: Context) -> Iterator[Finding]:
     is_model_cut = ctx.stage == 3 or ctx.tensor_parallel_size > 1 or ctx.pipeline_parallel_size > 1
     if not is_model_cut and not writer.get("data_parallel"):
         message = f"{ctx.key(key)} fails in DeepSpeed's own code below ZeRO stage 3, this is stage {ctx.stage}"
-        note = "its record of ranks has no `dp_rank`, which the writer asks for"
+        note = "its record of ranks has no `dp_rank`, which the writer reads"
     elif ctx.accelerator == "cpu":
         message = f"{ctx.key(key)} needs an accelerator, and this run is on the CPU"
         note = "DeepSpeed says `Cannot access accelerator device when none is available`"
@@ -169,8 +169,8 @@ def writer_of_unloadable_checkpoints(ctx: Context) -> Iterator[Finding]:
 
     Why: The fast and the decoupled writer load with `torch.load` and its default of `weights_only=True`, and a shard of
     ZeRO-3 has DeepSpeed's own classes in it: `_pickle.UnpicklingError: Weights only load failed` when the same
-    DeepSpeed resumes (run on 0.18.4 to 0.18.6, 0.19.3 and 0.19.8 with the type python; DeepSpeed's issue 8500). Nothing
-    is said while it is saved.
+    DeepSpeed resumes (run on 0.18.4 to 0.18.6, 0.19.3 and 0.19.8 with the type python; DeepSpeed's issue 8500). Saving
+    gives no warning.
 
     Example:
         zero.stage: 3
@@ -283,8 +283,8 @@ def old_elastic_checkpoint(ctx: Context) -> Iterator[Finding]:
     Why: The name promises that a checkpoint can be loaded with another number of ranks. At stage 3 DeepSpeed warns and
     ignores it; at stages 1 and 2 loading with another number of ranks is refused all the same (run on 0.19.8: saved
     with two ranks, loaded with one). With an optimizer that keeps no `step` in its parameter groups (any but Adam and
-    AdamW) not even the same ranks can load it: a bare assertion (run on 0.19.8). The universal checkpoint does what was
-    meant.
+    AdamW) not even the same ranks can load it: a bare assertion (run on 0.19.8). A universal checkpoint can be loaded
+    with another number of ranks.
 
     Example:
         zero.stage: 2

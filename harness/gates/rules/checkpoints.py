@@ -18,7 +18,7 @@ def training_without_saves(ctx: Context) -> Iterator[Finding]:
 
     `checkpoint.save_at_end: false` without a `checkpoint.save_steps`, and without `export.at_end`.
 
-    Why: Nothing is written but metrics: good for a measurement, not for a model.
+    Why: The run writes only metrics, which suits a measurement.
 
     Example:
         checkpoint.save_at_end: false
@@ -80,7 +80,7 @@ def _fix_missing_save(ctx: Context) -> Fix:
     needs=("a run spec",),
 )
 def save_limit_without_saves(ctx: Context) -> Iterator[Finding]:
-    """A limit on checkpoints where at most one is written.
+    """A limit on checkpoints in a run that writes at most one.
 
     `checkpoint.save_total_limit` without `checkpoint.save_steps`.
 
@@ -99,7 +99,7 @@ def save_limit_without_saves(ctx: Context) -> Iterator[Finding]:
     if limit is not None and checkpoint.save_steps is None:
         key = "checkpoint.save_total_limit"
         yield ctx.finding(
-            f"{ctx.key(key)} is {limit}, but without `checkpoint.save_steps` one is written",
+            f"{ctx.key(key)} is {limit}, but without `checkpoint.save_steps` only one is written",
             key,
             label="has no effect",
             notes=["a run that dies before its last step has saved nothing"],
@@ -113,7 +113,7 @@ def interval_beyond_run(ctx: Context) -> Iterator[Finding]:
 
     `checkpoint.save_steps` and `eval.eval_steps` against `train.max_steps`.
 
-    Why: An interval longer than the run never comes up: what is left is the checkpoint or evaluation at the end, if
+    Why: An interval longer than the run is never reached: only the checkpoint or evaluation at the end remains, if
     there is one.
 
     Example:
@@ -146,11 +146,12 @@ def interval_beyond_run(ctx: Context) -> Iterator[Finding]:
     needs=("a run spec",),
 )
 def retention_without_limit(ctx: Context) -> Iterator[Finding]:
-    """Checkpoints that are to be kept where none is removed.
+    """Rules for keeping checkpoints where none is removed.
 
     `checkpoint.keep_every_steps` or `checkpoint.keep_best` without `checkpoint.save_total_limit`.
 
-    Why: Both say which checkpoints stay beyond the newest few. Without a limit all stay, and the disk fills.
+    Why: Both select checkpoints to keep in addition to the newest ones. Without a limit all are kept, and the disk
+    fills.
 
     Example:
         checkpoint.save_steps: 5
@@ -177,7 +178,7 @@ def retention_without_limit(ctx: Context) -> Iterator[Finding]:
 
 @gate("CK013", "best-that-is-never-known", upstream="silent", severity="warning", needs=("a run spec",))
 def best_without_evaluation(ctx: Context) -> Iterator[Finding]:
-    """The best checkpoint is to be kept, and no saved step is ever evaluated.
+    """`keep_best` where no saved step is ever evaluated.
 
     `checkpoint.keep_best` where evaluations and saves never fall on the same step before the last.
 
@@ -220,8 +221,8 @@ def patience_without_evaluations(ctx: Context) -> Iterator[Finding]:
 
     `eval.early_stopping_patience` without `eval.eval_steps`.
 
-    Why: Patience counts evaluations in a row that are no better than the best before them. The only one comes after the
-    last step, and no step is left that it could save.
+    Why: Patience counts evaluations in a row that are no better than the best before them. The only evaluation comes
+    after the last step, when nothing is left to stop.
 
     Example:
         eval.early_stopping_patience: 2
@@ -243,19 +244,19 @@ def patience_without_evaluations(ctx: Context) -> Iterator[Finding]:
             fix=Fix(
                 f"set `eval.eval_steps`, such as to {interval}",
                 {"eval.eval_steps": interval},
-                effect="an evaluation so often, and an end once they get no better",
+                effect="evaluates at this interval, and stops once the loss no longer improves",
             ),
         )
 
 
 @gate("CK030", "restarts-without-saves", upstream="silent", severity="warning", needs=("a run spec",))
 def restarts_without_saves(ctx: Context) -> Iterator[Finding]:
-    """The run is to be started again after a failure, and nothing is saved before its end.
+    """Restarts of a run that saves nothing before its end.
 
     `launch.max_restarts` above 0 without `checkpoint.save_steps`.
 
-    Why: A restart goes on from the last complete checkpoint of the run. Without one, each begins at the first step, and
-    a run that is longer than its machines last never ends.
+    Why: A restart resumes from the last complete checkpoint of the run. Without one, each begins at the first step, and
+    a run that takes longer than the time between failures never ends.
 
     Example:
         launch.max_restarts: 3
@@ -271,7 +272,7 @@ def restarts_without_saves(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"{ctx.key(key)} starts from the first step each time: nothing is saved before the end",
             key,
-            label="nothing to go on from",
+            label="nothing to resume from",
             fix=Fix(
                 f"set `checkpoint.save_steps` to as many steps as may be lost, such as {interval}",
                 {"checkpoint.save_steps": interval},

@@ -63,9 +63,8 @@ def autotp_pass_without_degree(ctx: Context) -> Iterator[Finding]:
 
     `compile.passes: [autotp]` without a tensor degree.
 
-    Why: The pass shards what the tensor-parallel group is there for. With a degree of 1 DeepSpeed logs a line at level
-    info and uses the plain torch compiler; the ZeRO passes, which were not asked for, do not run either (run on
-    0.19.8).
+    Why: The pass shards layers over the tensor-parallel group. With a degree of 1 DeepSpeed logs a line at level info
+    and uses the plain torch compiler; the ZeRO passes, which the list does not name, do not run either (run on 0.19.8).
 
     Example:
         zero.stage: 1
@@ -95,7 +94,7 @@ def autotp_pass_without_degree(ctx: Context) -> Iterator[Finding]:
     unseen="DeepCompile needs CUDA",
 )
 def autosp_above_stage_1(ctx: Context) -> Iterator[Finding]:
-    """AutoSP at a ZeRO stage that it does not go with.
+    """AutoSP at a ZeRO stage that it does not support.
 
     `autosp` in `compile.passes` at ZeRO stage 2 or 3.
 

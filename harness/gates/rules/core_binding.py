@@ -23,7 +23,7 @@ _CORE_LIST = "launch.bind_core_list"
     unseen="refused by the launcher, before there is an engine",
 )
 def unusable_core_list(ctx: Context) -> Iterator[Finding]:
-    """A list of cores that the launcher cannot deal out.
+    """A list of cores that the launcher cannot distribute.
 
     `launch.bind_core_list` names cores as DeepSpeed reads them, numbers and ranges in ascending order, at least one for
     each rank of a host.
@@ -51,7 +51,7 @@ def unusable_core_list(ctx: Context) -> Iterator[Finding]:
             fix=Fix(
                 "name cores as `0-27,56-83`, at least one for each rank, or leave it out",
                 {_CORE_LIST: None},
-                effect="all physical cores are dealt out",
+                effect="all physical cores are used",
             ),
         )
 
@@ -77,14 +77,14 @@ def _describe_core_list_problem(ctx: Context, text: str, ranks: int) -> str:
     unseen="settled by the launcher, before there is an engine",
 )
 def binding_without_reader(ctx: Context) -> Iterator[Finding]:
-    """Ranks to be bound to cores by a launcher that does not do it.
+    """Core binding with a launcher that does not bind.
 
-    `launch.bind_cores_to_rank` and `launch.bind_core_list` reach something that reads them.
+    `launch.bind_cores_to_rank` and `launch.bind_core_list` are used with a launcher that reads them.
 
     Why: DeepSpeed binds ranks where its own `launcher/launch.py` starts them: on one machine and through pdsh. With
-    `openmpi` and `slurm` both options are taken and forgotten (read in `launcher/multinode_runner.py` of 0.19.8), and a
-    list without `bind_cores_to_rank` is read by nothing. A launcher that binds says how many threads a rank has, over
-    an OMP_NUM_THREADS of `launch.env` (run on 0.19.8).
+    `openmpi` and `slurm` both options are accepted and ignored (read in `launcher/multinode_runner.py` of 0.19.8), and
+    nothing reads a list without `bind_cores_to_rank`. A launcher that binds also sets OMP_NUM_THREADS of each rank, and
+    overrides that of `launch.env` (run on 0.19.8).
 
     Example:
         launch.launcher: slurm
@@ -102,14 +102,16 @@ def binding_without_reader(ctx: Context) -> Iterator[Finding]:
     launch = ctx.run.spec.launch
     if not launch.bind_cores_to_rank:
         yield ctx.finding(
-            f"{ctx.key(_CORE_LIST)} is read by nothing without {ctx.key(_BINDING)}",
+            f"nothing reads {ctx.key(_CORE_LIST)} without {ctx.key(_BINDING)}",
             _CORE_LIST,
             label="has no effect",
-            fix=Fix("say that ranks are to be bound", {_BINDING: True}, effect="each rank keeps to its own cores"),
+            fix=Fix(
+                "set `launch.bind_cores_to_rank: true`", {_BINDING: True}, effect="each rank keeps to its own cores"
+            ),
         )
     elif launch.launcher != "pdsh" and len(ctx.slots or ()) > 1:
         yield ctx.finding(
-            f"`{launch.launcher}` starts the ranks itself, and nobody binds them to cores",
+            f"`{launch.launcher}` starts the ranks itself and does not bind them to cores",
             _BINDING,
             label="has no effect",
             fix=Fix(
@@ -168,15 +170,16 @@ def missing_numactl(ctx: Context) -> Iterator[Finding]:
     unseen="needs several hosts",
 )
 def ranks_on_any_core(ctx: Context) -> Iterator[Finding]:
-    """An optimizer on the CPUs of hosts with several NUMA nodes, and ranks that may run on any core.
+    """CPU Adam on hosts with several NUMA nodes, without core binding.
 
     Where the optimizer runs on the CPU and a host has more than one NUMA node, the ranks are bound to cores. A launch
     says the same of this machine for its own ranks.
 
     Why: Nothing fails. CPU Adam waits for memory: a thread that the kernel moves to another socket than its rank's
-    weights reads them through the link between the sockets. Bound, each rank keeps to the cores and, where they lie in
-    one node, to the memory of its share (`deepspeed --bind_cores_to_rank`; read in `utils/numa.py`, not measured here).
-    Cores go by the number of the rank, not by the socket of its GPU: `harness doctor` says where these differ.
+    weights reads them through the link between the sockets. A bound rank stays on its share of the cores and, where
+    these lie in one node, of the memory (`deepspeed --bind_cores_to_rank`; read in `utils/numa.py`, not measured here).
+    DeepSpeed assigns cores by the local rank, not by the socket of its GPU: `harness doctor` reports where these
+    differ.
 
     Example:
         zero.stage: 3

@@ -21,12 +21,12 @@ _CURRICULUM = "data_efficiency.data_sampling.curriculum_learning"
     when=lambda ctx: ctx.has_key("data_efficiency"),
 )
 def unread_data_efficiency(ctx: Context) -> Iterator[Finding]:
-    """Data efficiency asked of a loop with its own data loader.
+    """Data efficiency with the harness's own data loader.
 
     `data_efficiency.enabled` in a run spec.
 
-    Why: Curriculum and dynamic batching live in the data loader that DeepSpeed makes when `training_data` is handed to
-    `deepspeed.initialize`; without it nothing changes (run on 0.19.8). The harness brings its own loader.
+    Why: Curriculum and dynamic batching are part of the data loader that DeepSpeed makes when `training_data` is handed
+    to `deepspeed.initialize`; without it nothing changes (run on 0.19.8). The harness has its own loader.
 
     Example:
         deepspeed.data_efficiency.enabled: true
@@ -71,7 +71,7 @@ def data_sampling_without_outer_switch(ctx: Context) -> Iterator[Finding]:
     `data_efficiency.data_sampling.enabled`, or one of its parts, while `data_efficiency.enabled` or an outer switch is
     not true.
 
-    Why: DeepSpeed asks the outer switch first: the curriculum is off, whatever the inner ones say (run on 0.19.8).
+    Why: DeepSpeed reads the outer switch first: the curriculum is off, whatever the inner ones say (run on 0.19.8).
 
     Example: {
       "train_micro_batch_size_per_gpu": 1,
@@ -117,8 +117,8 @@ def random_ltd_without_outer_switch(ctx: Context) -> Iterator[Finding]:
 
     `data_efficiency.data_routing.random_ltd.enabled: true` while an outer `enabled` is not true.
 
-    Why: Here DeepSpeed looks at the innermost switch alone: token dropping is built although the blocks around it are
-    off, and fails with `KeyError: 'total_layer_num'` when its keys are missing (run on 0.19.8).
+    Why: Here DeepSpeed reads only the innermost switch: it builds token dropping although the blocks around it are off,
+    and fails with `KeyError: 'total_layer_num'` when its keys are missing (run on 0.19.8).
 
     Example: {
       "train_micro_batch_size_per_gpu": 1,
@@ -135,7 +135,7 @@ def random_ltd_without_outer_switch(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"{ctx.key(key)} drops tokens although {ctx.key(outer_key)} is not true",
             key,
-            label="this switch alone is looked at",
+            label="DeepSpeed reads only this switch",
             fix=ctx.fix_to_set(key, False, effect="no tokens are dropped, as the outer switch says"),
         )
 
@@ -371,7 +371,7 @@ def dynamic_batching_without_max_tokens(ctx: Context) -> Iterator[Finding]:
     "loader-option-that-is-not-read",
     upstream="silent",
     severity="warning",
-    unread="the harness has a data loader of its own",
+    unread="the harness has its own data loader",
     cites=(Cite("runtime/engine.py", "dataloader_drop_last=self.dataloader_drop_last(),"),),
     needs=("a run spec",),
 )
@@ -380,7 +380,7 @@ def unread_loader_option(ctx: Context) -> Iterator[Finding]:
 
     `dataloader_drop_last` in a run spec.
 
-    Why: Only the loader that DeepSpeed makes from `training_data` reads it. The harness brings its own, in which every
+    Why: Only the loader that DeepSpeed makes from `training_data` reads it. The harness has its own, in which every
     batch is full.
 
     Example:
@@ -412,8 +412,8 @@ def old_curriculum_without_switch(ctx: Context) -> Iterator[Finding]:
 
     `curriculum_learning` at the top level, a block without `enabled`, up to DeepSpeed 0.19.7.
 
-    Why: DeepSpeed takes `enabled` out of the block without asking whether it is there: `KeyError: 'enabled'` in
-    `deepspeed.initialize` (run on 0.14.5, 0.17.0 and 0.18.0). 0.19.8 refuses the block whatever is in it.
+    Why: DeepSpeed reads `enabled` without checking that it is there: `KeyError: 'enabled'` in `deepspeed.initialize`
+    (run on 0.14.5, 0.17.0 and 0.18.0). 0.19.8 refuses the block whatever is in it.
 
     Example: {
       "train_micro_batch_size_per_gpu": 1,

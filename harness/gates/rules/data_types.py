@@ -122,7 +122,7 @@ def communication_format_name(ctx: Context) -> Iterator[Finding]:
 
     `communication_data_type` and `seq_parallel_communication_data_type`: `fp32`, `fp16` or `bf16`, in any case.
 
-    Why: These two keys have a vocabulary of their own: the long names that other keys take, such as `float32` or
+    Why: These two keys have their own set of names: the long ones that other keys take, such as `float32` or
     `bfloat16`, are refused with `ValueError: Invalid communication_data_type` when the configuration is read (run on
     0.19.8).
 
@@ -154,7 +154,7 @@ def communication_format_name(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.has_key("data_types.param_dtype"),
 )
 def parameter_format_mismatch(ctx: Context) -> Iterator[Finding]:
-    """A parameter format that is not the one trained in.
+    """A parameter format that differs from the training precision.
 
     `data_types.param_dtype` against `bf16.enabled` and `fp16.enabled`.
 
@@ -196,8 +196,8 @@ def unscaled_fp16_communication(ctx: Context) -> Iterator[Finding]:
 
     `communication_data_type: fp16` while the model is not trained in fp16.
 
-    Why: Gradients are cast for the reduction and cast back, without any loss scaling: what is below 6e-8 becomes 0 and
-    what is above 65504 becomes inf. DeepSpeed accepts it (run on 0.19.8).
+    Why: Gradients are cast for the reduction and cast back, without any loss scaling: values below 6e-8 become 0 and
+    values above 65504 become inf. DeepSpeed accepts it (run on 0.19.8).
 
     Example:
         precision.bf16: true
@@ -270,7 +270,7 @@ def sequence_communication_format(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.has_key("data_types.keep_in_fp32_modules"),
 )
 def fp32_modules_not_a_list(ctx: Context) -> Iterator[Finding]:
-    """Buffers to keep in fp32, not as a list.
+    """Buffers to keep in fp32 that are not a list.
 
     `data_types.keep_in_fp32_modules`: `auto`, or a list of name patterns.
 

@@ -27,7 +27,7 @@ def _is_deepcompile_on(ctx: Context) -> bool:
     unseen="the loop of the harness is what is judged",
 )
 def uncalled_compile(ctx: Context) -> Iterator[Finding]:
-    """DeepCompile asked of a run that does not compile.
+    """DeepCompile in a run that does not compile.
 
     On `harness launch`: `compile.deepcompile` or `compile.autoep_non_moe` is true only with `train.torch_compile:
     true`.
@@ -141,7 +141,7 @@ def deepcompile_at_stage_0(ctx: Context) -> Iterator[Finding]:
     unseen="refused by engine.compile(), which needs CUDA",
 )
 def two_offloads_of_optimizer_states(ctx: Context) -> Iterator[Finding]:
-    """Optimizer states offloaded by ZeRO and by DeepCompile.
+    """Optimizer offload by both ZeRO and DeepCompile.
 
     `compile.offload_opt_states` together with `zero.offload_optimizer` at stage 3.
 
@@ -283,7 +283,7 @@ def automatic_parameter_offload(ctx: Context) -> Iterator[Finding]:
     `compile.offload_parameters` not true.
 
     Why: DeepSpeed sets `compile.offload_parameters` itself when both ZeRO offloads say `cpu`, whatever the JSON says
-    (read in 0.19.8). Worth knowing when the plan of memory or the speed surprises.
+    (read in 0.19.8). This can explain a surprising memory use or speed.
 
     Example:
         zero.stage: 3
@@ -313,7 +313,7 @@ def compile_without_deepcompile(ctx: Context) -> Iterator[Finding]:
     On `harness launch`: `train.torch_compile: true` at ZeRO stage 3 only with `compile.deepcompile: true`.
 
     Why: Stage 3 gathers and frees weights in hooks around every module. Each hook breaks the compiled graph, so that
-    little is compiled and much is compiled again: a tiny model with `aot_eager` was not through its first step after
+    little is compiled and much is recompiled: a tiny model with `aot_eager` had not finished its first step after
     minutes (seen on 0.19.8 on the CPU, on a busy machine; not timed further). DeepCompile puts the gathering into the
     graph; it needs CUDA.
 

@@ -60,9 +60,9 @@ def fp16_on_cpu(ctx: Context) -> Iterator[Finding]:
 
     `precision.fp16` where the accelerator is the CPU.
 
-    Why: DeepSpeed asks torch whether the processor computes in fp16, which takes AVX512-FP16. Elsewhere every rank
-    fails at once: `ValueError: Type fp16 is not supported on your device` (run on processors of both kinds). Up to
-    0.15.4 no CPU was accepted.
+    Why: DeepSpeed asks torch whether the processor supports fp16, which needs AVX512-FP16. Elsewhere every rank fails
+    at once: `ValueError: Type fp16 is not supported on your device` (run on processors of both kinds). Up to 0.15.4 no
+    CPU was accepted.
 
     Example:
         precision.fp16: true
@@ -147,9 +147,8 @@ def huge_loss_scale(ctx: Context) -> Iterator[Finding]:
     `precision.initial_scale_power` above 24, or a fixed `precision.loss_scale` above 2 to the 24.
 
     Why: The largest fp16 number is 65504. A dynamic scale of 2 to the 32 overflows in every step until it has been
-    halved often enough: those steps are skipped, learning-rate schedule and data go on or stand still without any
-    training (run on 0.19.8: 6 of 6 steps skipped from 2 to the 40). A fixed scale never falls, so that every step may
-    be skipped.
+    halved often enough: DeepSpeed skips those steps, and nothing is trained in them (run on 0.19.8: 6 of 6 steps
+    skipped from 2 to the 40). A fixed scale never falls, so that every step may be skipped.
 
     Example:
         precision.fp16: true
@@ -192,9 +191,9 @@ def zero_window_or_floor(ctx: Context) -> Iterator[Finding]:
 
     `precision.loss_scale_window: 0` or `precision.min_loss_scale: 0` with fp16 and a dynamic loss scale.
 
-    Why: The window is divided by, and a scale that may fall to 0 turns every gradient into 0 or nan. DeepSpeed refuses
-    both while it reads the configuration (run on 0.19.8); older releases divide by zero in the middle of training
-    (read). With a fixed `loss_scale`, or without fp16, nothing reads them.
+    Why: DeepSpeed divides by the window, and a scale of 0 turns every gradient into 0 or nan. DeepSpeed refuses both
+    while it reads the configuration (run on 0.19.8); older releases divide by zero in the middle of training (read).
+    With a fixed `loss_scale`, or without fp16, nothing reads them.
 
     Example:
         precision.fp16: true
@@ -232,7 +231,7 @@ def inputs_cast_without_fp16(ctx: Context) -> Iterator[Finding]:
     Why: The engine casts every positional input that is a tensor of floating point to half precision, and does not ask
     whether fp16 is on. A model in bf16 or fp32 then fails at the first layer: "mat1 and mat2 must have the same dtype,
     but got Half and BFloat16" (run on 0.19.8 with `engine(x)`). Keyword arguments and token ids stay as they are (run),
-    which is all that the Trainer passes; so this is a warning.
+    and the Trainer passes nothing else; so this is a warning.
 
     Example: {
       "train_micro_batch_size_per_gpu": 1,
@@ -304,8 +303,8 @@ def fp16_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
     `fp16` with pipeline stages on these two releases.
 
     Why: Backward was rewritten in 0.18.3, and the pipeline engine still called torch's own: "Direct calls to
-    tensor.backward() are not supported" at stage 0, "Loss scaling is required" at stage 1 (run on 0.18.3). 0.18.5
-    repaired it.
+    tensor.backward() are not supported" at stage 0, "Loss scaling is required" at stage 1 (run on 0.18.3). Fixed in
+    0.18.5.
 
     Example:
         train.gradient_accumulation_steps: 8
@@ -318,7 +317,7 @@ def fp16_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
             f"DeepSpeed {ctx.target.text} cannot run an fp16 backward pass through a pipeline",
             _FP16,
             related=[("parallel.pipeline_parallel_size", "the pipeline is set here")],
-            notes=["it fails in the first step; 0.18.5 repaired it"],
+            notes=["it fails in the first step; fixed in 0.18.5"],
             fix=Fix(
                 f"use {ctx.key(_BF16)}, or another DeepSpeed",
                 {_FP16: None, _BF16: True},

@@ -32,14 +32,14 @@ def refused_unmanaged_accumulation(ctx: Context) -> Iterator[Finding]:
     DeepCompile.
 
     Why: DeepSpeed asserts each of the three at initialisation, after every rank has its weights (run on 0.19.8). The
-    message speaks of stage 2 alone; stage 3 trains as well.
+    message names only stage 2; stage 3 trains, too.
 
     Example:
         zero.stage: 1
         zero.overlap_comm: true
         deepspeed.managed_gradient_accumulation: false
     """
-    effect = "who decides where a step ends changes: look at the script"
+    effect = "DeepSpeed then decides where a step ends: check the script"
     if ctx.stage < 2 and ctx.ds("zero_optimization.overlap_comm") is True:
         conflict, conflict_key = f"`overlap_comm` at ZeRO stage {ctx.stage}", "zero.overlap_comm"
         fix = Fix(
@@ -79,11 +79,11 @@ def overwritten_accumulation(ctx: Context) -> Iterator[Finding]:
     Where the Trainer or accelerate fills in the number of steps, or it follows from unknown ranks, it warns.
 
     Why: In these releases each micro-batch overwrites the gradients of the one before, where it should add to them: of
-    N micro-batches a step, N - 1 are computed and dropped, without a word. This is so in fp32, bf16 and bf16 autocast,
-    with any bucket, with and without overlapped communication, on one rank and two, for a script's calls and the
-    Trainer's (run on 0.17.5, 0.17.6, 0.18.0 to 0.18.4 and 0.19.8: after two steps the weights are off by half their
-    length and more). 0.17.5 and 0.18.3 add them up, and so do stages 0, 1 and 3 in all of these. An offloaded optimizer
-    has another fault, see `offload-loses-accumulated-gradients`. It is DeepSpeed's issue 7718.
+    N micro-batches a step, N - 1 are computed and silently dropped. This is so in fp32, bf16 and bf16 autocast, with
+    any bucket, with and without overlapped communication, on one rank and two, for a script's calls and the Trainer's
+    (run on 0.17.5, 0.17.6, 0.18.0 to 0.18.4 and 0.19.8: after two steps the weights are off by half their length and
+    more). 0.17.5 and 0.18.3 add them up, and so do stages 0, 1 and 3 in all of these. An offloaded optimizer has
+    another fault, see `offload-loses-accumulated-gradients`. It is DeepSpeed's issue 7718.
 
     Example:
         zero.stage: 2
@@ -101,7 +101,7 @@ def overwritten_accumulation(ctx: Context) -> Iterator[Finding]:
     if is_trainer:
         notes.append("0.18.3 keeps all of them, and divides their gradients twice under the Trainer")
     notes.append(
-        "what was trained with these releases saw a part of its rows: do not compare its losses with a right run's"
+        "runs with these releases trained on a part of their rows: do not compare their losses with a correct run's"
     )
     key = "zero.stage"
     yield ctx.finding(
@@ -129,14 +129,14 @@ def overwritten_accumulation(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.ds("managed_gradient_accumulation") is False and ctx.pipeline_parallel_size == 1,
 )
 def uncounted_accumulation_steps(ctx: Context) -> Iterator[Finding]:
-    """Accumulation steps that nobody counts.
+    """Accumulation steps that DeepSpeed does not count.
 
     `managed_gradient_accumulation: false` with more than one accumulation step.
 
-    Why: Every `engine.step()` is then an optimizer step: DeepSpeed does not count micro-batches any more, and still
-    divides the loss by `gradient_accumulation_steps`. A script has to call `step()` once in so many micro-batches. The
-    harness's own loop calls it after each, as all scripts for managed accumulation do: that is many small steps instead
-    of one (run on 0.19.8 with two micro-batches: the weights go another way).
+    Why: Every `engine.step()` is then an optimizer step: DeepSpeed no longer counts micro-batches, and still divides
+    the loss by `gradient_accumulation_steps`. The script has to call `step()` only after that many micro-batches. The
+    harness's own loop calls it after each, as scripts for managed accumulation do, which takes many small steps instead
+    of one (run on 0.19.8 with two micro-batches: other weights).
 
     Example:
         zero.stage: 2
@@ -149,7 +149,7 @@ def uncounted_accumulation_steps(ctx: Context) -> Iterator[Finding]:
     is_own_loop = ctx.run.kind == "spec"
     if is_own_loop:
         notes = []
-        effect = f"an optimizer step every {steps} micro-batches, as asked"
+        effect = f"an optimizer step every {steps} micro-batches, as set"
     else:
         notes = [f"the script has to call `engine.step()` once in {steps} micro-batches"]
         effect = "DeepSpeed counts micro-batches"
@@ -157,7 +157,7 @@ def uncounted_accumulation_steps(ctx: Context) -> Iterator[Finding]:
         f"{ctx.key(_MANAGED)} is `false`: each `engine.step()` is an optimizer step, {steps} accumulation steps or not",
         _MANAGED,
         severity="error" if is_own_loop else "info",
-        label="nobody counts micro-batches",
+        label="DeepSpeed does not count micro-batches",
         related=[("train.gradient_accumulation_steps", f"{steps} set here")],
         notes=notes,
         fix=Fix("remove it", {_MANAGED: None}, effect=effect),
@@ -179,8 +179,8 @@ def lost_accumulation(ctx: Context) -> Iterator[Finding]:
 
     Why: These releases keep the gradient of the first micro-batch on the CPU and add it to each of the others without
     storing the sum: the step sees the first and the last micro-batch, the ones between are lost, and the norm is too
-    small. Fixed in 0.19.0 (run on 0.16.9, 0.17.5, 0.17.6, 0.18.0 to 0.18.4 and 0.19.0; the edges are read in the
-    history of `stage_1_and_2.py`, pull requests 6550 and 7967). Stages 1 and 3 are right in all of these.
+    small. Fixed in 0.19.0 (run on 0.16.9, 0.17.5, 0.17.6, 0.18.0 to 0.18.4 and 0.19.0; the first and last release come
+    from the history of `stage_1_and_2.py`, pull requests 6550 and 7967). Stages 1 and 3 are right in all of these.
 
     Example:
         zero.stage: 2
@@ -282,10 +282,10 @@ def odd_accumulation_format(ctx: Context) -> Iterator[Finding]:
     if model is not None and gradients not in (None, "fp32", model):
         is_refused = gradients == "int8" and ctx.stage == 1
         yield ctx.finding(
-            f"gradients of a model in {model} are to be accumulated in {gradients}",
+            f"gradients of a model in {model} are accumulated in {gradients}",
             _FORMAT,
             severity="error" if is_refused else "warning",
-            label="fails in the first step" if is_refused else "accepted, and of no use",
+            label="fails in the first step" if is_refused else "accepted, without effect",
             related=[(f"precision.{model}", "the model's format")],
             notes=["only fp32 makes accumulation more precise"],
             fix=ctx.fix_to_set(_FORMAT, "fp32", effect="accumulates in fp32"),
@@ -311,7 +311,7 @@ def _has_bf16_optimizer(ctx: Context) -> bool:
     since="0.18.5",
 )
 def unread_immediate_update(ctx: Context) -> Iterator[Finding]:
-    """A switch of an optimizer that is not used.
+    """A switch for an optimizer that is not used.
 
     `bf16.immediate_grad_update` where DeepSpeed does not take its BF16_Optimizer: that is everywhere but at ZeRO stage
     1 with fp32 accumulation and no offload, and in pipelines at stage 0.
@@ -348,12 +348,12 @@ def many_micro_batches_in_bf16(ctx: Context) -> Iterator[Finding]:
     `precision.bf16` with 64 or more accumulation steps and no `data_types.grad_accum_dtype`, at ZeRO stages 1 to 3.
 
     ## Why it matters
-    bf16 has 8 bits of precision: next to a sum of 64 micro-batches a new one loses most of its digits. DeepSpeed
-    accumulates in the model's format unless it is told fp32, which costs 4 bytes a parameter over the data-parallel
-    ranks.
+    bf16 has 8 bits of precision: added to a sum of 64 micro-batches, a new one loses most of its digits. DeepSpeed
+    accumulates in the model's format unless `data_types.grad_accum_dtype` is fp32, which costs 4 bytes a parameter,
+    divided over the data-parallel ranks.
 
-    Why: Nothing fails: the sum is only less exact than it could be (fp32 accumulation changed the losses of a run on
-    0.19.8 from the second step on).
+    Why: Nothing fails: the sum is only less exact (fp32 accumulation changed the losses of a run on 0.19.8 from the
+    second step on).
 
     Example:
         train.per_device_train_batch_size: 1

@@ -27,7 +27,7 @@ def _is_bf16_accumulated_in_fp32(ctx: Context) -> bool:
 def _find_need(ctx: Context) -> tuple[str, str] | None:
     """The reason that the norm is needed, and the key of its setting; None where it is not needed."""
     if ctx.stage not in (1, 2):
-        return f"only stages 1 and 2 can do without the norm, this is stage {ctx.stage}", "zero.stage"
+        return f"only stages 1 and 2 work without the norm, this is stage {ctx.stage}", "zero.stage"
     if ctx.gradient_clipping > 0 and not ctx.is_auto("gradient_clipping"):
         return f"gradients are clipped at {ctx.gradient_clipping:g}", "train.max_grad_norm"
     if ctx.ds("zero_optimization.zenflow") is not None:
@@ -51,7 +51,7 @@ def _find_need(ctx: Context) -> tuple[str, str] | None:
     when=_is_norm_off,
 )
 def missing_norm(ctx: Context) -> Iterator[Finding]:
-    """The gradient norm is switched off where it is needed.
+    """The gradient norm switched off where it is needed.
 
     `compute_grad_norm: false` in `zero_optimization` together with anything that needs the norm: a stage other than 1
     and 2, gradient clipping, ZenFlow, an offloaded optimizer, or stage 1 with bf16 and fp32 accumulation.
@@ -92,12 +92,12 @@ def missing_norm(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: _is_norm_off(ctx) and ctx.stage in (1, 2),
 )
 def missing_norm_in_fp32(ctx: Context) -> Iterator[Finding]:
-    """Without the gradient norm nothing looks for inf in fp32.
+    """fp32 without the gradient norm, the only check for inf.
 
     `compute_grad_norm: false` in `zero_optimization` at stage 1 or 2 with neither bf16 nor fp16.
 
     Why: In fp32 the norm is the only thing that shows an inf or NaN gradient. Without it the step is taken and the
-    weights become NaN, with no skipped step (run on 0.19.8). In bf16 and fp16 a check of its own still skips the step.
+    weights become NaN, with no skipped step (run on 0.19.8). In bf16 and fp16 a separate check still skips the step.
 
     Example:
         zero.stage: 2
@@ -125,12 +125,12 @@ def missing_norm_in_fp32(ctx: Context) -> Iterator[Finding]:
     cites=(Cite("runtime/engine.py", "'max_grad_norm' is not supported as an optimizer parameter"),),
 )
 def max_grad_norm_parameter(ctx: Context) -> Iterator[Finding]:
-    """Clipping asked for in the optimizer's parameters.
+    """A clipping limit in the optimizer's parameters.
 
     `max_grad_norm` in `optimizer.params`.
 
     Why: `ValueError: 'max_grad_norm' is not supported as an optimizer parameter` when the engine is built (run on
-    0.19.8); with an optimizer of the script's own it is only warned about and nothing is clipped at it. The key of the
+    0.19.8); with an optimizer that the script makes, DeepSpeed only warns and does not clip at it. The key of the
     configuration is `gradient_clipping`.
 
     Example:
@@ -172,8 +172,8 @@ def clipping_by_default(ctx: Context) -> Iterator[Finding]:
 
     A JSON that a plain DeepSpeed script reads, with an `optimizer` and without `gradient_clipping`.
 
-    Why: The default moved: up to 0.19.2 nothing was clipped, from 0.19.3 on gradients are clipped at a norm of 1.0. The
-    same file trains something else after an upgrade, and nobody is told (run on both: second loss 3.566 and 3.152).
+    Why: The default changed: up to 0.19.2 nothing is clipped, from 0.19.3 on gradients are clipped at a norm of 1.0.
+    The same file silently trains something else after an upgrade (run on both: second loss 3.566 and 3.152).
 
     Example: {
       "train_micro_batch_size_per_gpu": 1,

@@ -46,9 +46,9 @@ def odd_allgather_bucket(ctx: Context) -> Iterator[Finding]:
     if ctx.ds("zero_optimization.zenflow"):
         fix = ctx.fix_to_set(key, size + 1, effect="one element more in a bucket")
     else:  # ZenFlow alone uses it: ZR024
-        fix = Fix(f"remove {ctx.key(key)}: it decides nothing", {key: None}, safe=True)
+        fix = Fix(f"remove {ctx.key(key)}: it has no effect", {key: None}, safe=True)
     yield ctx.finding(
-        f"{ctx.key(key)} is {size}, DeepSpeed wants a multiple of 2",
+        f"{ctx.key(key)} is {size}, DeepSpeed needs a multiple of 2",
         key,
         label="odd",
         related=[("zero.stage", "read at stages 1 and 2")],
@@ -74,7 +74,7 @@ def predivide_with_reduce_scatter(ctx: Context) -> Iterator[Finding]:
     """Pre-scaled gradients with reduce-scatter.
 
     `gradient_predivide_factor` other than 1.0, or `prescale_gradients: true`, at stage 2 or 3 while
-    `zero.reduce_scatter` is on, which it is unless written otherwise.
+    `zero.reduce_scatter` is on, which is the default.
 
     Why: Both optimizers assert against it when they are built (run on 0.19.8). With `reduce_scatter: false` it runs and
     the average comes out the same.
@@ -229,9 +229,9 @@ def round_robin_gradients(ctx: Context) -> Iterator[Finding]:
 
     `zero.round_robin_gradients: true` at stage 1 or 2.
 
-    Why: It works, and it decides the order of the parameters in the checkpoint's optimizer files. A checkpoint that was
-    saved with it and is loaded without it, or the other way, loads without a word and puts the weights of one parameter
-    into another (run on 0.16.9 to 0.19.8).
+    Why: It works, but it changes the order of the parameters in the checkpoint's optimizer files. A checkpoint that was
+    saved with it and is loaded without it, or the other way round, loads without an error and puts the weights of one
+    parameter into another (run on 0.16.9 to 0.19.8).
 
     Example:
         zero.stage: 2

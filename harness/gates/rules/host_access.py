@@ -21,7 +21,7 @@ def _list_hosts_in_state(ctx: Context, state: HostState) -> list[HostFacts]:
 
 
 def _quote_ssh(hosts: Sequence[HostFacts]) -> list[str]:
-    return [f"`{host.name}`: {host.words or 'ssh said nothing'}" for host in hosts[:8]]
+    return [f"`{host.name}`: {host.words or 'ssh printed nothing'}" for host in hosts[:8]]
 
 
 @gate(
@@ -30,10 +30,10 @@ def _quote_ssh(hosts: Sequence[HostFacts]) -> list[str]:
 def unreachable_hosts(ctx: Context) -> Iterator[Finding]:
     """A host that ssh does not reach.
 
-    `ssh HOST` reaches every host of the hostfile from where the run is launched, without a question.
+    `ssh HOST` reaches every host of the hostfile from the launching machine, without a prompt.
 
-    Why: DeepSpeed tests the first host of the file alone. With another one that is switched off or misspelt, pdsh
-    starts the ranks of all the others, and these wait half an hour for those that will never come.
+    Why: DeepSpeed tests only the first host of the file. If another one is down or misspelt, pdsh starts the ranks of
+    all other hosts, and these wait half an hour for ranks that never start.
 
     Example:
         zero.stage: 2
@@ -46,10 +46,7 @@ def unreachable_hosts(ctx: Context) -> Iterator[Finding]:
             f"{format_hosts(hosts)} cannot be reached by ssh",
             _HOSTFILE,
             notes=_quote_ssh(hosts),
-            fix=Fix(
-                "see that the name is right and that the host runs and has an ssh server, "
-                "or take it out of the hostfile"
-            ),
+            fix=Fix("check the name, and that the host runs an ssh server, or remove it from the hostfile"),
         )
 
 
@@ -57,7 +54,7 @@ def unreachable_hosts(ctx: Context) -> Iterator[Finding]:
 def refused_ssh_key(ctx: Context) -> Iterator[Finding]:
     """A host that refuses our ssh key.
 
-    Every host lets the user who launches in by key, without a password.
+    Every host accepts the ssh key of the launching user, without a password.
 
     Why: DeepSpeed and pdsh cannot type a password: the ranks of this host never start and those of the others wait for
     them.
@@ -85,12 +82,12 @@ def refused_ssh_key(ctx: Context) -> Iterator[Finding]:
     unseen="needs several hosts",
 )
 def unexpected_host_key(ctx: Context) -> Iterator[Finding]:
-    """A host whose own key is unknown or another one than before.
+    """A host whose host key is unknown or has changed.
 
-    The key that each host shows is the one in `known_hosts`.
+    The key that each host presents is the one in `known_hosts`.
 
-    Why: ssh refuses to connect when it cannot ask. A key that changed is that of a machine that was set up again under
-    an old name, or of somebody in between.
+    Why: ssh refuses to connect when it cannot ask. A changed key means a machine that was reinstalled under an old
+    name, or an attacker in between.
 
     Example:
         zero.stage: 2
@@ -104,7 +101,7 @@ def unexpected_host_key(ctx: Context) -> Iterator[Finding]:
             _HOSTFILE,
             notes=_quote_ssh(hosts),
             fix=Fix(
-                "if the machine was set up again: ssh-keygen -R HOST, then `ssh HOST` once and compare the fingerprint"
+                "if the machine was reinstalled: ssh-keygen -R HOST, then `ssh HOST` once and compare the fingerprint"
             ),
         )
 
@@ -132,8 +129,8 @@ def no_answer_in_time(ctx: Context) -> Iterator[Finding]:
             _HOSTFILE,
             notes=_quote_ssh(hosts),
             fix=Fix(
-                "log in there and see what it waits for, take it out of the hostfile, "
-                "or give it longer with `--timeout`"
+                "log in there and find what it waits for, remove it from the hostfile, "
+                "or allow more time with `--timeout`"
             ),
         )
 
@@ -150,8 +147,8 @@ def host_without_this_python(ctx: Context) -> Iterator[Finding]:
 
     The Python that launches is at the same path on every host and runs the probe.
 
-    Why: DeepSpeed starts the ranks everywhere with the path of the Python that launches (`sys.executable`). Where it is
-    not, the shell there says `not found` and the other ranks wait.
+    Why: DeepSpeed starts the ranks everywhere with the path of the Python that launches (`sys.executable`). On a host
+    without it the shell prints `not found`, and the other ranks wait.
 
     Example:
         zero.stage: 2
@@ -178,10 +175,10 @@ def host_without_this_python(ctx: Context) -> Iterator[Finding]:
 def taken_rendezvous_port(ctx: Context) -> Iterator[Finding]:
     """A rendezvous port that is taken.
 
-    Nobody listens at the port of the rendezvous on the first host (`launch.master_port`, else 29500).
+    No program listens on the rendezvous port of the first host (`launch.master_port`, else 29500).
 
-    Why: Rank 0 cannot listen there: `Address already in use`. Where another run of the same user listens, the ranks of
-    this one may even join that one.
+    Why: Rank 0 cannot listen there: `Address already in use`. If another run of the same user listens there, ranks of
+    this run may even join it.
 
     Example:
         zero.stage: 2
@@ -198,7 +195,7 @@ def taken_rendezvous_port(ctx: Context) -> Iterator[Finding]:
             f"port {survey.port} of the first host, `{first.name}`, is not free: {state}",
             "launch.master_port",
             notes=["rank 0 listens there for all others"],
-            fix=Fix("set `launch.master_port` to another port, or end the run that has it"),
+            fix=Fix("set `launch.master_port` to another port, or stop the run that uses it"),
         )
 
 
@@ -212,10 +209,9 @@ def taken_rendezvous_port(ctx: Context) -> Iterator[Finding]:
 def unreachable_port(ctx: Context) -> Iterator[Finding]:
     """A port of the first host that another host does not reach.
 
-    A connection from every host to the port of the rendezvous on the first host, and to another port there, comes
-    about.
+    Every host can connect to the rendezvous port of the first host, and to another port there.
 
-    Why: ssh works, and a firewall lets nothing else through: ranks wait for the rendezvous until it times out after
+    Why: Where ssh works and a firewall blocks everything else, ranks wait for the rendezvous until it times out after
     half an hour. gloo and NCCL listen on ports that the kernel chooses, so that one open port is not enough.
 
     Example:
@@ -260,10 +256,9 @@ _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
     unseen="needs several hosts",
 )
 def several_networks(ctx: Context) -> Iterator[Finding]:
-    """Several networks between the hosts and no word which to use.
+    """Several networks between the hosts, and none is chosen.
 
-    The hosts share one network, or `launch.env` says which interface is meant (`NCCL_SOCKET_IFNAME`,
-    `GLOO_SOCKET_IFNAME`).
+    The hosts share one network, or `launch.env` names the interface (`NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`).
 
     Why: gloo takes the address that the host's own name resolves to, NCCL the first interface that it finds: on one
     host the slow one, on another one that the others do not see. With one network that all share, the launch sets both
@@ -300,8 +295,8 @@ def wrong_clock(ctx: Context) -> Iterator[Finding]:
 
     No host's clock differs from that of the launching machine by more than 5 seconds.
 
-    Why: Training does not mind. But which rank failed first is told by the time that each writes down, files on a
-    shared disk look new or old, and tokens and certificates are refused.
+    Why: Training itself is not affected. But the rank that failed first is found by the times that ranks record, files
+    on a shared disk look too new or too old, and tokens and certificates are refused.
 
     Example:
         zero.stage: 2
@@ -316,6 +311,6 @@ def wrong_clock(ctx: Context) -> Iterator[Finding]:
             yield ctx.finding(
                 f"the clock of {format_hosts([host])} is {difference}",
                 _HOSTFILE,
-                notes=["which rank failed first is told by the time that each wrote down"],
-                fix=Fix("keep time on every host (chrony, systemd-timesyncd)"),
+                notes=["the rank that failed first is found by the times that ranks record"],
+                fix=Fix("synchronise the clock on every host (chrony, systemd-timesyncd)"),
             )

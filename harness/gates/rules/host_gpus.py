@@ -39,7 +39,7 @@ def gpu_memory_errors(ctx: Context) -> Iterator[Finding]:
     replaced, and none could not be replaced.
 
     Why: The next access to such memory ends the process that uses it (Xid 48, 63, 64, 94, 95), and all other ranks wait
-    for its rank. What NVML says was read in its documentation; no broken GPU was at hand.
+    for its rank. NVML's fields were read in its documentation; this was not run on a broken GPU.
 
     Example:
         zero.stage: 2
@@ -81,7 +81,7 @@ def lost_gpu(ctx: Context) -> Iterator[Finding]:
     unseen="needs a hot GPU",
 )
 def slowed_down_gpu(ctx: Context) -> Iterator[Finding]:
-    """A GPU that heat or its power supply slows down.
+    """A GPU that is slowed down by heat or its power supply.
 
     Before the run no GPU lowers its clocks because of heat (by the driver or by the hardware) or because of the power
     brake, and none is as hot as its slowdown threshold. Low clocks of a GPU without work are no finding.
@@ -109,8 +109,8 @@ def nvlink_down(ctx: Context) -> Iterator[Finding]:
 
     All GPUs of one model that ranks take have as many NVLinks up. Links that none of them has up may not be wired.
 
-    Why: NCCL takes another path where links are missing, over PCIe at a tenth of the speed, or fails. Read in NVML's
-    documentation.
+    Why: NCCL takes another path where links are missing, over PCIe at about a tenth of the speed, or fails. Read in
+    NVML's documentation.
 
     Example:
         zero.stage: 2

@@ -25,11 +25,11 @@ _RUN_FOLDER = "launch.output_dir"
 def unshared_run_folder(ctx: Context) -> Iterator[Finding]:
     """A folder of run directories that is not shared.
 
-    A file made where the run directory will be is seen by every host.
+    Every host sees a file that the launch creates where the run directory will be.
 
-    Why: Ranks read their orders from the run directory, and write their state, their logs and the shards of each
-    checkpoint into it. On a host that has another folder of that name they find no orders; and a checkpoint of which
-    every host holds a part can be read by none.
+    Why: Ranks read their configuration from the run directory, and write their state, logs and checkpoint shards into
+    it. On a host with another folder of that name they find no configuration, and no host can read a checkpoint of
+    which each has a part.
 
     Example:
         zero.stage: 2
@@ -64,8 +64,8 @@ def read_only_folders(ctx: Context) -> Iterator[Finding]:
 
     Every host may write the folders that its ranks write: the run directory and, with NVMe offload, `nvme_path`.
 
-    Why: The ranks there fail once they write: when they say that they start, or after minutes, with the first
-    parameters that are swapped.
+    Why: The ranks there fail at their first write: at the start, or minutes later, when the first parameters are
+    swapped out.
 
     Example:
         zero.stage: 2
@@ -80,7 +80,7 @@ def read_only_folders(ctx: Context) -> Iterator[Finding]:
             yield ctx.finding(
                 f"{format_hosts(read_only_hosts)} cannot write to `{path}`",
                 key,
-                fix=Fix("give the user of the run the right to write there"),
+                fix=Fix("give the user of the run write permission there"),
             )
 
 
@@ -94,11 +94,11 @@ def read_only_folders(ctx: Context) -> Iterator[Finding]:
 def full_disk(ctx: Context) -> Iterator[Finding]:
     """A disk without room for the checkpoints.
 
-    Where the run directory is, every host sees room for two checkpoints (the one that is kept and the one that is
-    written), and for 256 MiB at least.
+    The disk of the run directory has, seen from every host, room for two checkpoints (the one that is kept and the one
+    being written), and at least 256 MiB.
 
-    Why: Training goes on until the first save, which fails; DeepSpeed leaves a torn checkpoint, the harness removes it
-    and ends the run.
+    Why: Training continues until the first save, which fails; DeepSpeed leaves an incomplete checkpoint, which the
+    harness removes before it ends the run.
 
     Example:
         zero.stage: 2
@@ -132,8 +132,8 @@ def full_nvme(ctx: Context) -> Iterator[Finding]:
 
     The disk of each `nvme_path` has, on every host, the space that the plan counts for it.
 
-    Why: DeepSpeed writes the states at start-up and says nothing when the disk is full: the write fails in a C++
-    thread, and what is read back is something else.
+    Why: DeepSpeed writes the states at start-up and does not report a full disk: the write fails in a C++ thread, and
+    later reads return other data.
 
     Example:
         model.config: llama-70b
@@ -170,8 +170,8 @@ def small_host_memory(ctx: Context) -> Iterator[Finding]:
 
     Every host has the memory that the plan counts for it.
 
-    Why: The kernel kills a rank of that host once the states are there, minutes after the start; the others wait for
-    it.
+    Why: The kernel kills a rank of that host once it has allocated the states, minutes after the start; the others wait
+    for it.
 
     Example:
         model.config: llama-70b
@@ -191,7 +191,7 @@ def small_host_memory(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"{format_hosts(hosts)} has {format_bytes(least)} of memory, the plan needs {format_bytes(need)}",
             _HOSTFILE,
-            notes=["`harness plan` says what it is for"],
+            notes=["`harness plan` lists what needs it"],
             fix=Fix("choose a row of `harness plan` that fits, take larger hosts, or more of them"),
         )
 
@@ -209,8 +209,8 @@ def small_shared_memory(ctx: Context) -> Iterator[Finding]:
 
     `/dev/shm` has room on every host: 66 MiB a rank that runs on the CPU, 64 MiB a rank otherwise.
 
-    Why: Ranks of one host talk through it, and data workers too. When it is full they are killed by SIGBUS; containers
-    get 64 MiB unless they ask for more.
+    Why: Ranks of one host communicate through it, and so do data workers. When it is full they are killed by SIGBUS;
+    containers have 64 MiB by default.
 
     Example:
         zero.stage: 2
@@ -243,11 +243,11 @@ def small_shared_memory(ctx: Context) -> Iterator[Finding]:
 def little_lockable_memory(ctx: Context) -> Iterator[Finding]:
     """A limit on locked memory, with offload to NVMe or with DeepSpeed's own pinned memory.
 
-    With offload to NVMe, the limit on locked memory (`ulimit -l`) is off or 1 GiB at least on every host; with
+    With offload to NVMe, the limit on locked memory (`ulimit -l`) is off or at least 1 GiB on every host; with
     `zero.pin_memory_backend: native` it is off.
 
-    Why: DeepSpeed's aio pins its buffers, and its own allocator all others. Where the limit is small, `mlock` fails
-    deep inside it, and the process aborts; a shell that ssh starts often has another limit than the one at hand.
+    Why: DeepSpeed's aio locks its buffers, and its own allocator all others. Under a small limit `mlock` fails inside
+    the library, and the process aborts; a shell that ssh starts often has another limit than your login shell.
 
     Example:
         model.config: llama-70b
@@ -297,7 +297,7 @@ def few_open_files(ctx: Context) -> Iterator[Finding]:
     if hosts:
         least = min(host.nofile or 0 for host in hosts)
         yield ctx.finding(
-            f"a process on {format_hosts(hosts)} may have {least} files open, {need} are wanted",
+            f"a process on {format_hosts(hosts)} may have {least} files open, {need} are needed",
             _HOSTFILE,
             notes=["every connection between ranks is one"],
             fix=Fix("raise `nofile` in /etc/security/limits.conf there"),

@@ -31,7 +31,7 @@ def _get_versions(host: HostFacts) -> dict[str, str]:
     unseen="needs several hosts",
 )
 def different_versions(ctx: Context) -> Iterator[Finding]:
-    """Hosts with different versions of what trains.
+    """Hosts with different versions of Python or a package.
 
     Python and the packages `deepspeed`, `torch`, `transformers`, `accelerate` and `safetensors` have the same version
     on every host.
@@ -74,7 +74,7 @@ def different_harness_code(ctx: Context) -> Iterator[Finding]:
     The package of the harness is the same, byte by byte, at the same path on every host.
 
     Why: The launcher starts `harness/workers/train_worker.py` by the path that it has where the run is launched. A host
-    without it fails, one with another version may read the run directory otherwise.
+    without it fails, and another version may read the run directory differently.
 
     Example:
         zero.stage: 2
@@ -90,7 +90,7 @@ def different_harness_code(ctx: Context) -> Iterator[Finding]:
         message = f"the harness is not on {format_hosts(hosts_without)}, at the path that it has here"
         yield ctx.finding(message, _HOSTFILE, fix=fix)
     if hosts_with_another:
-        message = f"the harness on {format_hosts(hosts_with_another)} is another one than on the other hosts"
+        message = f"the harness on {format_hosts(hosts_with_another)} differs from that of the other hosts"
         yield ctx.finding(message, _HOSTFILE, fix=fix)
 
 
@@ -140,8 +140,8 @@ def missing_compiler(ctx: Context) -> Iterator[Finding]:
     Every host has a C++ compiler when DeepSpeed has ops to compile for this run, and with NVIDIA devices also nvcc for
     those of the GPU: Adam, Lion and Lamb there, and `async_io`.
 
-    Why: DeepSpeed compiles its optimizers on each host at first use. Where they were compiled before and are kept,
-    nothing is needed; else the ranks there fail at start-up. A driver does not have nvcc, the CUDA toolkit does.
+    Why: DeepSpeed compiles its optimizers on each host at first use. Ops that were compiled before need no compiler;
+    otherwise the ranks there fail at start-up. nvcc is part of the CUDA toolkit, not of the driver.
 
     Example:
         zero.stage: 2
@@ -185,12 +185,12 @@ def unusable_devices(ctx: Context) -> Iterator[Finding]:
     """Hosts whose accelerators torch cannot use.
 
     Where a host has NVIDIA devices, torch there can use as many as the host has ranks. `harness preflight` asks torch
-    on every host with devices, in a process of its own, unless DS_ACCELERATOR=cpu says that the CPU is meant.
+    on every host with devices, in a process of its own, unless DS_ACCELERATOR=cpu selects the CPU.
 
     Why: torch is a build without CUDA, the driver is older than the CUDA that torch was built for, or the container
-    lets programs see the devices without computing on them. DeepSpeed asks torch, takes the CPU where torch has no
-    device, and says so in one warning of its log; 0.14.0 does not ask, and its ranks end there (read). Ranks on the CPU
-    have another communication backend than those of the other hosts.
+    lets programs see the devices without computing on them. DeepSpeed asks torch, uses the CPU where torch has no
+    device, and logs one warning; 0.14.0 does not ask, and its ranks fail (read). Ranks on the CPU use another
+    communication backend than those of the other hosts.
 
     Example:
         zero.stage: 2

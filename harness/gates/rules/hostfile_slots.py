@@ -27,7 +27,7 @@ _HOSTFILE = "launch.hostfile"
     unseen="needs several hosts",
 )
 def groups_across_hosts(ctx: Context) -> Iterator[Finding]:
-    """Tensor or sequence groups that reach over hosts.
+    """Tensor or sequence groups that span hosts.
 
     The slots of every host are a multiple of the tensor (or sequence) degree, so that each group of consecutive ranks
     stays on one host. Hosts are those of the hostfile, else `cluster.num_nodes` x `cluster.gpus_per_node`.
@@ -50,7 +50,7 @@ def groups_across_hosts(ctx: Context) -> Iterator[Finding]:
             key = f"parallel.{name}_parallel_size"
             smaller = _choose_degree(slots, degree)
             yield ctx.finding(
-                f"{name} groups of {degree} ranks reach over hosts of {sizes} slots",
+                f"{name} groups of {degree} ranks span hosts of {sizes} slots",
                 key,
                 label=f"at most {max(slots)} on one host",
                 related=[("cluster.gpus_per_node", "the ranks of a host"), (_HOSTFILE, "the hosts")],
@@ -92,9 +92,9 @@ def unequal_slots(ctx: Context) -> Iterator[Finding]:
     Every line of the hostfile has the same `slots`.
 
     Why: Nothing fails with DeepSpeed's own launcher: ranks are numbered in the order of the file and the world is the
-    sum. But data is dealt out a rank, so that the larger hosts work and the smaller wait at every collective; ZeRO++'s
-    second partition and `--launcher openmpi`, `mpich`, `impi` and `slurm` assume equal hosts, and refuse or misplace
-    ranks otherwise.
+    sum. But every rank gets the same amount of data, so hosts with more ranks have more work for their network and
+    CPUs, and the others wait at every collective; ZeRO++'s second partition and `--launcher openmpi`, `mpich`, `impi`
+    and `slurm` assume equal hosts, and refuse or misplace ranks otherwise.
 
     Example:
         zero.stage: 2
@@ -114,7 +114,7 @@ def unequal_slots(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"host `{large.name}` has {large.slots} slots, `{small.name}` has {small.slots}",
             _HOSTFILE,
-            notes=["ranks are numbered in the order of the hostfile; MPI and slurm launchers want equal hosts"],
+            notes=["ranks are numbered in the order of the hostfile; MPI and slurm launchers need equal hosts"],
             fix=Fix(f"give every host {small.slots} slots in the hostfile", effect="fewer ranks"),
         )
 
@@ -132,8 +132,8 @@ def one_host_in_two_spellings(ctx: Context) -> Iterator[Finding]:
 
     No two hosts of the hostfile differ only in upper and lower case.
 
-    Why: Names of hosts do not care about case, DeepSpeed does: it counts both lines into the world and starts both sets
-    of ranks on the same machine, where they share its devices (run on 0.19.8; the same spelling twice is refused).
+    Why: Host names are case-insensitive, but not to DeepSpeed: it counts both lines and starts both sets of ranks on
+    the same machine, where they share its devices (run on 0.19.8; the same spelling twice is refused).
 
     Example:
         zero.stage: 2
@@ -171,9 +171,9 @@ def localhost_among_hosts(ctx: Context) -> Iterator[Finding]:
 
     A hostfile of two or more hosts names none of them `localhost` or a loopback address.
 
-    Why: Every machine calls itself `localhost`. DeepSpeed asks the first host for its address and tells it to all of
-    them, and pdsh starts ranks on whatever machine the launch was given on: it works from that one machine at best, and
-    a name and `localhost` for the same machine put two sets of ranks there.
+    Why: Every machine calls itself `localhost`. DeepSpeed sends the address of the first host to all others, and pdsh
+    starts the ranks of `localhost` on the launching machine: this works at best from that one machine, and a name and
+    `localhost` for the same machine start two sets of ranks on it.
 
     Example:
         zero.stage: 2
@@ -193,7 +193,7 @@ def localhost_among_hosts(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"`{loopback}` is another machine on each of {len(names)} hosts",
             _HOSTFILE,
-            notes=["it works at best from the machine that is meant"],
+            notes=["it works at best when launched from that machine"],
             fix=Fix("write the name under which the others reach it", effect="the same ranks from any machine"),
         )
 
@@ -226,7 +226,7 @@ def more_slots_than_devices(ctx: Context) -> Iterator[Finding]:
             yield ctx.finding(
                 f"{format_hosts([host])} has {host.slots} slots and {count} accelerators",
                 _HOSTFILE,
-                notes=["the ranks beyond them fail with `invalid device ordinal` once the others wait for them"],
+                notes=["the surplus ranks fail with `invalid device ordinal` while the others wait for them"],
                 fix=Fix(f"write `slots={count}` there" if count else "take it out of the hostfile"),
             )
 

@@ -30,8 +30,8 @@ def launcher_variables(ctx: Context) -> Iterator[Finding]:
     `MASTER_ADDR`, `MASTER_PORT`, nor `HARNESS_RUN_DIR`, `HARNESS_SUPERVISOR` and `HARNESS_LEADER`.
 
     Why: The `deepspeed` launcher sets these for each rank from the hostfile and its own options, over whatever was
-    there (read in 0.19.8). The value would be lost; the port has a field, `launch.master_port`. By the last three
-    `harness launch` tells ranks which run they are of and when to end, so it does not pass on others.
+    there (read in 0.19.8). The value would be lost; the port has a field, `launch.master_port`. `harness launch` itself
+    sets the last three, which name the run of a rank and its supervisor, and does not pass on other values.
 
     Example:
         launch.env.MASTER_PORT: 29501
@@ -68,8 +68,8 @@ def switched_off_assertions(ctx: Context) -> Iterator[Finding]:
     `launch.env` does not set PYTHONOPTIMIZE.
 
     Why: Most of DeepSpeed's refusals are `assert` statements, which PYTHONOPTIMIZE removes. Run on 0.19.8 without them:
-    a batch that does not work out trains on another, a micro-batch of 0 trains on nothing and reports NaN, a pipeline
-    at stage 3 hangs, tensor ranks with different samples train on, untested optimizers pass. PYTHON variables are among
+    an inconsistent batch size trains with another one, a micro-batch of 0 trains on nothing and reports NaN, a pipeline
+    at stage 3 hangs, tensor ranks train on different samples, and untested optimizers pass. PYTHON variables are among
     those that DeepSpeed sends to all hosts.
 
     Example:
@@ -85,7 +85,7 @@ def switched_off_assertions(ctx: Context) -> Iterator[Finding]:
             f"PYTHONOPTIMIZE is `{value[:20]}`: the ranks run without DeepSpeed's assertions",
             key,
             label="removes most refusals",
-            notes=["what DeepSpeed would refuse trains something else, or hangs"],
+            notes=["a run that DeepSpeed would refuse trains something else, or hangs"],
             fix=ctx.fix_to_remove(key, effect="assertions are checked, nothing is slower"),
         )
 
@@ -109,8 +109,8 @@ def devices_in_environment(ctx: Context) -> Iterator[Finding]:
     `launch.env` does not set CUDA_VISIBLE_DEVICES.
 
     Why: DeepSpeed's launcher writes CUDA_VISIBLE_DEVICES for each rank from the slots, over whatever is there, and
-    drops it where `--num_gpus` is given (run on 0.19.8): the ranks train on other devices than were named. The variable
-    counts where it is set in the shell that launches.
+    drops it where `--num_gpus` is given (run on 0.19.8): the ranks train on other devices than the variable names. Set
+    it in the shell that launches, where it takes effect.
 
     Example:
         launch.num_gpus: 2

@@ -37,11 +37,10 @@ def classes_without_experts(ctx: Context) -> Iterator[Finding]:
     A mixture of experts at ZeRO stage 3 whose `leaf_module.classes` names none of the model's expert blocks; or an
     empty `classes`.
 
-    Why: Under ZeRO-3 each rank gathers the experts that its tokens need. Ranks that need different ones wait for each
-    other for ever, unless the whole block is marked as a leaf, which gathers all of it at once. DeepSpeed marks
-    Mixtral's and Qwen's blocks by itself, but `classes` replaces that list, and a name that matches nothing is met with
-    a warning alone (run on 0.19.8). `transformers` 5 keeps all experts of a layer in one weight, which cannot deadlock;
-    older ones do not.
+    Why: Under ZeRO-3 each rank gathers the experts that its tokens need. Ranks that need different ones deadlock,
+    unless the whole block is marked as a leaf, which is gathered at once. DeepSpeed marks Mixtral's and Qwen's blocks
+    by itself, but `classes` replaces that list, and a name that matches nothing gives only a warning (run on 0.19.8).
+    `transformers` 5 keeps all experts of a layer in one weight, which cannot deadlock; older ones do not.
 
     Example:
         model.name_or_path: mistralai/Mixtral-8x7B-v0.1
@@ -69,7 +68,7 @@ def classes_without_experts(ctx: Context) -> Iterator[Finding]:
         notes=["ranks whose tokens need different experts would wait for each other for ever"],
         fix=Fix(f"set {ctx.key(_CLASSES)} to `{block}`", {_CLASSES: [block]}, effect=_EFFECT)
         if block
-        else ctx.fix_to_remove(_CLASSES, effect="DeepSpeed's own list counts"),
+        else ctx.fix_to_remove(_CLASSES, effect="DeepSpeed's own list is used"),
     )
 
 
@@ -90,14 +89,14 @@ _FAMILIES_OF_DEEPSPEED = ("mixtral", "qwen2_moe", "qwen3_moe")
     unseen="transformers 5 keeps all experts in one weight, which cannot deadlock",
 )
 def experts_without_leaf_modules(ctx: Context) -> Iterator[Finding]:
-    """A mixture of experts under ZeRO-3 that DeepSpeed marks no leaf modules in.
+    """A mixture of experts under ZeRO-3 without leaf modules.
 
     A model with experts at ZeRO stage 3 and no `leaf_module`: on releases before 0.18.0, and for families that are not
     on DeepSpeed's own list (Mixtral, Qwen2-MoE, Qwen3-MoE).
 
-    Why: Under ZeRO-3 each rank gathers the experts that its tokens need; ranks that need different ones wait for each
-    other for ever. A leaf module is gathered as a whole. `transformers` 5 keeps all experts of a layer in one weight,
-    which cannot deadlock; with older ones, or a model's own code, mark the block that holds the experts.
+    Why: Under ZeRO-3 each rank gathers the experts that its tokens need; ranks that need different ones deadlock. A
+    leaf module is gathered as a whole. `transformers` 5 keeps all experts of a layer in one weight, which cannot
+    deadlock; with older ones, or a model's own code, mark the block that holds the experts.
 
     Example:
         model.config.model_type: deepseek_v2
@@ -141,7 +140,7 @@ def experts_without_leaf_modules(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.stage == 3,
 )
 def leaf_modules_by_size(ctx: Context) -> Iterator[Finding]:
-    """Leaf modules picked by their size.
+    """Leaf modules selected by their size.
 
     `stage3_module_granularity_threshold` above 0 at stage 3.
 
@@ -149,7 +148,7 @@ def leaf_modules_by_size(ctx: Context) -> Iterator[Finding]:
     depends on the model's size, and not every module takes it: on a small Llama a threshold of 1 changed nothing; 3000
     made the attention a leaf, which Hugging Face models call with keyword arguments, and the backward pass failed with
     "output with shape [1] doesn't match the broadcast shape"; 100000 made the whole model one and failed as well (run
-    on 0.19.8). Leaves by class name do what they say.
+    on 0.19.8). Leaves by class name are predictable.
 
     Example:
         zero.stage: 3

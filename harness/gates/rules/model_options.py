@@ -23,12 +23,12 @@ _POSITION_TABLES = ("wpe.weight", "embed_positions.weight", "position_embeddings
 def sequences_beyond_positions(ctx: Context) -> Iterator[Finding]:
     """Sequences longer than the model's positions.
 
-    `data.max_length` against the rows of a learned table of positions (an error), and against `max_position_embeddings`
+    `data.max_length` against the rows of a table of learned positions (an error), and against `max_position_embeddings`
     of `model.config` or of the model's `config.json` (a warning), multiplied by the factor of its `rope_scaling`.
 
     Why: A model with learned positions, such as GPT-2 or OPT, has one row for each: beyond the table the look-up fails,
-    on a GPU as a device-side assertion. Rotary positions can be computed beyond what the model was made for, but mean
-    little there.
+    on a GPU as a device-side assertion. Rotary positions can be computed beyond that length, but the model was not
+    trained on them.
 
     Example:
         model.config.model_type: llama
@@ -84,7 +84,7 @@ def _rotary_positions(config: Mapping[str, Any]) -> int | None:
 
 @gate("MD032", "adapters-on-random-weights", upstream="silent", severity="warning", needs=("a run spec",))
 def adapters_on_random_weights(ctx: Context) -> Iterator[Finding]:
-    """Adapters on weights that are random and stay so.
+    """Adapters on frozen random weights.
 
     `model.lora` comes with pretrained weights: `model.name_or_path`, without `model.random_init`.
 
@@ -104,7 +104,7 @@ def adapters_on_random_weights(ctx: Context) -> Iterator[Finding]:
     if model.lora is not None and (model.random_init or (model.name_or_path is None and model.config is not None)):
         key = "model.lora"
         yield ctx.finding(
-            "`model.lora` freezes weights that start random, so that they never learn anything",
+            "`model.lora` freezes weights that start random, so they never learn anything",
             key,
             label="adapts random weights",
             fix=Fix("remove `model.lora`, or start from pretrained weights", {key: None}, effect="trains all weights"),
@@ -117,8 +117,8 @@ def two_ways_to_freeze(ctx: Context) -> Iterator[Finding]:
 
     `model.freeze` and `model.train_only` are not both given, nor `model.train_only` with `model.lora`.
 
-    Why: Each of the two lists says it all: what is frozen, or what is not. Adapters freeze everything else by
-    themselves, so that a list of the only parameters to train would have to name them.
+    Why: Each of the two lists is complete: it names what is frozen, or what is trained. Adapters freeze everything else
+    by themselves, so a list of parameters to train would have to name them.
 
     Example:
         model.freeze: ["*embed_tokens*"]
@@ -145,13 +145,14 @@ _WHOLE_MODEL_KEYS = {
 
 @gate("MD033", "not-with-model-parallelism", upstream="silent", needs=("a run spec", "a launch"))
 def conflicts_with_model_parallelism(ctx: Context) -> Iterator[Finding]:
-    """The options for a whole model, asked of one that is cut.
+    """Options for a whole model with a sharded one.
 
     On `harness launch`: `model.lora` and `train.offload_activations` are not given with `parallel.tensor_parallel_size`
     above 1, and `plugins.file` with none of the degrees of `parallel`.
 
-    Why: Adapters under AutoTP were not run by this project: DeepSpeed cuts layers by their names, which adapters
-    change. A model of your own is not cut into stages or shards, and your own metrics would see a part of the logits.
+    Why: Adapters under AutoTP were not run by this project: DeepSpeed shards layers by their names, which adapters
+    change. The harness does not split a model of a plugin into stages or shards, and the plugin's metrics would get a
+    part of the logits.
 
     Example:
         parallel.tensor_parallel_size: 2
@@ -164,7 +165,7 @@ def conflicts_with_model_parallelism(ctx: Context) -> Iterator[Finding]:
     for key in _WHOLE_MODEL_KEYS[degree]:
         if attrgetter(key)(spec):
             yield ctx.finding(
-                f"`{key}` is not built for `{degree}` above 1",
+                f"`{key}` does not work with `{degree}` above 1",
                 key,
                 related=[(degree, "cuts the model")],
                 fix=Fix(f"set `{degree}: 1`", {degree: 1}, effect="uses ranks for data"),

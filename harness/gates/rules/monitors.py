@@ -70,7 +70,7 @@ def comms_logger_that_is_on(ctx: Context) -> Iterator[Finding]:
 
     A `comms_logger` block whose `enabled` is false or left out.
 
-    Why: DeepSpeed asks whether the block is there and never reads its `enabled`. With `enabled: false`, and with an
+    Why: DeepSpeed checks that the block is there and never reads its `enabled`. With `enabled: false`, and with an
     empty block, every collective is timed, for which the device is synchronised after each of them (run on 0.19.8:
     `all_reduce` and `broadcast` are in the log).
 
@@ -110,13 +110,13 @@ _LOGGED_OPERATIONS = frozenset(
     when=lambda ctx: isinstance(ctx.ds("comms_logger.prof_ops"), list) and bool(ctx.ds("comms_logger.prof_ops")),
 )
 def operations_not_logged_alone(ctx: Context) -> Iterator[Finding]:
-    """Operations for the communication logger that it does not know, or does not pick out.
+    """Operations that the communication logger does not know or select.
 
-    `comms_logger.prof_ops` beside `prof_all: true`, which is the default, or with a name that none of DeepSpeed's
-    collectives has.
+    `comms_logger.prof_ops` together with `prof_all: true`, which is the default, or with a name that none of
+    DeepSpeed's collectives has.
 
     Why: The list counts only with `prof_all: false`. An unknown name is ignored: with `["all_reduce", "bogus"]` only
-    `all_reduce` is in the log (run on 0.19.8). A script that gives collectives a `log_name` of its own may name it.
+    `all_reduce` is in the log (run on 0.19.8). A script that passes its own `log_name` to collectives may list that.
 
     Example:
         deepspeed.comms_logger.enabled: true
@@ -162,8 +162,8 @@ def monitor_without_output_path(ctx: Context) -> Iterator[Finding]:
 
     `tensorboard` and `csv_monitor` that are enabled without an `output_path`.
 
-    Why: Without a path the files go to a folder `DeepSpeedJobName`, or as `job_name` says, below the folder in which
-    the ranks were started: runs mix, and with several hosts it is on the first one's disk (read in 0.19.8).
+    Why: Without a path the files go to a folder named by `job_name`, by default `DeepSpeedJobName`, in the working
+    directory of the ranks: runs share it, and with several hosts it is on the first one's disk (read in 0.19.8).
 
     Example:
         deepspeed.csv_monitor.enabled: true
@@ -173,9 +173,9 @@ def monitor_without_output_path(ctx: Context) -> Iterator[Finding]:
         if ctx.is_enabled(name) and not ctx.ds(f"{name}.output_path"):
             key = f"deepspeed.{name}.output_path"
             yield ctx.finding(
-                f"{ctx.key(key)} is not given, so the files go to a folder of DeepSpeed's choice",
+                f"{ctx.key(key)} is not given, so DeepSpeed writes below the working directory",
                 f"deepspeed.{name}",
-                notes=["runs without a path of their own mix"],
+                notes=["runs without a path share one folder"],
                 fix=Fix(
                     f"set {ctx.key(key)} to an absolute path", {key: "/shared/metrics"}, effect="the files go there"
                 ),
@@ -193,12 +193,12 @@ _KERNEL_PATHS = ("/proc/", "/sys/", "/dev/null/")
     cites=(Cite("monitor/csv_monitor.py", "os.makedirs(log_dir, exist_ok=True)"),),
 )
 def monitor_path_of_the_kernel(ctx: Context) -> Iterator[Finding]:
-    """A monitor that writes where nobody can.
+    """A monitor whose path cannot be written.
 
     `output_path` of an enabled `csv_monitor` or `tensorboard` is not below `/proc`, `/sys` or `/dev/null`.
 
     Why: Rank 0 makes the folder when the engine is built: FileNotFoundError (run on 0.19.8), while the other ranks wait
-    for it. Whether another folder can be written to is not in the file.
+    for it. Other folders are not checked.
 
     Example:
         deepspeed.csv_monitor.enabled: true
@@ -310,8 +310,8 @@ def profiler_that_times_every_step(ctx: Context) -> Iterator[Finding]:
     `flops_profiler.enabled: true` while `wall_clock_breakdown` is not written.
 
     Why: DeepSpeed switches `wall_clock_breakdown` on together with the profiler, not for the profiled step alone but
-    for the whole run: each phase of each step then waits for the device (read in 0.19.8). Worth knowing before speeds
-    are compared.
+    for the whole run: each phase of each step then waits for the device (read in 0.19.8). Keep this in mind when you
+    compare speeds.
 
     Example:
         deepspeed.flops_profiler.enabled: true
@@ -323,7 +323,7 @@ def profiler_that_times_every_step(ctx: Context) -> Iterator[Finding]:
             f"{ctx.key(key)} switches {ctx.key(breakdown_key)} on for the whole run",
             key,
             notes=["each phase of each step then waits for the device, also long after the profiled step"],
-            fix=Fix(f"write {ctx.key(breakdown_key)}: true", {breakdown_key: True}, effect="says what happens anyway"),
+            fix=Fix(f"write {ctx.key(breakdown_key)}: true", {breakdown_key: True}, effect="what happens anyway"),
         )
 
 
@@ -341,7 +341,7 @@ def memory_report_at_every_step(ctx: Context) -> Iterator[Finding]:
 
     Why: DeepSpeed then prints the memory in use before and after each forward and backward, and collects Python's
     garbage each time: at least four times a micro-batch on rank 0, while the other ranks wait (run on 0.19.8: seconds a
-    step with a tiny model on the CPU). Good for a look, slow for a run.
+    step with a tiny model on the CPU). Useful for debugging, too slow for a run.
 
     Example:
         deepspeed.memory_breakdown: true
@@ -354,6 +354,6 @@ def memory_report_at_every_step(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"{ctx.key(key)} prints a memory report four times a micro-batch",
             key,
-            notes=["each collects Python's garbage on rank 0 while the others wait: fine for a look"],
+            notes=["each collects Python's garbage on rank 0 while the others wait: for debugging only"],
             fix=ctx.fix_to_remove(key, effect="no memory report"),
         )

@@ -26,11 +26,11 @@ _TYPE = "deepspeed.optimizer.type"
 def muon_with_reduce_scatter(ctx: Context) -> Iterator[Finding]:
     """Muon at stage 3 with reduce-scatter.
 
-    `optimizer.type: Muon` at ZeRO stage 3 with `reduce_scatter`, which is on unless it is switched off.
+    `optimizer.type: Muon` at ZeRO stage 3 with `reduce_scatter`, which is on by default.
 
     Why: Muon needs the whole gradient of a matrix. At stage 3 DeepSpeed refuses the pair when the engine is built:
-    `Muon and reduce scatter cannot be used together` (run on 0.19.8). From 0.17.6 to 0.18.8 it refused Muon at stage 3
-    in any case.
+    `Muon and reduce scatter cannot be used together` (run on 0.19.8). 0.17.6 to 0.18.8 refuse Muon at stage 3 in any
+    case.
 
     Example:
         train.max_grad_norm: 0.0
@@ -135,7 +135,7 @@ def muon_in_bf16_optimizer(ctx: Context) -> Iterator[Finding]:
         deepspeed.optimizer.params.lr: 2.0e-2
     """
     is_refused = ctx.tensor_parallel_size > 1
-    problem = "refuses tensor parallelism" if is_refused else "trains unlike at any other stage"
+    problem = "refuses tensor parallelism" if is_refused else "trains differently from all other stages"
     yield ctx.finding(
         f"`Muon` in bf16 with fp32 accumulation at ZeRO stage 1 {problem}",
         "deepspeed.data_types.grad_accum_dtype",

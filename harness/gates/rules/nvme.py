@@ -48,7 +48,7 @@ def _list_pipeline_keys(ctx: Context) -> list[str]:
     when=lambda ctx: ctx.stage >= 3,  # below stage 3 nothing is swapped, whatever the path: OF001 and OF003
 )
 def nvme_without_path(ctx: Context) -> Iterator[Finding]:
-    """NVMe offload that does not say where.
+    """NVMe offload without a path.
 
     `device: nvme` in `zero.offload_optimizer` or `zero.offload_param` without `nvme_path`.
 
@@ -88,9 +88,8 @@ def nvme_optimizer_below_stage_3(ctx: Context) -> Iterator[Finding]:
 
     `zero.offload_optimizer.device: nvme` with `zero.stage` 1 or 2.
 
-    Why: At stages 1 and 2 DeepSpeed asks only whether the device is other than `none` and keeps the optimizer in host
-    memory: no file is written and `nvme_path` is not looked at (run on 0.19.8). The host needs the memory that the user
-    meant to spare.
+    Why: At stages 1 and 2 DeepSpeed only checks that the device is not `none` and keeps the optimizer in host memory:
+    it writes no file and does not read `nvme_path` (run on 0.19.8). The host needs the memory that NVMe was to save.
 
     Example:
         zero.stage: 2
@@ -174,8 +173,9 @@ def few_pipeline_buffers(ctx: Context) -> Iterator[Finding]:
     Why: The sub-group that is computed, the one that is read ahead and the one that is still written each hold the
     buffers of a whole sub-group, four with Adam. One too few is an AssertionError in the first step (run on 0.19.8 with
     a model of six sub-groups: 7 buffers failed and 8 ran with one flag, 11 failed and 12 ran with both). A model of two
-    sub-groups needs 8 with both flags, one of a single sub-group 4. Where the model or the ranks are not known, this is
-    a warning: with the default `zero.sub_group_size` of 1e9, 8B parameters on 8 ranks are one or two sub-groups a rank.
+    sub-groups needs 8 with both flags, and a model of one sub-group 4. Where the model or the ranks are not known, this
+    is a warning: with the default `zero.sub_group_size` of 1e9, 8B parameters on 8 ranks are one or two sub-groups a
+    rank.
 
     Example:
         model.name_or_path: meta-llama/Llama-3.1-70B
@@ -298,14 +298,14 @@ def _describe_path_problem(path: str) -> str:
     when=lambda ctx: ctx.stage == 3,
 )
 def nvme_path_off_disk(ctx: Context) -> Iterator[Finding]:
-    """An NVMe path that is relative or no disk.
+    """An NVMe path that is relative or not on a disk.
 
     `nvme_path` of an offload section with `device: nvme` at stage 3 that is relative, lies in a file system that lives
     in memory (`/dev/shm`, `/run`), or in one that takes no folders (`/proc`, `/sys`, an error).
 
     Why: DeepSpeed makes the folder wherever the path leads, on each host for itself. A relative one follows the working
-    directory of the ranks; one in memory spends the memory that the disk was to save, and swaps nothing out. Where no
-    folder can be made, the engine fails with FileNotFoundError (run on 0.19.8: tmpfs is taken, `/proc` is not).
+    directory of the ranks; a path in memory uses the memory that NVMe was to save. Where no folder can be made, the
+    engine fails with FileNotFoundError (run on 0.19.8: tmpfs is taken, `/proc` is not).
 
     Example:
         zero.stage: 3
@@ -415,10 +415,10 @@ def optimizer_states_in_host_memory(ctx: Context) -> Iterator[Finding]:
 
     Why: The first step makes the states, writes them to the disk and keeps them: `_complete_swap_out` assigns an empty
     tensor to the variable of its loop and releases nothing. With Adam that is 8 bytes a parameter over all ranks, 526
-    GiB for 70B, until the second step reads each sub-group; a host without that memory ends there. Run on 0.16.9,
-    0.18.2, 0.19.3 and 0.19.8 with four sub-groups: either key alone does it, without both nothing is left. 0.14.5 has
-    the same function; up to 0.14.4 it lacks the loop, and releases nothing either (read). A run spec is not affected:
-    `harness launch` releases them.
+    GiB for 70B, until the second step reads each sub-group; a host without that memory runs out of it. Run on 0.16.9,
+    0.18.2, 0.19.3 and 0.19.8 with four sub-groups: either key is enough; without both, nothing stays in memory. 0.14.5
+    has the same function; up to 0.14.4 it lacks the loop, and releases nothing either (read). A run spec is not
+    affected: `harness launch` releases them.
 
     Example: {
       "train_micro_batch_size_per_gpu": 1,
@@ -463,17 +463,17 @@ def optimizer_states_in_host_memory(ctx: Context) -> Iterator[Finding]:
     since="0.18.0",
 )
 def nvme_optimizer_without_resume(ctx: Context) -> Iterator[Finding]:
-    """An optimizer on NVMe in a DeepSpeed JSON, whose checkpoints DeepSpeed itself does not load whole.
+    """An optimizer on NVMe, whose checkpoints DeepSpeed does not fully load.
 
-    A DeepSpeed JSON with `offload_optimizer.device: nvme` at stage 3. A run spec is not meant: the harness saves and
-    loads these states by itself.
+    A DeepSpeed JSON with `offload_optimizer.device: nvme` at stage 3. Run specs are not affected: the harness saves and
+    loads these states itself.
 
     Why: `engine.save_checkpoint` writes empty tensors for what is swapped out and copies the swap files next to them;
-    `engine.load_checkpoint` skips the optimizer: Adam starts again at step 0 with its moments lost, the learning rate
-    is the freshly built one, and the exit code is 0. Neither `zero_to_fp32` nor `ds_to_universal` can read such shards.
-    (Recorded from runs on 0.19.8 and read again in its source; a program that uses the Trainer or accelerate is no
-    better off. Up to 0.17.6 it loads the optimizer and copies the swap files back: read, not run.) A run spec trained
-    by `harness launch` has none of this: its shards hold the values, and a resume is exact.
+    `engine.load_checkpoint` skips the optimizer: Adam restarts at step 0 without its moments, the learning rate is that
+    of a new scheduler, and the exit code is 0. Neither `zero_to_fp32` nor `ds_to_universal` can read such shards.
+    (Recorded from runs on 0.19.8 and read again in its source; the Trainer and accelerate are affected, too. Up to
+    0.17.6 it loads the optimizer and copies the swap files back: read, not run.) `harness launch` avoids this: its
+    shards hold the values, and a resume is exact.
 
     Example: {
       "train_micro_batch_size_per_gpu": 1,

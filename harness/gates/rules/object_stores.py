@@ -15,7 +15,7 @@ def unusable_store_url(ctx: Context) -> Iterator[Finding]:
     """A URL of an object store that cannot be used.
 
     `checkpoint.upload_to`, `export.upload_to` and sources of `data` are URLs such as `s3://bucket/prefix`; an upload
-    needs a prefix of its own below the bucket.
+    needs a prefix below the bucket.
 
     Why: A key or a signature in a URL would be copied to run directories, logs and checkpoints. Credentials come from
     the store's own chain instead: a role, a profile, the environment.
@@ -53,7 +53,7 @@ def _find_problem(text: str, *, is_prefix: bool = True) -> str:
 
 @gate("ST002", "upload-of-nothing", upstream="silent", severity="warning", needs=("a run spec",))
 def upload_without_files(ctx: Context) -> Iterator[Finding]:
-    """An upload where nothing is written that it could take.
+    """An upload in a run that writes nothing to upload.
 
     `checkpoint.upload_to` in a run that saves no checkpoint, or `export.upload_to` without `export.at_end`.
 

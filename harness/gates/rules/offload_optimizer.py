@@ -160,7 +160,7 @@ def optimizer_without_cpu_kernel(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.optimizer.params.get("fp32_optimizer_states") is False,
 )
 def unread_fp32_optimizer_states(ctx: Context) -> Iterator[Finding]:
-    """A number format of optimizer states that is not read.
+    """A number format of optimizer states that has no effect.
 
     `fp32_optimizer_states: false` in the parameters of Adam or AdamW without an offloaded optimizer, or offloaded
     without `bf16.bf16_master_weights_and_grads`.
@@ -186,7 +186,7 @@ def unread_fp32_optimizer_states(ctx: Context) -> Iterator[Finding]:
     if is_offloaded:
         reason, label = "the states follow fp32 master weights", "has no effect"
     elif ctx.target.version < (0, 19, 1):
-        reason, label = f"FusedAdam of DeepSpeed {ctx.target.text} takes no such key: TypeError", "refused"
+        reason, label = f"FusedAdam of DeepSpeed {ctx.target.text} does not accept this key: TypeError", "refused"
     else:
         reason, label = "only an offloaded optimizer reads it", "has no effect"
     yield ctx.finding(
@@ -275,7 +275,7 @@ def partial_offload_below_stage_3(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.stage == 3 and ctx.is_optimizer_offloaded,
 )
 def partial_offload_without_cpu_adam(ctx: Context) -> Iterator[Finding]:
-    """Partial offload with another optimizer than DeepSpeedCPUAdam.
+    """Partial offload with an optimizer other than DeepSpeedCPUAdam.
 
     `zero.offload_optimizer.ratio` below 1 at stage 3 with an optimizer that does not become DeepSpeedCPUAdam: any type
     but Adam and AdamW, or these with `torch_adam: true`.
@@ -296,7 +296,7 @@ def partial_offload_without_cpu_adam(ctx: Context) -> Iterator[Finding]:
     if ratio != 1.0 and (is_of_torch or optimizer.name not in ("", "adam", "adamw")):
         implementation = f"{optimizer.type} of torch" if is_of_torch else optimizer.type
         yield ctx.finding(
-            f"{ctx.key(_RATIO)} is {ratio:g}, which only DeepSpeedCPUAdam can do, not {implementation}",
+            f"{ctx.key(_RATIO)} is {ratio:g}, which only DeepSpeedCPUAdam supports, not {implementation}",
             _RATIO,
             related=[(f"{optimizer.key}.type", "the optimizer is set here")],
             fix=ctx.fix_to_remove(_RATIO, effect="all optimizer states on the CPU"),
@@ -318,12 +318,12 @@ def partial_offload_without_cpu_adam(ctx: Context) -> Iterator[Finding]:
 def partial_offload_of_few_sub_groups(ctx: Context) -> Iterator[Finding]:
     """Partial offload that rounds to all or nothing.
 
-    `zero.offload_optimizer.ratio` below 1 at stage 3 for a model with too few sub-groups to be divided like that.
+    `zero.offload_optimizer.ratio` below 1 at stage 3 for a model with too few sub-groups for this share.
 
     Why: The share counts sub-groups, not parameters: the first `(1 - ratio)` of them, rounded down, stay on the device.
     A model whose shard is smaller than `zero.sub_group_size` (1e9 elements by default) is one sub-group, and `ratio:
-    0.5` offloads all of it (run on 0.19.8). Up to 0.17.6 it is the other way round: the first `ratio` of them, rounded
-    down, are offloaded, here none (read).
+    0.5` offloads all of it (run on 0.19.8). Up to 0.17.6 DeepSpeed instead offloads the first `ratio` of them, rounded
+    down, here none (read).
 
     Example:
         model.config: llama-2-layers

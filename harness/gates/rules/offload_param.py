@@ -33,9 +33,9 @@ def parameter_offload_below_stage_3(ctx: Context) -> Iterator[Finding]:
     `zero.offload_param.device` other than `none` with `zero.stage` 0, 1 or 2.
 
     Why: DeepSpeed reads `offload_param` at stage 3 only. Below it, the block is accepted and nothing is offloaded: the
-    parameters stay on the device, NVMe paths are not even looked at, and the exit code is 0 (run on 0.19.8 at stages 0,
-    1 and 2). Files that circulate have it with an offloaded optimizer, where it is only not needed: a warning in a
-    DeepSpeed JSON, an error in a run spec.
+    parameters stay on the device, DeepSpeed does not even read NVMe paths, and the exit code is 0 (run on 0.19.8 at
+    stages 0, 1 and 2). Many public files have it together with an offloaded optimizer, where it does no harm: a warning
+    in a DeepSpeed JSON, an error in a run spec.
 
     Example:
         zero.stage: 2
@@ -69,7 +69,7 @@ def parameter_offload_without_optimizer(ctx: Context) -> Iterator[Finding]:
     `zero.offload_param` at stage 3 with an optimizer that is not offloaded.
 
     Why: It runs. The 16-bit parameters are 2 bytes each; master weights and the two states of Adam are 12, and those
-    stay on the device (run on 0.19.8). Who lacks memory offloads the optimizer first.
+    stay on the device (run on 0.19.8). To save memory, offload the optimizer first.
 
     Example:
         zero.stage: 3
@@ -119,8 +119,8 @@ def small_swap_buffer(ctx: Context) -> Iterator[Finding]:
 
     Why: Each parameter is swapped through one buffer. DeepSpeed asserts "More elements ... than buffer size ..." when
     the model is built (run on 0.19.8). The default of 1e8 elements is too small for the embedding of many models on few
-    ranks. Small test models hide it: their shards stay in memory. A run spec that does not say it gets the size of the
-    largest shard.
+    ranks. Small test models hide it: their shards stay in memory. In a run spec the default is the size of the largest
+    shard.
 
     Example:
         model.config: llama-2-layers
@@ -162,14 +162,14 @@ def small_swap_buffer(ctx: Context) -> Iterator[Finding]:
 def few_swap_buffers(ctx: Context) -> Iterator[Finding]:
     """Too few swap buffers for the parameters in use.
 
-    `zero.offload_param.buffer_count` against the number of parameters that are gathered at the same time when
-    parameters are on NVMe, as far as `max_in_cpu` does not keep them in host memory.
+    `zero.offload_param.buffer_count` against the number of parameters that are gathered at the same time with
+    parameters on NVMe, without those that `max_in_cpu` keeps in host memory.
 
-    Why: Every parameter that is gathered or fetched ahead holds a swap buffer, and `zero.stage3_max_reuse_distance`
-    (1e9 elements by default) keeps them gathered for long: "Not enough buffers 0 for swapping 1" in the forward pass.
-    One Llama layer of width 2048 on two ranks failed with the default 5 and with 8 and ran with 12; two layers failed
-    with 12 and ran with 16 (run on 0.19.8). For models larger than the reuse distance the number is an estimate and the
-    finding a warning. A run spec that does not say it gets as many as are needed, unless `tuned_defaults: false`.
+    Why: Every parameter that is gathered or prefetched holds a swap buffer, and `zero.stage3_max_reuse_distance` (1e9
+    elements by default) keeps them gathered for long: "Not enough buffers 0 for swapping 1" in the forward pass. One
+    Llama layer of width 2048 on two ranks failed with the default 5 and with 8 and ran with 12; two layers failed with
+    12 and ran with 16 (run on 0.19.8). For models larger than the reuse distance the number is an estimate and the
+    finding a warning. In a run spec the default is as many as the model needs, unless `tuned_defaults: false`.
 
     Example:
         model.config: llama-2-layers
@@ -199,7 +199,7 @@ def few_swap_buffers(ctx: Context) -> Iterator[Finding]:
         _get_key_or_device(ctx, key),
         severity="error" if is_exact else "warning",
         label="each holds a swap buffer",
-        notes=[f"a smaller {ctx.key('zero.stage3_max_reuse_distance')} lets parameters go sooner"],
+        notes=[f"a smaller {ctx.key('zero.stage3_max_reuse_distance')} releases parameters sooner"],
         fix=ctx.fix_to_set(key, needed, effect="more host memory for buffers"),
     )
 
@@ -214,16 +214,15 @@ def few_swap_buffers(ctx: Context) -> Iterator[Finding]:
     unseen="needs shards of 1 MiB and more",
 )
 def double_read_ahead(ctx: Context) -> Iterator[Finding]:
-    """Parameters on NVMe that are read ahead twice.
+    """Parameters on NVMe that are prefetched twice.
 
-    `offload_param.device: nvme` at stage 3 with `stage3_prefetch_bucket_size` above 0, in a DeepSpeed JSON. Runs of the
-    harness are patched while they start and pass.
+    `offload_param.device: nvme` at stage 3 with `stage3_prefetch_bucket_size` above 0, in a DeepSpeed JSON. `harness
+    launch` patches this.
 
-    Why: DeepSpeed looks ahead for parameters to read, and takes one twice that is used twice within its reach: the head
-    at the turn from forward to backward, or a matrix that is recomputed. The run ends in its second step, or later,
-    with "param 38 already assigned swap buffer id 14" (run on 0.19.8 with two and four Llama layers; with a bucket of
-    0, which reads nothing ahead, they train). Parameters that `max_in_cpu` keeps in host memory are not read at all and
-    hide it.
+    Why: DeepSpeed prefetches a parameter twice that is used twice within the prefetch bucket: the head between forward
+    and backward, or a matrix that is recomputed. The run fails in its second step, or later, with "param 38 already
+    assigned swap buffer id 14" (run on 0.19.8 with two and four Llama layers; with a bucket of 0, which disables
+    prefetching, they train). Parameters that `max_in_cpu` keeps in host memory are not read at all and hide the fault.
 
     Example: {
       "train_micro_batch_size_per_gpu": 1,
@@ -239,7 +238,7 @@ def double_read_ahead(ctx: Context) -> Iterator[Finding]:
     if isinstance(prefetch, int) and prefetch > 0:
         key = "zero.stage3_prefetch_bucket_size"
         yield ctx.finding(
-            "parameters on NVMe are read ahead, and one that is used twice within reach ends the run",
+            "parameters on NVMe are prefetched, and one that is used twice within a bucket ends the run",
             _get_key_or_device(ctx, key),
             notes=["DeepSpeed asserts `param ... already assigned swap buffer id ...` in the second step or later"],
             fix=ctx.fix_to_set(key, 0, effect="each read is waited for"),

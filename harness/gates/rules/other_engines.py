@@ -18,13 +18,13 @@ from harness.gates.registry import Cite, Context, gate
     when=lambda ctx: ctx.has_key("autotuning"),
 )
 def autotuning_in_a_training_run(ctx: Context) -> Iterator[Finding]:
-    """Autotuning left in a file that trains.
+    """Autotuning enabled in a file for training.
 
-    `autotuning.enabled: true` in a file that is to train.
+    `autotuning.enabled: true` in a file for training.
 
     Why: Outside of `deepspeed --autotuning` the engine profiles a few steps and then ends the process with exit code 0:
-    9 steps were asked for, 6 were trained, and nobody complained (run on 0.19.8). In a DeepSpeed JSON it is a warning,
-    since that may be a file for the autotuner.
+    of 9 requested steps it trained 6, without an error (run on 0.19.8). In a DeepSpeed JSON it is a warning, since that
+    may be a file for the autotuner.
 
     Example:
         deepspeed.autotuning.enabled: true
@@ -91,13 +91,13 @@ _BLOCKS = (
 
 @gate("MD005", "block-that-this-version-does-not-train", upstream="silent", needs=("a run spec", "a launch"))
 def untrained_blocks(ctx: Context) -> Iterator[Finding]:
-    """A DeepSpeed block that changes what is trained, and that this version's loop was not made for.
+    """A DeepSpeed block that this version's training loop does not support.
 
     On `harness launch`: the `deepspeed` section has none of `tensor_parallel`, `expert_parallel`,
     `sequence_parallel_size`, `pipeline` (but with `parallel.pipeline_parallel_size`), `torch_autocast`,
     `hybrid_engine`, `autotuning`, `zero_optimization.zenflow`.
 
-    Why: Each of them changes the model, the data that a rank must see, or the step, and several do so without a word:
+    Why: Each of them changes the model, the data that a rank must see, or the step, and several do so silently:
     autotuning ends the training early with exit code 0, ZenFlow scrambles weights on 0.19.7 and 0.19.8, fp16 autocast
     clips gradients that are still scaled. (Recorded from runs on these releases; not run by this project's tests.)
     `validate-config`, `plan` and `render` work with them.
@@ -118,7 +118,7 @@ def untrained_blocks(ctx: Context) -> Iterator[Finding]:
     for name in blocks:
         key = f"deepspeed.{name}"
         yield ctx.finding(
-            f"`{key}` changes what is trained, and this version's training loop was not made for it",
+            f"`{key}` changes what is trained, and this version's training loop does not support it",
             key,
             notes=["`validate-config`, `plan` and `render` work with it"],
             fix=ctx.fix_to_remove(key, effect="trains without it"),

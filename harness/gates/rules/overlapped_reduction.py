@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of gradients that `overlap_comm` reduces on a stream of its own, at stages 1 and 2."""
+"""Memory of gradients that `overlap_comm` reduces on a separate stream, at stages 1 and 2."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def oversized_gradients(ctx: Context) -> Iterator[Finding]:
 
     `overlap_comm: true` at stage 2, or at stage 1 with `reduce_scatter: false`, without an offloaded optimizer and with
     `contiguous_gradients`, where a parameter has more elements than `reduce_bucket_size`. Under the Trainer, `auto` is
-    the hidden size squared, which the matrices of an MLP exceed. Nothing is found where the model is unknown.
+    the hidden size squared, which the matrices of an MLP exceed. The gate needs to know the model.
 
     Why: Such a gradient is reduced where it lies, on the reduction stream, and freed before that stream has read it:
-    the allocator may give its memory to the backward pass, and wrong values are reduced, now and then and without an
-    error. At stage 2 it happens to parameters that two other ranks share, with `reduce_scatter: false` to all of them.
-    Pull request 7965 closed this for the other buffers (read in 0.19.0 to 0.19.8; two streams with no order between
-    them on the simulated device of `harness plan --simulate --races`; not seen on a GPU). Runs of the harness have the
-    patch `zero12-oversized-grads`.
+    the allocator may give its memory to the backward pass, and then wrong values are reduced, without an error. At
+    stage 2 this affects parameters that span the partitions of two other ranks; with `reduce_scatter: false`, all
+    parameters. Pull request 7965 fixed it for the other buffers (read in 0.19.0 to 0.19.8; two streams with no order
+    between them on the simulated device of `harness plan --simulate --races`; not seen on a GPU). Runs of the harness
+    have the patch `zero12-oversized-grads`.
 
     Example: {
       "train_micro_batch_size_per_gpu": "auto",
@@ -76,8 +76,8 @@ def oversized_gradients(ctx: Context) -> Iterator[Finding]:
         f"{ctx.key(key)} is {asked}, {above}: a reduction may read freed memory",
         place,
         label="smaller than a gradient",
-        related=[(_KEY, "reduces on a stream of its own")],
-        notes=["the memory of such a gradient is given out while the reduction stream still reads it"],
+        related=[(_KEY, "reduces on a separate stream")],
+        notes=["the allocator reuses the memory of such a gradient while the reduction stream still reads it"],
         fix=(
             ctx.fix_to_set(key, largest, effect="each gradient fits; the two buckets take more memory of the GPU")
             if largest is not None
@@ -100,8 +100,8 @@ def recycled_buffers(ctx: Context) -> Iterator[Finding]:
 
     `overlap_comm: true` at stage 1 or 2 without an offloaded optimizer, on DeepSpeed before 0.19.0.
 
-    Why: The allocator did not know that the reduction stream uses what is reduced, and could give the memory out before
-    the sum was copied. DeepSpeed's pull request 7965 shows a loss of NaN at stage 2 in the third step, and records the
+    Why: The allocator does not know that the reduction stream uses these buffers, and may reuse their memory before the
+    sum is copied. DeepSpeed's pull request 7965 shows a loss of NaN at stage 2 in the third step, and records the
     stream from 0.19.0 on (read there and in the sources of 0.14.5 to 0.19.0; not seen on a GPU).
 
     Example:
@@ -109,9 +109,9 @@ def recycled_buffers(ctx: Context) -> Iterator[Finding]:
         zero.overlap_comm: true
     """
     yield ctx.finding(
-        f"DeepSpeed {ctx.target.text} may give out memory of gradients that {ctx.key(_KEY)} still reduces",
+        f"DeepSpeed {ctx.target.text} may reuse the memory of gradients that {ctx.key(_KEY)} still reduces",
         _KEY,
-        label="a stream of its own, unknown to the allocator",
+        label="a separate stream, unknown to the allocator",
         notes=[
             "a loss of NaN was seen at stage 2 (DeepSpeed's pull request 7965); 0.19.0 is the first release without it"
         ],

@@ -36,7 +36,7 @@ def lost_gradients_of_unused_parameters(ctx: Context) -> Iterator[Finding]:
 
     Why: Gradients are copied to the optimizer where the hook of a parameter fires in the last micro-batch of a step. A
     parameter that has a gradient only in an earlier one, such as that of an expert or an adapter which the last
-    micro-batch does not route to, is stepped with a gradient of 0, without a word. Run on 0.19.8 and others, see
+    micro-batch does not route to, is silently stepped with a gradient of 0. Run on 0.19.8 and others, see
     docs/releases.md: three steps end 0.26 of their length away from plain torch. Without offload they are right. In a
     model that uses all its parameters in each micro-batch nothing is lost; transformers 5 keeps all experts of a layer
     in one weight, which always has a gradient.
@@ -52,7 +52,7 @@ def lost_gradients_of_unused_parameters(ctx: Context) -> Iterator[Finding]:
         "with this offload a parameter that the last micro-batch does not use loses its gradient of the step",
         "zero.offload_optimizer.device",
         related=[(_STEPS, f"{steps} micro-batches a step" if steps else "not known here")],
-        notes=["only models with conditional parts are concerned: experts or adapters in weights of their own"],
+        notes=["only models with conditional parts are affected, such as experts or adapters in separate weights"],
         fix=Fix(
             f"if the model has such parts, set {ctx.key(_STEPS)} to 1, or add 0 times each parameter to the loss",
             {_STEPS: 1},
@@ -79,8 +79,8 @@ def accumulation_counted_at_outputs(ctx: Context) -> Iterator[Finding]:
 
     Why: These releases divide gradients by the accumulation steps where they enter an output of the engine, not at the
     loss. A module that is used in the engine's forward pass and again outside has one gradient too large by the number
-    of steps; an output that goes into the engine once more is divided twice. Nothing is said (run with three steps of
-    2 micro-batches, see docs/releases.md; it is as DeepSpeed's issue 8224 describes it). 0.18.2 and 0.19.6 divide the
+    of steps; an output that goes into the engine again is divided twice. There is no warning (run with three steps of 2
+    micro-batches, see docs/releases.md; it is as DeepSpeed's issue 8224 describes it). 0.18.2 and 0.19.6 divide the
     loss. The Trainer divides it itself.
 
     Example: {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "gradient_clipping": 1.0,
@@ -99,7 +99,7 @@ def accumulation_counted_at_outputs(ctx: Context) -> Iterator[Finding]:
         "a module that is also used outside the engine's forward pass has gradients of two scales",
         _STEPS,
         label=f"too large by a factor of {steps}, or divided twice" if steps else "not known here",
-        notes=["only scripts are concerned that call a module of the model, or the engine, twice for one loss"],
+        notes=["only scripts that call a module of the model, or the engine, twice for one loss are affected"],
         fix=Fix(
             f"if the script does, upgrade to DeepSpeed 0.19.6, or set {ctx.key(_STEPS)} to 1",
             {_STEPS: 1},

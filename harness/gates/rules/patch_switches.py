@@ -24,13 +24,13 @@ from harness.spec.suggestions import nearest_name
     when=lambda ctx: ctx.run.spec.launch.patches != "auto",
 )
 def correctness_patch_off(ctx: Context) -> Iterator[Finding]:
-    """A patch is off without which this run trains something else, or ends.
+    """A correctness patch that this run needs is off.
 
     `launch.patches` switches off no patch of kind `correctness` that the run needs.
 
-    Why: Such a patch is for a fault of DeepSpeed that changes the weights, or ends the run: `docs/patches.md` describes
-    each, and the tests of each show the fault on 0.19.8. To train with the fault, put `ignore: {EN055: why}` into the
-    spec. Patches for memory, speed and start-up need no reason.
+    Why: Such a patch fixes a fault of DeepSpeed that changes the weights or ends the run: `docs/patches.md` describes
+    each, and its tests show the fault on 0.19.8. To train with the fault, put `ignore: {EN055: why}` into the spec.
+    Patches for memory, speed and start-up need no reason.
 
     Example:
         zero.stage: 0
@@ -53,18 +53,18 @@ def correctness_patch_off(ctx: Context) -> Iterator[Finding]:
             key,
             label="trains with a fault of DeepSpeed",
             notes=[f"off: {listed}", "to train with the fault, put `ignore: {EN055: why}` into the spec"],
-            fix=ctx.fix_to_remove(key, effect="the patches that the run needs are made"),
+            fix=ctx.fix_to_remove(key, effect="the run has the patches that it needs"),
         )
 
 
 @gate("EN056", "unknown-patch", upstream="silent", needs=("a run spec",))
 def unknown_patch(ctx: Context) -> Iterator[Finding]:
-    """A switch of a patch that does not exist, or that has none.
+    """A switch for an unknown patch, or for one without a switch.
 
     Every name in `launch.patches` is that of a patch with a switch.
 
-    Why: The patch that was meant would stay on. `harness doctor` and `docs/patches.md` list all names. Patches of kind
-    `use` have no switch: a feature is built on the private names that they list.
+    Why: Under a misspelt name the patch stays on. `harness doctor` and `docs/patches.md` list all names. Patches of
+    kind `use` have no switch: a feature of the harness uses the private names that they list.
 
     Example:
         launch.patches.zero3-leaf-param: "off"
@@ -77,7 +77,7 @@ def unknown_patch(ctx: Context) -> Iterator[Finding]:
     for name in switches:
         key = f"launch.patches.{name}"
         if kinds.get(name) == "use":
-            reason = "has no switch: a feature of the harness is built on it"
+            reason = "has no switch: a feature of the harness needs it"
         elif name not in kinds:
             reason = "is no patch"
         else:

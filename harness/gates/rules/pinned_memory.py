@@ -42,7 +42,7 @@ def native_pinning_not_there(ctx: Context) -> Iterator[Finding]:
     """
     key = _KEY if ctx.run.spec.zero.pin_memory_backend == "native" else f"launch.env.{BACKEND_VARIABLE}"
     yield ctx.finding(
-        f"DeepSpeed {ctx.target.text} has no allocator of pinned memory, 0.19.6 is the first that has one",
+        f"DeepSpeed {ctx.target.text} has no allocator of pinned memory; it came with 0.19.6",
         key,
         notes=["torch's allocator pins the buffers, and rounds each up to a power of two"],
         fix=_take_torch(ctx),
@@ -59,11 +59,11 @@ def native_pinning_not_there(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.run.spec.zero.pin_memory_backend == "native",
 )
 def native_pinning_of_nothing(ctx: Context) -> Iterator[Finding]:
-    """An allocator of pinned memory, and nothing pinned.
+    """An allocator of pinned memory without pinned buffers.
 
     `zero.pin_memory_backend: native` without offload, or with `pin_memory: false` wherever something is offloaded.
 
-    Why: Only the buffers of offload are pinned by DeepSpeed; the op is compiled and loaded for nothing.
+    Why: DeepSpeed pins only the buffers of offload; the op is compiled and loaded for nothing.
 
     Example:
         zero.stage: 3
@@ -93,7 +93,7 @@ def native_pinning_keeps_shards(ctx: Context) -> Iterator[Finding]:
 
     `zero.pin_memory_backend: native` with `zero.offload_param`, to the CPU or to NVMe.
 
-    Why: Every shard is first pinned by itself, as a view of its block. When the shards move into one flat buffer or to
+    Why: Every shard is first pinned separately, as a view of its block. When the shards move into one flat buffer or to
     NVMe, DeepSpeed replaces `ds_tensor.data`; the view still holds its block, which stays locked: another 2 P / N bytes
     a rank, on NVMe too (run on 0.19.8). torch's allocator has no view and frees it. The plan counts the blocks.
 

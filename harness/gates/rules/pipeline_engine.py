@@ -54,7 +54,7 @@ def sharded_gradients(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.pipeline_parallel_size > 1,
 )
 def wall_clock_breakdown_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
-    """Timers that a pipeline starts twice.
+    """Timers that a pipeline engine starts twice.
 
     `wall_clock_breakdown: true` or an enabled `flops_profiler` (which switches it on) with pipeline stages.
 
@@ -100,9 +100,9 @@ def reentrant_checkpointing(ctx: Context) -> Iterator[Finding]:
 
     Why: The reentrant function gives gradients only where an input needs one. The first interval of a language model
     takes nothing but token ids, so its embedding gets none: "element 0 of tensors does not require grad" in the first
-    step (run on 0.19.8; up to 0.19.7 the CPU accelerator fails on it with a TypeError). Megatron's `GPTModelPipe` is
-    told apart by its name and spares its embedding; a PipelineModule with `checkpointable_layers` can spare it too,
-    hence a warning for a JSON.
+    step (run on 0.19.8; up to 0.19.7 the CPU accelerator fails on it with a TypeError). DeepSpeed recognises Megatron's
+    `GPTModelPipe` by its name and does not checkpoint its embedding; a PipelineModule with `checkpointable_layers` can
+    exclude it too, so this is a warning for a JSON.
 
     Example:
         train.gradient_accumulation_steps: 8
@@ -135,15 +135,15 @@ def reentrant_checkpointing(ctx: Context) -> Iterator[Finding]:
     unseen="needs an older DeepSpeed",
 )
 def gradients_scaled_once_a_stage(ctx: Context) -> Iterator[Finding]:
-    """Gradients that a pipeline scales once a stage.
+    """Gradients that a pipeline divides once per stage.
 
     Pipeline stages with more than one accumulation step on DeepSpeed 0.18.5 to 0.19.2.
 
     Why: The last stage divides the gradients by the accumulation steps and sends them on, and each stage before it
     divides again: with 4 stages and 8 steps the first layers train with a 512th of their gradient. Adam hides much of
-    it, clipping and SGD do not. `_backward_prologue_per_tensor` divides, and only in 0.19.3 the pipeline engine has one
-    of its own that leaves gradients alone before the last stage (DeepSpeed's issue 8152). Run on 0.19.2 with 2 stages,
-    4 steps and SGD: the first stage moves a quarter as far as in plain torch, on 0.19.8 as far.
+    it, clipping and SGD do not. `_backward_prologue_per_tensor` divides, and only from 0.19.3 on does the pipeline
+    engine override it and leave gradients alone before the last stage (DeepSpeed's issue 8152). Run on 0.19.2 with 2
+    stages, 4 steps and SGD: the first stage moves a quarter as far as in plain torch; on 0.19.8 it moves as far.
 
     Example:
         train.gradient_accumulation_steps: 8
@@ -161,7 +161,7 @@ def gradients_scaled_once_a_stage(ctx: Context) -> Iterator[Finding]:
             f"once on each of the {stages} stages, instead of once",
             _STAGES,
             related=[("train.gradient_accumulation_steps", "the accumulation steps")],
-            notes=["every stage divides what the next one has already divided; 0.19.3 repaired it"],
+            notes=["every stage divides gradients that the next one has already divided; fixed in 0.19.3"],
             fix=Fix(
                 f"use DeepSpeed 0.19.3 or newer, or set {ctx.key(_STAGES)} to 1", {_STAGES: 1}, effect="no pipeline"
             ),
@@ -211,7 +211,7 @@ def overlapped_communication(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.pipeline_parallel_size > 1,
 )
 def ignored_blocks(ctx: Context) -> Iterator[Finding]:
-    """Blocks that a pipeline does not look at.
+    """Blocks that a pipeline does not read.
 
     `hybrid_engine`, `compile.deepcompile`, a `data_efficiency` curriculum or the `activation_checkpointing` block with
     pipeline stages.
@@ -237,7 +237,7 @@ def ignored_blocks(ctx: Context) -> Iterator[Finding]:
         if is_on:
             key = f"deepspeed.{name}"
             yield ctx.finding(
-                f"a pipeline does not look at {ctx.key(key)}",
+                f"a pipeline does not read {ctx.key(key)}",
                 key,
                 label="has no effect",
                 related=[_PIPELINE],
@@ -297,14 +297,14 @@ def unread_pipeline_keys(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.pipeline_parallel_size > 1,
 )
 def whole_model_options_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
-    """The options that need the whole model in one place, in a pipeline.
+    """Options that need the whole model, in a pipeline.
 
     `model.lora`, `train.torch_compile`, `train.gradient_checkpointing_use_reentrant` and `train.offload_activations`
     are off when there are pipeline stages.
 
-    Why: Adapters and a compiled model are made around one whole model, which no rank of a pipeline has. Layers of a
-    pipeline are recomputed by DeepSpeed's function that is not reentrant; with the reentrant one the embedding gets
-    no gradient (see PP006), and DeepSpeed's offload of activations is part of that one.
+    Why: Adapters and compilation need one whole model, which no rank of a pipeline has. A pipeline recomputes layers
+    with DeepSpeed's non-reentrant function; with the reentrant one, which also offloads activations, the embedding gets
+    no gradient (see PP006).
 
     Example:
         model.name_or_path: Qwen/Qwen2.5-1.5B
@@ -323,7 +323,7 @@ def whole_model_options_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
     for key, is_on in options.items():
         if is_on:
             yield ctx.finding(
-                f"{ctx.key(key)} is not built for {ctx.pipeline_parallel_size} pipeline stages",
+                f"{ctx.key(key)} does not work with {ctx.pipeline_parallel_size} pipeline stages",
                 key,
                 related=[_PIPELINE],
                 notes=["`zero.stage: 3` divides a large model and works with it"],
@@ -345,10 +345,10 @@ def bf16_pipeline_at_stage_0(ctx: Context) -> Iterator[Finding]:
     `precision.bf16` with pipeline stages at ZeRO stage 0.
 
     Why: DeepSpeed takes its `BF16_Optimizer` there, which shards masters and states over the data-parallel ranks as
-    stage 1 does, and saves them so. On load it looks whether ZeRO is on, finds stage 0, and hands the state of one rank
-    to code that expects those of all: `KeyError: 0` (run on 0.19.8). The harness gets around that when it resumes, but
-    neither `harness export` nor a resume in another shape reads such a checkpoint. Stage 1 shards the same, and is read
-    everywhere.
+    stage 1 does, and saves them so. On load it checks whether ZeRO is on, finds stage 0, and passes the state of one
+    rank to code that expects those of all ranks: `KeyError: 0` (run on 0.19.8). The harness works around that when it
+    resumes, but neither `harness export` nor a resume with other parallel degrees reads such a checkpoint. Stage 1 has
+    the same shards in files that all of them read.
 
     Example:
         train.gradient_accumulation_steps: 8

@@ -21,14 +21,14 @@ _STAGES = "parallel.pipeline_parallel_size"
     needs=("a run spec", "a launch", "model facts"),
 )
 def unsupported_family(ctx: Context) -> Iterator[Finding]:
-    """Pipeline stages of a model that cannot be cut into them.
+    """Pipeline stages for a model that cannot be split into stages.
 
     On `harness launch` with `parallel.pipeline_parallel_size` above 1: the model is of a family whose forward is known
     to be a plain stack of layers (GPT-2, Llama, Mistral, OLMo 2, Phi-3, Qwen2, Qwen3).
 
     Why: A pipeline calls the layers of a `transformers` model one by one. Whatever else a family's forward does between
-    them (scaled embeddings, routers, capped logits) would be lost silently, so that a family is taken once a test has
-    compared its pipeline with the whole model. `validate-config`, `plan` and `render` work with any family.
+    them (scaled embeddings, routers, capped logits) would silently be lost, so the harness supports a family only after
+    a test has compared its pipeline with the whole model. `validate-config`, `plan` and `render` work with any family.
 
     Example:
         model:
@@ -57,7 +57,7 @@ def unsupported_family(ctx: Context) -> Iterator[Finding]:
     if stages > 1 and model is not None and model.family not in PIPELINE_FAMILIES:
         families = ", ".join(f"`{family}`" for family in PIPELINE_FAMILIES)
         yield ctx.finding(
-            f"`{model.family}` models cannot be cut into {stages} pipeline stages, only {families}",
+            f"`{model.family}` models cannot be split into {stages} pipeline stages, only {families}",
             _STAGES,
             notes=["ZeRO stage 3 is the way to large models of other families"],
             fix=ctx.fix_to_set(_STAGES, 1, effect="more data-parallel ranks, other memory"),
@@ -79,7 +79,7 @@ def _fix_stages(ctx: Context, layers: int) -> Fix:
     unseen="the harness refuses it itself (PP103) before DeepSpeed can fail",
 )
 def more_stages_than_layers(ctx: Context) -> Iterator[Finding]:
-    """More pipeline stages than there are layers to put on them.
+    """More pipeline stages than layers.
 
     A model of N layers, with its embedding and its head, fills at most N + 2 stages.
 
@@ -137,7 +137,7 @@ def uneven_stages(ctx: Context) -> Iterator[Finding]:
     The number of layers is a multiple of `parallel.pipeline_parallel_size`.
 
     Why: Nothing fails. Every micro-batch passes every stage, so the stage with most layers sets the pace and the others
-    wait for it. With few layers a stage one layer makes much of a difference.
+    wait for it. The fewer layers a stage has, the more one layer matters.
 
     Example:
         model.name_or_path: Qwen/Qwen2.5-1.5B
@@ -176,9 +176,9 @@ def fewer_micro_batches_than_stages(ctx: Context) -> Iterator[Finding]:
 
     `train.gradient_accumulation_steps` is at least `parallel.pipeline_parallel_size`.
 
-    Why: The micro-batches of a step go through the stages one behind the other. With S stages and M micro-batches every
-    stage stands still for (S - 1) / (M + S - 1) of the step; below one micro-batch a stage that is about half of it or
-    more. Four micro-batches a stage bring it under a fifth.
+    Why: The micro-batches of a step pass through the stages one after the other. With S stages and M micro-batches
+    every stage is idle for (S - 1) / (M + S - 1) of the step: half of it or more with fewer micro-batches than stages,
+    less than a fifth with four micro-batches for each stage.
 
     Example:
         train.gradient_accumulation_steps: 1
@@ -199,7 +199,7 @@ def fewer_micro_batches_than_stages(ctx: Context) -> Iterator[Finding]:
     target_idle = _compute_idle_share(stages, target)
     yield ctx.finding(
         f"{micro_batches} micro-{'batch' if micro_batches == 1 else 'batches'} over {stages} pipeline stages: "
-        f"every stage stands still {idle:.0%} of the step",
+        f"every stage is idle for {idle:.0%} of the step",
         key,
         related=[(_STAGES, "the stages")],
         notes=[f"with {target} micro-batches it is {target_idle:.0%}; smaller micro-batches keep the global batch"],
@@ -221,13 +221,13 @@ def _compute_idle_share(stages: int, micro_batches: int) -> float:
     needs=("a run spec",),
 )
 def unusable_partition_method(ctx: Context) -> Iterator[Finding]:
-    """A partition method whose pattern cannot be read, or that nothing asks for.
+    """A partition method with an invalid pattern, or without pipeline stages.
 
     `parallel.pipeline_partition_method: type:PATTERN` has a regular expression after the colon, and there are pipeline
     stages when a method is set.
 
     Why: DeepSpeed compiles the pattern on every rank when the PipelineModule is built, after the data has been
-    prepared. Without stages no PipelineModule is built, and the method means nothing.
+    prepared. Without stages there is no PipelineModule, and the method has no effect.
 
     Example:
         train.gradient_accumulation_steps: 8

@@ -15,7 +15,8 @@ def no_model_or_two(ctx: Context) -> Iterator[Finding]:
 
     Exactly one of `model.name_or_path` and `model.config` is given.
 
-    Why: There is nothing to train, or it is not clear what. DeepSpeed is not asked: it gets a model that exists.
+    Why: There is no model to train, or it is not clear which. DeepSpeed does not check this, since it gets a finished
+    model.
 
     Example:
         model.name_or_path: null
@@ -124,7 +125,8 @@ def two_training_lengths(ctx: Context) -> Iterator[Finding]:
 
     `train.max_steps` and `train.num_train_epochs` are not both written.
 
-    Why: `max_steps` wins, and the epochs are not looked at: the run is longer or shorter than one of the two says.
+    Why: `max_steps` takes precedence and the epochs are ignored, so the run is longer or shorter than one of the two
+    says.
 
     Example:
         train.max_steps: 100
@@ -151,7 +153,7 @@ def two_training_lengths(ctx: Context) -> Iterator[Finding]:
     needs=("a run spec",),
 )
 def options_without_named_model(ctx: Context) -> Iterator[Finding]:
-    """Options of a named model where none is named.
+    """Options for a named model without a name.
 
     `model.revision` and `model.random_init` without `model.name_or_path`.
 
@@ -182,8 +184,8 @@ def ignore_without_reason(ctx: Context) -> Iterator[Finding]:
 
     Each entry of `ignore` has a text that is not empty.
 
-    Why: An `ignore` is read again when the run is judged, months later and by somebody else. Without a reason nobody
-    knows whether it still holds.
+    Why: Somebody else may read an `ignore` months later, when the results are reviewed. Without a reason nobody knows
+    whether it still applies.
 
     Example:
         checkpoint.save_at_end: false
@@ -199,6 +201,6 @@ def ignore_without_reason(ctx: Context) -> Iterator[Finding]:
             yield ctx.finding(
                 f"{ctx.key(key)} gives no reason",
                 key,
-                notes=["whoever reads it later cannot tell whether it still holds"],
+                notes=["a later reader cannot tell whether it still applies"],
                 fix=Fix("write why"),
             )

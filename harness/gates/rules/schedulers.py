@@ -87,7 +87,7 @@ def scheduler_without_type(ctx: Context) -> Iterator[Finding]:
 
     A DeepSpeed `scheduler` block without `type`, or with an empty one.
 
-    Why: DeepSpeed has no scheduler then, and says nothing: the rate stays where the optimizer has it (run on 0.19.8).
+    Why: DeepSpeed then silently has no scheduler: the rate stays that of the optimizer (run on 0.19.8).
 
     Example:
         zero.stage: 1
@@ -124,8 +124,8 @@ def two_schedulers(ctx: Context) -> Iterator[Finding]:
 
     The run spec's own `scheduler` section next to `deepspeed.scheduler`.
 
-    Why: There is one scheduler. The harness leaves it to DeepSpeed as soon as `deepspeed.scheduler` is there, and the
-    other section is not read.
+    Why: There is one scheduler. If `deepspeed.scheduler` is there, the harness uses it and does not read the other
+    section.
 
     Example:
         zero.stage: 1
@@ -160,10 +160,9 @@ def _has_known_parameters(ctx: Context) -> bool:
 def wrong_scheduler_parameters(ctx: Context) -> Iterator[Finding]:
     """Parameters that a scheduler lacks, or does not take.
 
-    `scheduler.params` of DeepSpeed's schedulers: that there are any, that those without a default are given
-    (`total_num_steps` of WarmupDecayLR and WarmupCosineLR, `cycle_min_lr` and `cycle_max_lr` of OneCycle), and that
-    there are no others. Of torch's schedulers, where they can run at all (fp32 without ZeRO): that what they need is
-    there.
+    `scheduler.params` of DeepSpeed's schedulers exists, has those without a default (`total_num_steps` of WarmupDecayLR
+    and WarmupCosineLR, `cycle_min_lr` and `cycle_max_lr` of OneCycle), and no unknown ones. For torch's schedulers,
+    where they can run at all (fp32 without ZeRO), required parameters are there.
 
     Why: The parameters go to the class as they are: `TypeError: WarmupLR.__init__() got an unexpected keyword argument
     'warmup_steps'`, or `argument after ** must be a mapping, not NoneType` without any, after the optimizer has been
@@ -187,7 +186,7 @@ def wrong_scheduler_parameters(ctx: Context) -> Iterator[Finding]:
             fix=Fix(
                 f"add {names}",
                 values or {_PARAMS: {}},
-                effect="runs with these values; put in what is meant",
+                effect="runs with these values; replace them by yours",
             ),
             of_key=True,
         )
@@ -255,8 +254,8 @@ def bad_scheduler_values(ctx: Context) -> Iterator[Finding]:
     `lr_range_test_step_size` whole ones above 0, `cycle_first_step_size` above 0, `cycle_second_step_size` not below 0.
 
     Why: From 0.19.3 on DeepSpeed refuses steps that are no positive whole numbers (`ValueError: warmup_num_steps must
-    be a positive integer, got 0`). Texts fail as soon as they are computed with, and before 0.19.3 so did the others,
-    later or not at all (run on 0.19.8).
+    be a positive integer, got 0`). Texts fail in the first computation; before 0.19.3 the other values failed later or
+    not at all (run on 0.19.8).
 
     Example:
         zero.stage: 1
@@ -344,9 +343,10 @@ def script_only_scheduler(ctx: Context) -> Iterator[Finding]:
     Schedulers of torch's that need a function, other schedulers or a metric, in `scheduler.type` where torch's
     schedulers run at all (fp32 at stage 0).
 
-    Why: `LambdaLR` and `MultiplicativeLR` want a function, `SequentialLR` and `ChainedScheduler` want schedulers, and a
-    configuration has neither: TypeError when the engine is built (run on 0.19.8 with LambdaLR). `ReduceLROnPlateau`
-    wants a metric at each step and is given the batch size, which never falls, so that the rate does.
+    Why: `LambdaLR` and `MultiplicativeLR` need a function, `SequentialLR` and `ChainedScheduler` need schedulers, and a
+    configuration can give neither: TypeError when the engine is built (run on 0.19.8 with LambdaLR).
+    `ReduceLROnPlateau` needs a metric at each step and gets the batch size instead, which never falls, so it lowers the
+    rate.
 
     Example:
         zero.stage: 0
@@ -370,7 +370,7 @@ def script_only_scheduler(ctx: Context) -> Iterator[Finding]:
     cites=(Cite("runtime/engine.py", "lr_scheduler = self._scheduler_from_config(self.optimizer)"),),
 )
 def torch_scheduler_on_wrapper(ctx: Context) -> Iterator[Finding]:
-    """A scheduler of torch's on an optimizer that is none of torch's.
+    """A torch scheduler on DeepSpeed's wrapped optimizer.
 
     The name of a torch scheduler in `scheduler.type` at ZeRO stages 1 to 3, or in 16-bit at stage 0.
 
@@ -436,7 +436,7 @@ def replaced_betas(ctx: Context) -> Iterator[Finding]:
             f"`OneCycle` replaces {ctx.key(key)}: the second one becomes 0.99, not {betas[1]}",
             key,
             label="never used",
-            related=[(_TYPE, "cycles the momentum unless told not to")],
+            related=[(_TYPE, "cycles the momentum by default")],
             fix=ctx.fix_to_set(f"{_PARAMS}.cycle_momentum", False, effect="the betas stay as written"),
         )
 
@@ -453,7 +453,7 @@ def leftover_range_test(ctx: Context) -> Iterator[Finding]:
 
     `scheduler.type: LRRangeTest`.
 
-    Why: It is made to find a rate, not to train: the rate starts at `lr_range_test_min_lr`, whatever the optimizer
+    Why: Its purpose is to find a rate, not to train: the rate starts at `lr_range_test_min_lr`, whatever the optimizer
     says, and grows without a bound until the loss diverges.
 
     Example:

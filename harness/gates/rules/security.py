@@ -17,15 +17,15 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     severity=("error", "warning"),
     needs=("a run spec",),
-    policy="what `transformers` would run is not known beforehand",
+    policy="the code that `transformers` would run is not known beforehand",
 )
 def allowed_remote_code(ctx: Context) -> Iterator[Finding]:
     """Code from a model repository is run on every rank.
 
     `model.trust_remote_code: true`.
 
-    Why: `transformers` then imports Python files that the repository brings, on every rank and with the rights of the
-    job. Without a `model.revision` that is a full commit, what runs is whatever the repository holds at that moment: an
+    Why: `transformers` then imports Python files of the repository, on every rank and with the rights of the job.
+    Without a `model.revision` that is a full commit, what runs is whatever the repository holds at that moment: an
     error. With a commit, or a folder on disk, what runs can be read beforehand: a warning. A launch runs it only with
     `--allow-local-code`.
 
@@ -42,7 +42,7 @@ def allowed_remote_code(ctx: Context) -> Iterator[Finding]:
     is_readable = is_commit or name.startswith(("/", "./", "../", "~"))
     key = "model.trust_remote_code"
     yield ctx.finding(
-        f"{ctx.key(key)} runs Python files that `{name[:60]}` brings, on every rank",
+        f"{ctx.key(key)} runs Python files of `{name[:60]}` on every rank",
         key,
         severity="warning" if is_readable else "error",
         related=[("model.revision", "the version is set here")],
@@ -61,7 +61,7 @@ def secret_in_environment(ctx: Context) -> Iterator[Finding]:
 
     `launch.env` has no variable that is named like a password, key or token, and none whose value looks like one.
 
-    Why: The file is checked in, copied and sent around. In the run directory the harness withholds the value; ranks on
+    Why: The file is committed, copied and shared. The harness does not write the value to the run directory; ranks on
     other hosts read it from a file that only you can read, until the run ends.
 
     Example:
@@ -137,15 +137,15 @@ _UNSAFE_OVER_PDSH = ('"', "$", "\\")
     policy="on one host the text would arrive as it is written",
 )
 def shell_code_in_environment(ctx: Context) -> Iterator[Finding]:
-    """A variable that a shell would run or tear apart.
+    """A variable that a shell would run or split.
 
     Names in `launch.env` are names of variables, and values hold no command substitution, backtick or line break. Where
     pdsh reaches other hosts, they hold no double quote, `$` or backslash either.
 
     Why: For other hosts DeepSpeed writes each variable into a remote command as `export NAME="VALUE";`. It escapes
-    nothing in the value and does not quote the name, and the harness's file of them has one line each. A substitution
-    is run by the remote shell; a double quote ends the text, and what follows is run; a line break becomes a line of
-    its own. On this machine alone nothing runs a substitution, but then it is not what was meant either.
+    nothing in the value and does not quote the name, and the harness's file of them has one line each. The remote shell
+    runs a substitution; a double quote ends the text, and the shell runs the rest; a line break starts a new line. On
+    this machine alone nothing runs a substitution, but the value is then not what was intended either.
 
     Example:
         launch.env.RUN_TAG: $(date +%F)
@@ -164,14 +164,14 @@ def shell_code_in_environment(ctx: Context) -> Iterator[Finding]:
         if not (name.isascii() and name.isidentifier()):
             message = f"`{name[:40]!a}` in `launch.env` is not the name of a variable"
         elif unsafe_text is not None:
-            message = f"{ctx.key(variable_key)} holds {unsafe_text!a}, which a remote shell would not leave alone"
+            message = f"{ctx.key(variable_key)} holds {unsafe_text!a}, which a remote shell would interpret"
         else:
             continue
         yield ctx.finding(
             message,
             "launch.env" if "." in name else variable_key,
             notes=["nothing is expanded on this machine; on other hosts a shell reads it"],
-            fix=Fix("remove it, or write out what was meant", {variable_key: None}, effect="the variable is not set"),
+            fix=Fix("remove it, or write the value itself", {variable_key: None}, effect="the variable is not set"),
         )
 
 
@@ -186,12 +186,12 @@ _METACHARACTERS = frozenset(""";&|<>$`"'\\(){}[]*?!#""")
     policy="on one host the path would be taken as it is written",
 )
 def shell_code_in_path(ctx: Context) -> Iterator[Finding]:
-    """A path that a shell would run or tear apart.
+    """A path that a shell would run or split.
 
     `launch.output_dir` and `launch.hostfile` hold no shell metacharacter, quote, line break or control character.
 
     Why: The run directory is an argument of the remote command, into which DeepSpeed writes it without quotes: `;` ends
-    the command and what follows is run on every host. Nothing expands `$NAME` in them on this machine.
+    the command, and every host runs the rest. Nothing expands `$NAME` in them on this machine.
 
     Example:
         launch.output_dir: runs;reboot
@@ -204,7 +204,7 @@ def shell_code_in_path(ctx: Context) -> Iterator[Finding]:
         unsafe_character = next((c for c in path or "" if c in _METACHARACTERS or not c.isprintable()), None)
         if unsafe_character is not None:
             yield ctx.finding(
-                f"{ctx.key(key)} holds {unsafe_character!a}, which a remote shell would not leave alone",
+                f"{ctx.key(key)} holds {unsafe_character!a}, which a remote shell would interpret",
                 key,
                 notes=["DeepSpeed writes paths into the remote command without quoting them"],
                 fix=Fix("remove it, or use letters, digits and `@+=:,./-_`", {key: None}, effect="the default is used"),
@@ -217,8 +217,8 @@ def path_with_variable(ctx: Context) -> Iterator[Finding]:
 
     Model, tokenizer, data and monitor paths hold no `$NAME`, and no line break or control character.
 
-    Why: No shell ever reads these values: `$SCRATCH/data` is a folder called `$SCRATCH`. Monitors make it without a
-    word, in the folder where the ranks were started; the rest is not found once every rank has started.
+    Why: No shell ever reads these values: `$SCRATCH/data` is a folder called `$SCRATCH`. Monitors silently create it in
+    the working directory of the ranks; other paths fail as not found after every rank has started.
 
     Example:
         data.train: $SCRATCH/corpus/*.txt
@@ -249,19 +249,19 @@ def path_with_variable(ctx: Context) -> Iterator[Finding]:
     "code-in-the-environment",
     upstream="silent",
     needs=("a run spec",),
-    policy="a spec of somebody else's would run what it likes",
+    policy="another person's spec could run any code",
     ignorable=False,
 )
 def code_in_environment(ctx: Context) -> Iterator[Finding]:
     """A variable that chooses code which every rank runs.
 
-    `launch.env` sets no variable that tells Python, the loader, a shell, a compiler or a launcher what to run: such as
+    `launch.env` sets no variable that makes Python, the loader, a shell, a compiler or a launcher run code, such as
     `PYTHONPATH`, `LD_PRELOAD`, `BASH_ENV`, `PATH`, `CXX`, `CUDA_HOME`, `PDSH_SSH_ARGS`, `TORCH_EXTENSIONS_DIR`.
 
     Why: A spec is data, and it may come from somebody else; a `sitecustomize.py` in the folder of `PYTHONPATH` runs in
-    the launcher and in every rank, with all rights that you have. Only whoever starts the run can allow that, by
-    `--allow-local-code` of `harness launch`, `tune`, `rehearse` and `preflight`; `ignore` of the spec does not count. A
-    variable that `--set` sets is treated alike. `harness validate-config --ignore SE008` leaves the finding out.
+    the launcher and in every rank, with all rights that you have. Only the user who starts the run can allow that, by
+    `--allow-local-code` of `harness launch`, `tune`, `rehearse` and `preflight`; `ignore` of the spec does not count.
+    The same holds for a variable that `--set` sets. `harness validate-config --ignore SE008` leaves the finding out.
 
     Example:
         launch.env.PYTHONPATH: ./lib
@@ -300,7 +300,7 @@ def spec_that_allows_its_own_code(ctx: Context) -> Iterator[Finding]:
 
     `launch.env` does not set `HARNESS_ALLOWED_CODE`.
 
-    Why: The variable tells the ranks which file of yours they may run. A spec may come from somebody else: only whoever
+    Why: The variable names the file of yours that ranks may run. A spec may come from somebody else: only the user who
     starts the run can allow code, by `harness launch --allow-local-code`.
 
     Example:

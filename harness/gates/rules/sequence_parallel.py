@@ -33,8 +33,8 @@ def sequence_parallelism_before_0_17(ctx: Context) -> Iterator[Finding]:
 
     `parallel.sequence_parallel_size` above 1 on DeepSpeed 0.16.9 and older.
 
-    Why: The attention for Hugging Face models and the data loader adapter came with 0.17.0. Older releases have none of
-    them and make no groups from this key alone: every rank trains data parallel.
+    Why: The attention for Hugging Face models and the data loader adapter came with 0.17.0. Older releases have
+    neither, and make no groups from this key alone: every rank trains data parallel.
 
     Example:
         parallel.sequence_parallel_size: 2
@@ -80,10 +80,10 @@ def degree_without_groups(ctx: Context) -> Iterator[Finding]:
 
     Why: DeepSpeed makes its mesh of data and sequence groups only where the JSON has both keys. With the first alone
     there is no sequence group: every rank trains data parallel, but the batch triangle divides the ranks by the degree
-    all the same, so that `train_batch_size` becomes half (or a third, ...) of what is consumed (run on 0.19.8). It is
-    right only in a script that passes the `mpu` of `UlyssesSPAttentionHF` itself, which then needs no such key;
-    DeepSpeed's tutorial has it there all the same, so this is a warning. (For a run spec the harness renders it and
-    passes the `mpu`.)
+    all the same, so `train_batch_size` becomes half (or a third, ...) of the sequences that a step consumes (run on
+    0.19.8). A script that passes the `mpu` of `UlyssesSPAttentionHF` itself trains correctly and needs no such key;
+    DeepSpeed's tutorial has the key anyway, so this is a warning. (For a run spec the harness renders it and passes the
+    `mpu`.)
 
     Example: {
       "train_micro_batch_size_per_gpu": 1,
@@ -94,12 +94,12 @@ def degree_without_groups(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"{ctx.key(_DEGREE)} {ctx.sequence_parallel_size} makes no sequence groups without `data_parallel_size`",
             _DEGREE,
-            label="divides the batch, splits nothing",
+            label="divides the batch, but splits no sequence",
             notes=[
                 "every rank trains on whole sequences; the batch triangle divides the ranks by the degree all the same",
                 "a script that passes the mpu of `UlyssesSPAttentionHF` needs neither key",
             ],
-            fix=ctx.fix_to_remove(_DEGREE, effect="the batch is counted as it is consumed"),
+            fix=ctx.fix_to_remove(_DEGREE, effect="the batch size is that of a step"),
         )
 
 
@@ -122,12 +122,12 @@ def groups_without_wrapper(ctx: Context) -> Iterator[Finding]:
 
     Why: The two keys make the groups, but nothing splits a sequence: that is done by the attention wrapper
     (`UlyssesSPAttentionHF.register_with_transformers`) and `UlyssesSPDataLoaderAdapter`, or by the Trainer's and
-    accelerate's `parallelism_config`. Without them every rank of a group trains on the whole sequence it is handed, in
-    silence (run on 0.19.8: the losses of one rank).
+    accelerate's `parallelism_config`. Without them every rank of a group silently trains on the whole sequence (run on
+    0.19.8: the losses of one rank).
 
-    Nor are the groups enough for a script that splits: at stages 0 to 2 gradients are reduced over the data ranks
-    alone, so that each rank of a sequence group keeps its own and their weights drift apart (run on 2 and 4 ranks;
-    stage 3 reduces over all). It takes the `mpu` that `register_with_transformers` returns, given to
+    The groups are not enough for a script that splits sequences, either: at stages 0 to 2 gradients are reduced over
+    the data ranks alone, so that each rank of a sequence group keeps its own and their weights drift apart (run on 2
+    and 4 ranks; stage 3 reduces over all). Pass the `mpu` that `register_with_transformers` returns to
     `deepspeed.initialize`. With it, stages 0 to 2 add gradients up over a sequence group and stage 3 averages them
     (run): with the usual mean over all shards, gradients and their norm come out as many times too large as the degree
     at stages 0 to 2.
@@ -174,7 +174,7 @@ def _has_mesh(ctx: Context) -> bool:
     when=_has_mesh,
 )
 def mesh_of_another_size(ctx: Context) -> Iterator[Finding]:
-    """A mesh of another size than the world.
+    """A mesh that does not have the size of the world.
 
     `data_parallel_size` x the sequence degree is the number of ranks, also at a degree of 1.
 
@@ -222,7 +222,7 @@ def mesh_of_another_size(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.sequence_parallel_size > 1,
 )
 def indivisible_heads(ctx: Context) -> Iterator[Finding]:
-    """Attention heads that sequence parallelism cannot deal out.
+    """Attention heads that sequence parallelism cannot distribute.
 
     The query heads are a multiple of the sequence degree, and of key-value heads and degree one divides the other.
 
@@ -244,7 +244,7 @@ def indivisible_heads(ctx: Context) -> Iterator[Finding]:
     candidates = range(min(degree - 1, heads), 0, -1)
     smaller_degree = next(candidate for candidate in candidates if _is_valid_degree(candidate, heads, kv_heads))
     yield ctx.finding(
-        f"{heads} query and {kv_heads} key-value heads cannot be dealt out to {degree} sequence ranks",
+        f"{heads} query and {kv_heads} key-value heads cannot be distributed over {degree} sequence ranks",
         _DEGREE,
         related=[("model.name_or_path", "the model"), ("model.config", "the model")],
         notes=["DeepSpeed raises ValueError when the attention is registered"],
@@ -275,8 +275,7 @@ def indivisible_length(ctx: Context) -> Iterator[Finding]:
 
     Why: Each rank of a sequence group gets an equal part of every sequence: "batch's seqlen=1023 isn't divisible by
     sp-size=2", a ValueError from DeepSpeed's data loader adapter at the first batch (read in 0.17.0 and 0.19.8). The
-    harness deals out the sequences itself and lengthens each by positions that count for nothing, so this is a warning:
-    the work on them is lost.
+    harness splits the sequences itself and pads each one, so this is a warning: the padding is wasted work.
 
     Example:
         data.max_length: 1023
@@ -293,7 +292,7 @@ def indivisible_length(ctx: Context) -> Iterator[Finding]:
             key,
             related=[(_DEGREE, "the sequence degree")],
             notes=[
-                f"each is lengthened to {padded_length} positions",
+                f"each is padded to {padded_length} positions",
                 "DeepSpeed's own data loader adapter would raise ValueError at the first batch",
             ],
             fix=ctx.fix_to_set(key, shorter_length, effect="changes what is trained"),
@@ -349,9 +348,9 @@ def sequence_with_tensor_or_pipeline(ctx: Context) -> Iterator[Finding]:
 
     A sequence degree above 1 with a tensor degree or pipeline stages above 1.
 
-    Why: The degrees do not multiply, they overlap: four ranks with a sequence and a tensor degree of 2 are told to be
-    two data ranks, two sequence ranks and two model ranks at once, and train with the losses of plain data parallelism
-    over two (run on 0.19.8, accepted without a word). A PipelineModule ignores the sequence keys. With the wrapper of
+    Why: The degrees do not multiply, they overlap: four ranks with a sequence and a tensor degree of 2 act as two data
+    ranks, two sequence ranks and two model ranks at once, and train with the losses of plain data parallelism over two
+    (run on 0.19.8, without an error). A PipelineModule ignores the sequence keys. With the wrapper of
     `UlyssesSPAttentionHF` and AutoTP it fails with an IndexError instead (run).
 
     Example:
@@ -393,10 +392,9 @@ def bf16_optimizer(ctx: Context) -> Iterator[Finding]:
     A sequence degree above 1 with bf16 and `data_types.grad_accum_dtype: fp32` at ZeRO stage 1, without optimizer
     offload.
 
-    Why: That combination trains with another optimizer class, `BF16_Optimizer`. It takes the rank in the sequence group
-    for a tensor rank and leaves out the gradients of all ranks but the first as copies, so that those have none to take
-    the norm of: `RuntimeError: stack expects a non-empty TensorList` at the first step (run on 0.19.8, on 2 and 4
-    ranks).
+    Why: That combination trains with another optimizer class, `BF16_Optimizer`. It treats the rank in the sequence
+    group as a tensor rank and skips the gradients of all ranks but the first as copies, so the others have none for the
+    norm: `RuntimeError: stack expects a non-empty TensorList` at the first step (run on 0.19.8, on 2 and 4 ranks).
 
     Example:
         precision.bf16: true
@@ -428,15 +426,15 @@ def bf16_optimizer(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: _has_mesh(ctx) and ctx.sequence_parallel_size == 1 and ctx.tensor_parallel_size > 1,
 )
 def mesh_over_tensor_ranks(ctx: Context) -> Iterator[Finding]:
-    """A mesh of data ranks that has the ranks of AutoTP in it.
+    """A data mesh that contains the tensor ranks of AutoTP.
 
     A DeepSpeed JSON with `data_parallel_size`, `sequence_parallel_size: 1` and `tensor_parallel.autotp_size` above 1.
 
-    Why: DeepSpeed makes its data groups of the two keys, and knows nothing of AutoTP there. A mesh of all ranks puts
-    the ranks of a tensor group into one data group, in which the engine broadcasts the weights: the second rank of each
-    tensor group trains with the first one's shards, another model from the first step on, without a word (run on
-    0.19.8 with 2 ranks: the shard of rank 1 is that of rank 0). A smaller mesh is `mesh-is-not-the-world`. AutoTP makes
-    the right groups without the keys.
+    Why: DeepSpeed makes its data groups from the two keys, without regard to AutoTP. A mesh of all ranks puts the ranks
+    of a tensor group into one data group, in which the engine broadcasts the weights: the second rank of each tensor
+    group silently trains with the first one's shards, another model from the first step on (run on 0.19.8 with 2 ranks:
+    the shard of rank 1 is that of rank 0). A smaller mesh is `mesh-is-not-the-world`. AutoTP makes the right groups
+    without the keys.
 
     Example: {
       "train_micro_batch_size_per_gpu": 1,
@@ -447,7 +445,7 @@ def mesh_over_tensor_ranks(ctx: Context) -> Iterator[Finding]:
     }
     """
     yield ctx.finding(
-        f"{ctx.key(_DATA_PARALLEL_SIZE)} beside {ctx.key(_DEGREE)} puts the ranks of AutoTP into one data group",
+        f"{ctx.key(_DATA_PARALLEL_SIZE)} with {ctx.key(_DEGREE)} puts the ranks of AutoTP into one data group",
         _DATA_PARALLEL_SIZE,
         label="rank 0's shards overwrite the others",
         related=[(_DEGREE, "makes the groups, with this"), ("parallel.tensor_parallel_size", "the tensor degree")],

@@ -29,8 +29,8 @@ def unscaled_fp16_at_stage_0(ctx: Context) -> Iterator[Finding]:
 
     Why: From 0.18.3 on `engine.backward` multiplies the loss by the loss scale for ZeRO optimizers only, while the fp16
     optimizers of stage 0 still divide the gradients by it: SGD trains nothing, Adam is throttled by its epsilon,
-    clipping never clips. No error, no warning, exit code 0. 0.18.2 scales the loss (run). A pipeline
-    steps through the same `backward`: with SGD its weights move a hundredth of what stage 1 moves them (run on 0.19.8).
+    clipping never clips. No error, no warning, exit code 0. 0.18.2 scales the loss (run). A pipeline uses the same
+    `backward`: with SGD its weights move a hundredth as far as at stage 1 (run on 0.19.8).
 
     Example:
         precision.fp16: true
@@ -45,7 +45,7 @@ def unscaled_fp16_at_stage_0(ctx: Context) -> Iterator[Finding]:
         notes=[
             f"DeepSpeed {ctx.target.text} divides the gradients by a loss scale that it never multiplied the loss with"
         ],
-        fix=ctx.fix_to_set(_STAGE, 1, effect="gradients are scaled rightly"),
+        fix=ctx.fix_to_set(_STAGE, 1, effect="gradients are scaled correctly"),
     )
 
 
@@ -70,8 +70,8 @@ def hidden_first_step_in_16_bit(ctx: Context) -> Iterator[Finding]:
     """16-bit training without ZeRO: a hidden optimizer step.
 
     A DeepSpeed JSON with stage 0, an optimizer that keeps a state, and `bf16.enabled` outside a pipeline, or fp16 with
-    a loss scale of 1. (Any other fp16 is `unscaled-fp16-without-zero`. A run that the harness trains takes the step
-    back before the first one.)
+    a loss scale of 1. (For other loss scales see `unscaled-fp16-without-zero`. `harness launch` undoes the hidden step
+    before the first one.)
 
     Why: The 16-bit optimizers of stage 0 call `optimizer.step()` with zero gradients while they are built, to allocate
     the states. Adam's step count is then one ahead, so that the first update is a quarter too small, and AdamW has
@@ -114,9 +114,9 @@ def fp16_at_stage_0_never_steps(ctx: Context) -> Iterator[Finding]:
 
     fp16 at ZeRO stage 0 with DeepSpeed's fused Adam, on DeepSpeed 0.17.6 to 0.18.1.
 
-    Why: The fp16 optimizer of stage 0 returns after it has looked for an overflow, whether there was one or not: no
-    weight changes, the gradient norm is 0, and no step counts as skipped (run on 0.17.6, 0.18.0 and 0.18.1; 0.17.5 was
-    read, 0.18.2 steps). Optimizers of torch are wrapped by another class and train (run).
+    Why: The fp16 optimizer of stage 0 returns after its overflow check, whether there was an overflow or not: no weight
+    changes, the gradient norm is 0, and no step counts as skipped (run on 0.17.6, 0.18.0 and 0.18.1; 0.17.5 was read,
+    0.18.2 steps). Optimizers of torch are wrapped by another class and train (run).
 
     Example:
         precision.fp16: true
@@ -151,9 +151,9 @@ def fixed_loss_scale_at_stage_0(ctx: Context) -> Iterator[Finding]:
 
     A loss scale above 0 at ZeRO stage 0, with DeepSpeed's fused Adam, up to DeepSpeed 0.17.0.
 
-    Why: DeepSpeed hands its timers to the fp16 optimizer of stage 0 where the loss scale is dynamic, and forgets them
-    where it is fixed: the first step ends with `TypeError: 'NoneType' object is not callable` (run on 0.14.5, 0.16.0
-    and 0.17.0; 0.17.1 hands them over). Optimizers of torch are wrapped by another class and train (run).
+    Why: DeepSpeed passes its timers to the fp16 optimizer of stage 0 only if the loss scale is dynamic: the first step
+    ends with `TypeError: 'NoneType' object is not callable` (run on 0.14.5, 0.16.0 and 0.17.0; 0.17.1 always passes
+    them). Optimizers of torch are wrapped by another class and train (run).
 
     Example:
         precision.fp16: true
@@ -187,9 +187,9 @@ def hidden_first_step_in_older_releases(ctx: Context) -> Iterator[Finding]:
     from 0.17.6 on bf16 with `data_types.grad_accum_dtype: fp32`.
 
     Why: As in bf16 from 0.18.6 on (PR003), the 16-bit optimizers of stage 0 call `optimizer.step()` with zero gradients
-    while they are built: Adam's first update is a quarter too small. Three steps go 0.84 of the way of plain torch (run
-    in fp16 on 0.14.5 to 0.18.2, with Adam of torch and of DeepSpeed, in bf16 on 0.17.6 to 0.18.2, not on 0.17.0).
-    Stage 1 does not do this and costs no more memory.
+    while they are built: Adam's first update is a quarter too small. Three steps cover 0.84 of the distance of plain
+    torch (run in fp16 on 0.14.5 to 0.18.2, with Adam of torch and of DeepSpeed, in bf16 on 0.17.6 to 0.18.2, not on
+    0.17.0). Stage 1 does not do this and costs no more memory.
 
     Example: {"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 1}, "gradient_clipping": 1.0,
       "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}},

@@ -43,8 +43,8 @@ def super_offload_below_stage_3(ctx: Context) -> Iterator[Finding]:
     `super_offload: true` in `offload_optimizer` at stage 1 or 2. (At stage 0 nothing is offloaded:
     `offload-without-zero`.)
 
-    Why: Only stage 3 asks for it. Below, the flag is accepted and the optimizer is offloaded in the ordinary way (run
-    on 0.19.8 at stage 2).
+    Why: Only stage 3 reads it. Below, DeepSpeed accepts the flag and offloads the optimizer in the ordinary way (run on
+    0.19.8 at stage 2).
 
     Example:
         zero.stage: 2
@@ -81,7 +81,7 @@ def super_offload_off_cuda(ctx: Context) -> Iterator[Finding]:
     `super_offload: true` in `offload_optimizer` at stage 3 on another accelerator than CUDA.
 
     Why: DeepSpeed asserts "SuperOffload only supports NVIDIA CUDA GPUs" when the engine is built (run on 0.19.8). It is
-    made for Grace Hopper and alike, where the way to the host is fast.
+    made for Grace Hopper and similar machines with a fast link to the host.
 
     Example:
         zero.stage: 3
@@ -113,7 +113,7 @@ def super_offload_off_cuda(ctx: Context) -> Iterator[Finding]:
     unseen="needs CUDA",
 )
 def super_offload_without_adam(ctx: Context) -> Iterator[Finding]:
-    """SuperOffload with another optimizer than Adam.
+    """SuperOffload with an optimizer other than Adam.
 
     `super_offload: true` in `offload_optimizer` at stage 3 with an optimizer that does not become DeepSpeedCPUAdam.
 
@@ -147,7 +147,7 @@ def super_offload_without_adam(ctx: Context) -> Iterator[Finding]:
     since="0.18.0",
 )
 def cores_without_super_offload(ctx: Context) -> Iterator[Finding]:
-    """A share of cores for SuperOffload without SuperOffload.
+    """SuperOffload's share of cores without SuperOffload.
 
     `cpuadam_cores_perc` in an `offload_optimizer` with a device, at any stage, without `super_offload: true`.
 
@@ -182,7 +182,7 @@ def super_offload_without_cores(ctx: Context) -> Iterator[Finding]:
 
     `cpuadam_cores_perc: 0` in `offload_optimizer` with `super_offload: true` at stage 3.
 
-    Why: The configuration takes 0, the worker does not: ValueError "cpuadam_cores_perc must be between 0 and 1" when
+    Why: The configuration accepts 0, but the worker raises ValueError "cpuadam_cores_perc must be between 0 and 1" when
     the engine is built (read in 0.19.8).
 
     Example:

@@ -33,8 +33,8 @@ def layers_that_do_not_divide(ctx: Context) -> Iterator[Finding]:
 
     Why: Every tensor rank of a stage takes whole heads and an equal part of each matrix, of the embedding and of the
     head; the cross entropy is computed over equal parts of the vocabulary. A model that does not divide is refused on
-    all ranks (PP106) before it is built (run on 0.19.8). AutoTP, without stages, deals out unequal shards and leaves
-    the embedding whole.
+    all ranks (PP106) before it is built (run on 0.19.8). AutoTP, without stages, makes unequal shards and leaves the
+    embedding whole.
 
     Example:
         model.name_or_path: Qwen/Qwen2.5-0.5B
@@ -74,16 +74,16 @@ _WHOLE_MATRIX_OPTIMIZERS = frozenset("lamb fusedlamb onebitlamb muon onebitadam 
     cites=(Cite("runtime/zero/muon/original_muon.py", "zeropower_via_newtonschulz5"),),
     needs=("a run spec",),
     when=_is_tensor_pipeline,
-    unseen="the step is another one, and nothing fails",
+    unseen="the update differs, without an error",
 )
 def optimizer_of_whole_matrices(ctx: Context) -> Iterator[Finding]:
-    """An optimizer that steps whole matrices, over shards of them.
+    """An optimizer for whole matrices over tensor shards.
 
     Muon, LAMB and the 1-bit optimizers with a tensor degree inside pipeline stages.
 
     Why: Muon makes the momentum of a matrix orthogonal and LAMB scales a step by the norm of the weight; on a tensor
-    rank they would see its shard of the matrix, and silently step otherwise than one process does (read, not run).
-    The 1-bit optimizers communicate by themselves. Adam, AdamW, Lion, Adagrad and SGD step each element alone.
+    rank they would see its shard of the matrix, and silently make other steps than one process does (read, not run).
+    The 1-bit optimizers have their own communication. Adam, AdamW, Lion, Adagrad and SGD step each element alone.
 
     Example:
         optimizer.type: muon

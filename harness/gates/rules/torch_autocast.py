@@ -23,7 +23,7 @@ def _get_autocast_dtype(ctx: Context) -> str | None:
 
 
 def _is_autocast_exclusive(ctx: Context) -> bool:
-    """Does this release refuse autocast beside fp16 or bf16 weights?"""
+    """Does this release refuse autocast with fp16 or bf16 weights?"""
     return ctx.target.version < (0, 18, 3)
 
 
@@ -58,8 +58,8 @@ def autocast_without_format(ctx: Context) -> Iterator[Finding]:
     `torch_autocast.enabled` without `torch_autocast.dtype`.
 
     Why: DeepSpeed hands `None` to `torch.autocast`, which takes the device's own default: bf16 on a CPU (run on
-    0.19.8), fp16 on CUDA (read in torch). DeepSpeed sets up loss scaling only where it was told fp16, so that on CUDA
-    this trains in fp16 without it and small gradients vanish.
+    0.19.8), fp16 on CUDA (read in torch). DeepSpeed sets up loss scaling only for an explicit fp16, so on CUDA this
+    trains in fp16 without scaling and small gradients vanish.
 
     Example:
         deepspeed.torch_autocast.enabled: true
@@ -178,9 +178,9 @@ def autocast_with_fp16(ctx: Context) -> Iterator[Finding]:
 
     Why: Each has its own loss scaling. With autocast in fp16 the first step at stage 0 fails with `AssertionError: No
     inf checks were recorded for this optimizer`. At stages 1 to 3 the loss is scaled once and the gradients are divided
-    twice: SGD moves the weights by less than a hundredth of what was asked, Adam is throttled by its epsilon, and
-    nothing is said (run on 0.19.8 at stages 0, 1 and 3). Autocast in bf16 computes in bf16 and leaves fp16's scaling
-    without a purpose. Up to 0.18.2 DeepSpeed asserts "Cannot enable both torch autocast and fp16" (read).
+    twice: SGD moves the weights by less than a hundredth of the correct step, and Adam is throttled by its epsilon,
+    without a warning (run on 0.19.8 at stages 0, 1 and 3). Autocast in bf16 computes in bf16 and makes fp16's scaling
+    pointless. Up to 0.18.2 DeepSpeed asserts "Cannot enable both torch autocast and fp16" (read).
 
     Example:
         optimizer.type: sgd
@@ -197,15 +197,13 @@ def autocast_with_fp16(ctx: Context) -> Iterator[Finding]:
     if is_refused:
         effect = f"DeepSpeed {ctx.target.text} refuses the pair"
     else:
-        effect = fp16_effect if is_fp16_autocast else "what is computed is bf16"
+        effect = fp16_effect if is_fp16_autocast else "it computes in bf16"
     yield ctx.finding(
         f"{ctx.key(_ENABLED)} and {ctx.key(fp16_key)} are both on: {effect}",
         _ENABLED,
         severity="error" if is_fp16_autocast or is_refused else "warning",
         related=[(fp16_key, "and here")],
-        notes=[
-            "both bring a loss scaling of their own" if is_fp16_autocast else "fp16's loss scaling has no purpose then"
-        ],
+        notes=["each has its own loss scaling" if is_fp16_autocast else "fp16's loss scaling is then pointless"],
         fix=ctx.fix_to_remove(_BLOCK, effect="trains in fp16 with DeepSpeed's own loss scaling"),
     )
 
@@ -227,10 +225,10 @@ def autocast_with_bf16(ctx: Context) -> Iterator[Finding]:
 
     `torch_autocast.enabled` together with `bf16.enabled`.
 
-    Why: With bf16 weights there is nothing left to cast: autocast to bf16 changes no loss, and the fp32 parameters that
-    it promises to keep are gone (run on 0.19.8). With autocast to fp16 a gradient scaler comes on top and multiplies
-    the gradients by 65536, which clipping then sees. Up to 0.18.2 DeepSpeed asserts "Cannot enable both torch autocast
-    and bfloat16" (read).
+    Why: With bf16 weights there is nothing left to cast: autocast to bf16 changes no loss, and there are no fp32
+    parameters, which autocast is meant to keep (run on 0.19.8). With autocast to fp16 a gradient scaler comes on top
+    and multiplies the gradients by 65536, which clipping then sees. Up to 0.18.2 DeepSpeed asserts "Cannot enable both
+    torch autocast and bfloat16" (read).
 
     Example:
         precision.bf16: true
@@ -272,7 +270,7 @@ def clipping_of_scaled_gradients(ctx: Context) -> Iterator[Finding]:
     `torch_autocast` with an fp16 `dtype` at ZeRO stages 1 to 3 while gradients are clipped.
 
     Why: The gradient scaler multiplies the loss by 65536. ZeRO computes the norm and clips before the scaler divides
-    again, so that the gradients are cut to the norm and then divided by 65536: SGD trains nothing, Adam is throttled by
+    again, so the gradients are clipped to the norm and then divided by 65536: SGD trains nothing, Adam is throttled by
     its epsilon, the reported norm is thousands of times too large. No error (run on 0.19.8 at stages 1, 2 and 3; stage
     0 is right).
 
@@ -307,9 +305,9 @@ def fp16_autocast_stuck_after_overflow(ctx: Context) -> Iterator[Finding]:
     `torch_autocast` with an fp16 `dtype` at ZeRO stages 1 to 3 without clipping. (With clipping see
     `fp16-autocast-clips-scaled-gradients`.)
 
-    Why: ZeRO notices the overflow and skips the step, but does not tell the gradient scaler. The scale stays at 65536,
-    the next step overflows as well, and every later step is skipped (8 of 8 in a run on 0.19.8; at stage 0 the scale
-    came down).
+    Why: ZeRO detects the overflow and skips the step, but does not notify the gradient scaler. The scale stays at
+    65536, the next step overflows as well, and every later step is skipped (8 of 8 in a run on 0.19.8; at stage 0 the
+    scale came down).
 
     Example:
         train.max_grad_norm: 0.0
@@ -322,7 +320,7 @@ def fp16_autocast_stuck_after_overflow(ctx: Context) -> Iterator[Finding]:
             f"after one overflow, fp16 autocast at ZeRO stage {ctx.stage} skips every step",
             _DTYPE,
             related=[(_STAGE, "the stage is set here")],
-            notes=["DeepSpeed skips the step without telling the gradient scaler, whose scale stays at 65536"],
+            notes=["DeepSpeed skips the step without notifying the gradient scaler, whose scale stays at 65536"],
             fix=ctx.fix_to_set(_DTYPE, "bfloat16", effect="computes in bf16, without scaling"),
         )
 
@@ -336,7 +334,7 @@ def fp16_autocast_stuck_after_overflow(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.is_enabled("torch_autocast"),
 )
 def autocast_modules_without_package(ctx: Context) -> Iterator[Finding]:
-    """Modules of autocast that are no full class path.
+    """Modules of autocast without a full class path.
 
     `torch_autocast.lower_precision_safe_modules`: each entry is a package and a class, such as `torch.nn.Linear`.
 
@@ -386,8 +384,8 @@ def ignored_communication_format(ctx: Context) -> Iterator[Finding]:
     momentum has this format; up to 0.17.5 any but fp32 at every stage.
 
     Why: Under autocast ZeRO reduces gradients in the format of autocast for the modules that it casts, and in the
-    parameter's own format for all others. `communication_data_type` is accepted and not looked at (read in 0.19.8). Up
-    to 0.17.5 DeepSpeed asserts that it is fp32 (read).
+    parameter's own format for all others. `communication_data_type` is accepted and not read (read in 0.19.8). Up to
+    0.17.5 DeepSpeed asserts that it is fp32 (read).
 
     Example:
         zero.stage: 2
@@ -466,9 +464,9 @@ def bf16_autocast_with_loss_scale(ctx: Context) -> Iterator[Finding]:
     `torch_autocast` in bf16 at ZeRO stages 1 and 2, on DeepSpeed 0.17.2 to 0.17.5.
 
     Why: DeepSpeed scales the loss by torch's `GradScaler` for each format, not for fp16 alone, and takes the norm of
-    gradients that are 65536 times too large. With clipping they are cut to the limit first and divided by the scale
-    after: three steps with a limit of 0.5 go 0.61 of the way of plain torch; without clipping only the reported norm is
-    wrong (run at stage 2 on 0.17.5; 0.17.2 to 0.17.4 were read, 0.17.6 is right).
+    gradients that are 65536 times too large. With clipping they are first clipped to the limit and then divided by the
+    scale: three steps with a limit of 0.5 cover 0.61 of the distance of plain torch; without clipping only the reported
+    norm is wrong (run at stage 2 on 0.17.5; 0.17.2 to 0.17.4 were read, 0.17.6 is right).
 
     Example:
         deepspeed.torch_autocast: {enabled: true, dtype: bfloat16}
@@ -480,6 +478,6 @@ def bf16_autocast_with_loss_scale(ctx: Context) -> Iterator[Finding]:
             f"DeepSpeed {ctx.target.text} measures and clips the gradients of bf16 autocast 65536 times too large",
             _ENABLED,
             related=[(_STAGE, "the stage is set here")],
-            notes=["what is clipped is divided by the loss scale once more, and next to nothing is left of it"],
+            notes=["clipped gradients are divided by the loss scale again, and almost nothing is left of them"],
             fix=ctx.fix_to_set(_STAGE, 3, effect="shards the weights as well"),
         )

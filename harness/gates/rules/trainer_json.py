@@ -23,8 +23,8 @@ def missing_clipping(ctx: Context) -> Iterator[Finding]:
 
     A JSON for the Hugging Face Trainer that does not have the key `gradient_clipping`.
 
-    Why: Under DeepSpeed the Trainer leaves clipping to DeepSpeed, and it fills in only what the file has as "auto".
-    Without the key its `max_grad_norm` never arrives, and DeepSpeed's own default counts: no clipping up to 0.19.2, a
+    Why: Under DeepSpeed the Trainer leaves clipping to DeepSpeed, and it fills in only the keys that are "auto" in the
+    file. Without the key, DeepSpeed never gets `max_grad_norm` and uses its own default: no clipping up to 0.19.2, a
     warning; 1.0 from 0.19.3 on, which is the Trainer's default as well, so that only another limit is lost.
 
     Example: {
@@ -39,10 +39,10 @@ def missing_clipping(ctx: Context) -> Iterator[Finding]:
         is_same_default = ctx.target.version >= (0, 19, 3)
         behavior = "clips at 1.0" if is_same_default else "does not clip"
         yield ctx.finding(
-            f"without {ctx.key(key)} the Trainer's `max_grad_norm` never arrives, DeepSpeed {behavior}",
+            f"without {ctx.key(key)} DeepSpeed never gets the Trainer's `max_grad_norm`: it {behavior}",
             key,
             severity="info" if is_same_default else "warning",
-            notes=["the Trainer leaves clipping to DeepSpeed and fills in only what the file leaves open"],
+            notes=["the Trainer leaves clipping to DeepSpeed and fills in only `auto`"],
             fix=Fix('write `"gradient_clipping": "auto"`', {key: "auto"}, effect="the Trainer's limit is used"),
         )
 
@@ -62,8 +62,8 @@ def ungathered_weights(ctx: Context) -> Iterator[Finding]:
     A JSON for the Hugging Face Trainer or for accelerate with `zero_optimization.stage` 3, and without
     `stage3_gather_16bit_weights_on_model_save: true`.
 
-    Why: `save_model` then finds no whole weights anywhere: DeepSpeed's `save_16bit_model` says so in the log and
-    returns False, and the Trainer writes a sharded checkpoint instead, which only `zero_to_fp32.py` makes a model of.
+    Why: `save_model` then has no whole weights: DeepSpeed's `save_16bit_model` logs this and returns False, and the
+    Trainer writes a sharded checkpoint instead, which only `zero_to_fp32.py` converts into a model.
 
     Example: {
       "train_batch_size": "auto",
@@ -91,7 +91,7 @@ def ungathered_weights(ctx: Context) -> Iterator[Finding]:
         f"{subject} no whole model is saved at ZeRO stage 3",
         key,
         severity=severity,
-        notes=["the Trainer and accelerate save shards instead, which `zero_to_fp32.py` makes a model of"],
+        notes=["the Trainer and accelerate save shards instead, which `zero_to_fp32.py` converts into a model"],
         fix=ctx.fix_to_set(switch, True, effect="rank 0 gathers all weights in host memory on save"),
     )
 
@@ -105,16 +105,16 @@ def ungathered_weights(ctx: Context) -> Iterator[Finding]:
     unseen="needs the Hugging Face Trainer or accelerate",
 )
 def compared_values(ctx: Context) -> Iterator[Finding]:
-    """Values that the Trainer compares with its own.
+    """Values that must match TrainingArguments.
 
     A JSON for the Hugging Face Trainer that writes out a batch size, the clipping, a learning rate or another value
     that TrainingArguments have, too; an accelerate YAML with `gradient_accumulation_steps` or `gradient_clipping`.
 
     Why: The Trainer refuses to start when one of them differs: "Please correct the following DeepSpeed config values
-    that mismatch TrainingArguments values". It is so for accelerate's own YAML as well, `mixed_precision` included.
-    Without the Trainer, accelerate takes the file's values: the 4 steps of a YAML replace the 2 of an Accelerator in
-    silence, those of a GradientAccumulationPlugin with a warning, and the limit of `clip_grad_norm_` is not used (run
-    with transformers 5.24 and accelerate 1.15). Nothing is wrong while both say the same.
+    that mismatch TrainingArguments values". The same holds for accelerate's own YAML, including `mixed_precision`.
+    Without the Trainer, accelerate takes the file's values: the 4 steps of a YAML silently replace the 2 of an
+    Accelerator, and those of a GradientAccumulationPlugin with a warning; the limit of `clip_grad_norm_` is not used
+    (run with transformers 5.24 and accelerate 1.15). Equal values do no harm.
 
     Example: {
       "train_batch_size": "auto",
@@ -129,7 +129,7 @@ def compared_values(ctx: Context) -> Iterator[Finding]:
     named, notes = keys, []
     if ctx.consumer == "accelerate":
         named = [key for key in keys if _is_own_field(ctx, key)]
-        notes = ["a script without the Trainer is overruled silently: accelerate goes by this file"]
+        notes = ["without the Trainer, this file silently overrides the script's values in accelerate"]
     if not named:
         return
     first, *others = named
@@ -212,7 +212,7 @@ def blocks_that_need_dummies(ctx: Context) -> Iterator[Finding]:
 
     A JSON for accelerate with an `optimizer` or `scheduler` block.
 
-    Why: accelerate wants the script to pass `DummyOptim` and `DummyScheduler` then, and refuses real ones: "You cannot
+    Why: accelerate then needs `DummyOptim` and `DummyScheduler` from the script, and refuses real ones: "You cannot
     specify an optimizer in the config file and in the code at the same time" (read in accelerate 1.15,
     `accelerator.py`). Without the blocks the script's own objects are used.
 
@@ -254,12 +254,12 @@ def gradients_divided_twice(ctx: Context) -> Iterator[Finding]:
     steps is left to the Trainer's arguments, it warns.
 
     Why: The Trainer (transformers 4.49 and newer) divides the loss by the accumulation steps itself and calls
-    `engine.backward(loss, scale_wrt_gas=False)`. 0.18.3 divides the gradients all the same, so that they are too small
-    by the number of steps, and so is the norm that is logged and compared with the clipping limit. It is so at every
-    stage, with and without offload. SGD takes smaller steps; Adam with clipping clips too little; Adam without clipping
-    takes the same steps, only the norm is wrong. 0.18.2 and 0.18.4 are right (the Trainer's calls, run on all three
-    with 2 ranks). A script that calls `engine.backward(loss)` is not concerned (run), nor is accelerate without the
-    Trainer, which calls it so (read in accelerate 1.15).
+    `engine.backward(loss, scale_wrt_gas=False)`. 0.18.3 divides the gradients as well, so they and the norm, which is
+    logged and compared with the clipping limit, are too small by the number of steps. This happens at every stage, with
+    and without offload. SGD takes smaller steps; Adam with clipping clips too little; Adam without clipping takes the
+    same steps, only the norm is wrong. 0.18.2 and 0.18.4 are right (the Trainer's calls, run on all three with 2
+    ranks). A script that calls `engine.backward(loss)` is not affected (run), nor is accelerate without the Trainer,
+    which calls it that way (read in accelerate 1.15).
 
     Example: {
       "train_batch_size": "auto",

@@ -23,7 +23,7 @@ def evaluation_without_data(ctx: Context) -> Iterator[Finding]:
 
     A key of the `eval` section while `data.eval` is not given and `data.eval_fraction` is 0.
 
-    Why: Nothing is held out, so that nothing is evaluated, at the end either.
+    Why: Nothing is held out, so the run evaluates nothing, not even at the end.
 
     Example:
         data.eval_fraction: 0.0
@@ -61,7 +61,7 @@ def fraction_with_evaluation_data(ctx: Context) -> Iterator[Finding]:
 
     `data.eval` and `data.eval_fraction` are not both written.
 
-    Why: With evaluation data of its own nothing is held out of the training text, whatever the share says.
+    Why: With separate evaluation data nothing is held out of the training text, whatever the fraction is.
 
     Example:
         data.eval: held_out/*.txt
@@ -83,7 +83,7 @@ def fraction_with_evaluation_data(ctx: Context) -> Iterator[Finding]:
 
 @gate("MD018", "source-of-weight-0", upstream="silent", severity=("error", "warning"), needs=("a run spec",))
 def source_of_weight_0(ctx: Context) -> Iterator[Finding]:
-    """A source that gives nothing to the mixture.
+    """A source of weight 0 in the mixture.
 
     No weight of `data.train` is 0.
 
@@ -113,8 +113,7 @@ def weights_of_some_sources(ctx: Context) -> Iterator[Finding]:
 
     Either all sources of `data.train` have a `weight`, or none has.
 
-    Why: Weights are shares relative to each other. A source without one has no share: it would have to be all or
-    nothing.
+    Why: Weights are shares relative to each other. A source without a weight has no defined share.
 
     Example:
         data.train: [{path: chats.jsonl, weight: 0.3}, {path: code.jsonl}]
@@ -140,14 +139,14 @@ def packing_across_documents(ctx: Context) -> Iterator[Finding]:
     """Packing with a model whose attention runs across the documents of a row.
 
     With `data.packing`, the model keeps documents apart by position ids that restart: dense attention with rotary or
-    learnt positions, by `sdpa` or `eager`. `sdpa_varlen`, `flash_attention_2` and `flash_attention_3` get the borders
-    of documents from the harness; in a pipeline and with `train.torch_compile` flash attention finds them itself, in
+    learnt positions, by `sdpa` or `eager`. `sdpa_varlen`, `flash_attention_2` and `flash_attention_3` get the document
+    boundaries from the harness; in a pipeline and with `train.torch_compile` flash attention finds them itself, in
     batches of one row.
 
     Why: transformers makes a block-diagonal mask from position ids that restart. Models with ALiBi (Bloom, MPT), with
     positions counted from the mask (OPT), and recurrent ones (Mamba, Qwen3-Next) take no such mask: each document would
     see the ones before it, and the loss would look better than it is. transformers itself gives flash attention the
-    borders of documents only in batches of one row (`_is_packed_sequence`; read there, not run here).
+    document boundaries only in batches of one row (`_is_packed_sequence`; read there, not run here).
 
     Example:
         model.config: {model_type: opt, vocab_size: 320, hidden_size: 64, num_hidden_layers: 2, num_attention_heads: 4}
@@ -162,7 +161,7 @@ def packing_across_documents(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"models of type `{model_type}` attend across the documents of a packed row",
             key,
-            notes=["the model is not told where a document ends, and predicts it from the one before"],
+            notes=["the model does not see where a document ends, and attends to the one before"],
             fix=Fix("set `data.packing: false`", {key: False}, effect="more padding, fewer tokens a step"),
         )
     attention = spec.model.attn_implementation
@@ -193,12 +192,12 @@ _FORMATS_OF_LOSS = {
     needs=("a run spec",),
 )
 def loss_of_another_format(ctx: Context) -> Iterator[Finding]:
-    """A choice of what is trained on that does not concern the format of the data.
+    """A loss mask option for another data format.
 
     `data.assistant_only_loss` is written only where `data.format` can be a chat, `data.completion_only_loss` only where
     it can be prompts with completions.
 
-    Why: It would have no effect: other records are trained on by their own rule, and plain text on every token.
+    Why: It has no effect: each format has its own rule for the loss, and plain text trains on every token.
 
     Example:
         data.format: text
@@ -231,7 +230,7 @@ def _format_names(names: Iterable[str]) -> str:
     needs=("a run spec",),
 )
 def limit_without_skipping(ctx: Context) -> Iterator[Finding]:
-    """A limit on bad records where none may be left out.
+    """A limit on bad records that are not skipped.
 
     `data.max_bad_records` is written only with `data.on_bad_record: skip`.
 
@@ -263,7 +262,7 @@ def limit_without_skipping(ctx: Context) -> Iterator[Finding]:
     needs=("a run spec",),
 )
 def grouping_without_effect(ctx: Context) -> Iterator[Finding]:
-    """Grouping by length where all sequences have the same length, or where the order is fixed.
+    """Grouping by length with equal lengths or a fixed order.
 
     `data.group_by_length: true` is not written together with `data.packing` or `data.shuffle: false`.
 

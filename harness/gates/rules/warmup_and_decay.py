@@ -40,7 +40,7 @@ def default_peak(ctx: Context) -> Iterator[Finding]:
 
     `WarmupDecayLR` without `warmup_max_lr`, and `WarmupLR` without it up to DeepSpeed 0.17.1.
 
-    Why: The peak is then 0.001, whatever `optimizer.params.lr` says (run on 0.19.8: 5e-4 asked, 0.001 trained).
+    Why: The peak is then 0.001, whatever `optimizer.params.lr` says (run on 0.19.8: 5e-4 requested, 0.001 trained).
     WarmupLR takes the optimizer's rate from 0.17.2 on; WarmupDecayLR still does not.
 
     Example:
@@ -136,8 +136,8 @@ def downward_warmup(ctx: Context) -> Iterator[Finding]:
     `warmup_min_lr` above `warmup_max_lr` (or above the optimizer's rate, where WarmupLR takes that), `cycle_min_lr`
     above `cycle_max_lr`, and `warmup_min_ratio` above 1.
 
-    Why: DeepSpeed goes from the one to the other whichever is larger: training starts at the high rate and falls (run
-    on 0.19.8: 0.01, 0.0043, 0.001).
+    Why: DeepSpeed interpolates from the first to the second, whichever is larger: training starts at the high rate,
+    which falls (run on 0.19.8: 0.01, 0.0043, 0.001).
 
     Example:
         zero.stage: 1
@@ -188,7 +188,7 @@ def warmup_longer_than_schedule(ctx: Context) -> Iterator[Finding]:
 
     `warmup_num_steps` (1000 when it is not given) not below `total_num_steps` of WarmupDecayLR and WarmupCosineLR.
 
-    Why: DeepSpeed warns and goes on. The rate is still rising when the schedule is over, and the step after the warm-up
+    Why: DeepSpeed warns and continues. The rate is still rising when the schedule ends, and the step after the warm-up
     is at 0 or at the cosine's floor (run on 0.19.8).
 
     Example:
@@ -216,7 +216,7 @@ def warmup_longer_than_schedule(ctx: Context) -> Iterator[Finding]:
         _TOTAL if is_default else warmup_key,
         severity="error" if warmup > total else "warning",
         related=[] if is_default else [(_TOTAL, "all steps")],
-        notes=["the peak is never trained at; afterwards the rate is 0 or the cosine's floor"],
+        notes=["no step trains at the peak; afterwards the rate is 0 or the cosine's floor"],
         fix=ctx.fix_to_set(warmup_key, tenth, effect="reaches the peak, then decays"),
     )
 
@@ -272,11 +272,11 @@ def _fix_length(ctx: Context, steps: int) -> Fix:
     when=lambda ctx: get_scheduler_name(ctx).startswith("Warmup"),
 )
 def unknown_warmup_type(ctx: Context) -> Iterator[Finding]:
-    """A kind of warm-up that there is not.
+    """An unknown kind of warm-up.
 
     `warmup_type` of DeepSpeed's schedulers: `log` or `linear`.
 
-    Why: Anything else is taken for `log`, with a line in the log that nobody reads (run on 0.19.8).
+    Why: DeepSpeed treats any other value as `log`, with one line in the log (run on 0.19.8).
 
     Example:
         zero.stage: 1
@@ -290,7 +290,7 @@ def unknown_warmup_type(ctx: Context) -> Iterator[Finding]:
         key = f"{_PARAMS}.warmup_type"
         better = "log" if str(kind).lower() == "log" else "linear"
         yield ctx.finding(
-            f"{ctx.key(key)} is `{str(kind)[:30]}`, and DeepSpeed takes it for `log`",
+            f"{ctx.key(key)} is `{str(kind)[:30]}`, which DeepSpeed treats as `log`",
             key,
             label="`log` or `linear`",
             fix=ctx.fix_to_set(key, better, effect=f"the rate rises as {better}"),
@@ -312,9 +312,9 @@ def first_steps_at_zero(ctx: Context) -> Iterator[Finding]:
     WarmupLR, WarmupDecayLR and WarmupCosineLR that start at 0 (the default of `warmup_min_lr` and `warmup_min_ratio`),
     for runs of at most 100 steps whose length is known.
 
-    Why: The rate is set to the minimum when the scheduler is made and once more for its index 0: the first two
-    optimizer steps run at it. At 0 they train nothing, which is a share of a short run (run on 0.19.8; before 0.15.3
-    the first step ran at the full rate).
+    Why: DeepSpeed sets the rate to the minimum when it makes the scheduler and again for index 0: the first two
+    optimizer steps run at it. At 0 they train nothing, which matters in a short run (run on 0.19.8; before 0.15.3 the
+    first step ran at the full rate).
 
     Example:
         train.max_steps: 20
@@ -348,7 +348,7 @@ def schedule_in_micro_batches(ctx: Context) -> Iterator[Finding]:
     `total_num_steps` equal to `train.max_steps` times the accumulation steps.
 
     Why: DeepSpeed steps a scheduler with the optimizer, once a global batch, not with every micro-batch. A schedule
-    that is as many times longer never comes to its end: the rate at the last step is still near the peak (read in
+    that is that many times longer never reaches its end: the rate at the last step is still near the peak (read in
     0.19.8).
 
     Example:
@@ -378,12 +378,12 @@ def schedule_in_micro_batches(ctx: Context) -> Iterator[Finding]:
 
 @gate("OP040", "decay-that-does-not-fit-the-run", upstream="silent", needs=("a run spec",))
 def decay_beyond_run(ctx: Context) -> Iterator[Finding]:
-    """A warm-up and a decay that do not fit into the run.
+    """Warm-up and decay longer than the run.
 
     `scheduler.type: warmup_stable_decay`, where warm-up and decay take more steps than `train.max_steps`.
 
     Why: `transformers` counts the decay back from the end: the rate would jump from the warm-up into the middle of the
-    decay. The run is refused when it starts (OP110), which is also told for a run whose steps follow from its epochs.
+    decay. A launch is refused (OP110), also if the number of steps follows from the epochs.
 
     Example:
         train.max_steps: 100
@@ -425,7 +425,7 @@ def two_warmup_lengths(ctx: Context) -> Iterator[Finding]:
 
     `scheduler.warmup_steps` and `scheduler.warmup_ratio` are not both written.
 
-    Why: `warmup_steps` wins, also when it is 0, and the ratio is not looked at.
+    Why: `warmup_steps` takes precedence, also when it is 0, and the ratio is ignored.
 
     Example:
         scheduler.warmup_steps: 2
@@ -452,13 +452,13 @@ def two_warmup_lengths(ctx: Context) -> Iterator[Finding]:
     needs=("a run spec",),
 )
 def min_lr_not_read(ctx: Context) -> Iterator[Finding]:
-    """A minimum learning rate that the schedule does not have.
+    """A minimum learning rate for a schedule without one.
 
     `scheduler.min_lr_ratio` above 0 with a `scheduler.type` other than `cosine`, `polynomial` and
     `warmup_stable_decay`.
 
     Why: Only these end at a share of the peak. A constant rate stays there, a linear one and a cosine with restarts
-    fall to 0, and the inverse square root goes on falling, whatever the ratio says.
+    fall to 0, and the inverse square root keeps falling, whatever the ratio is.
 
     Example:
         scheduler.type: linear
@@ -483,7 +483,7 @@ def min_lr_not_read(ctx: Context) -> Iterator[Finding]:
 
 @gate("MD016", "warmup-longer-than-the-run", upstream="silent", severity="warning", needs=("a run spec",))
 def warmup_beyond_run(ctx: Context) -> Iterator[Finding]:
-    """A warm-up that the run does not outlive.
+    """A warm-up as long as the run.
 
     `scheduler.warmup_steps` against `train.max_steps`.
 

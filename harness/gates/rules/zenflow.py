@@ -36,10 +36,10 @@ def scrambled_weights(ctx: Context) -> Iterator[Finding]:
 
     `zenflow` in `zero_optimization` at stage 1 or 2, on DeepSpeed 0.19.7 and newer.
 
-    Why: ZenFlow keeps matrices transposed in its flat buffer; the code that gives the module its weights back from that
-    buffer does not turn them again since 0.19.7. Right after `initialize` every matrix holds the elements of its
-    transpose in the wrong order: a pretrained model is lost, and is saved like that. There is no error (run on 0.19.7
-    and 0.19.8; 0.19.3 is right).
+    Why: ZenFlow keeps matrices transposed in its flat buffer; since 0.19.7 the code that returns the weights from that
+    buffer to the module no longer transposes them back. Right after `initialize` every matrix holds the elements of its
+    transpose in the wrong order: a pretrained model is lost, and checkpoints have the wrong order too. There is no
+    error (run on 0.19.7 and 0.19.8; 0.19.3 is right).
 
     Example:
         zero.stage: 2
@@ -61,7 +61,7 @@ def scrambled_weights(ctx: Context) -> Iterator[Finding]:
             _ZENFLOW,
             label="the model is lost at initialisation",
             related=[("zero.stage", "the stage is set here")],
-            notes=["there is no error: the run starts from, and saves, a model that nobody made"],
+            notes=["there is no error: the run trains and saves scrambled weights"],
             fix=Fix(
                 "remove it", {_ZENFLOW: None}, effect="ordinary offload: every step waits for the optimizer on the CPU"
             ),
@@ -82,8 +82,8 @@ def zenflow_without_offload(ctx: Context) -> Iterator[Finding]:
 
     `zenflow` in `zero_optimization` at stage 1 or 2 without `zero.offload_optimizer` on the CPU.
 
-    Why: ZenFlow decides which gradients the GPU applies and which the CPU. Without offload it raises when the optimizer
-    is built: "Zenflow must be used with cpu offload" (run on 0.19.8).
+    Why: ZenFlow splits the gradients between the GPU and the CPU. Without offload it raises when the optimizer is
+    built: "Zenflow must be used with cpu offload" (run on 0.19.8).
 
     Example:
         zero.stage: 2
@@ -156,9 +156,9 @@ def overridden_accumulation(ctx: Context) -> Iterator[Finding]:
 
     `gradient_accumulation_steps` that differs from `zenflow.update_interval`.
 
-    Why: DeepSpeed overwrites the accumulation steps with the update interval when the engine is built. The global batch
-    that was asked for is still reported and is not what is trained: 8 steps asked, 2 done (run on 0.19.8 at stage 2;
-    stage 3 shares the code).
+    Why: DeepSpeed overwrites the accumulation steps with the update interval when the engine is built. DeepSpeed still
+    reports the requested global batch but trains with another: 2 accumulation steps instead of 8 (run on 0.19.8 at
+    stage 2; stage 3 shares the code).
 
     Example:
         zero.stage: 3
@@ -185,7 +185,7 @@ def overridden_accumulation(ctx: Context) -> Iterator[Finding]:
         fix=Fix(
             f"set {ctx.key(key)} to {steps}",
             values,
-            effect="the global batch is the one asked for, and all gradients are applied "
+            effect="the global batch is the requested one, and all gradients are applied "
             + ("at each micro-batch" if steps == 1 else f"every {steps} micro-batches"),
         ),
     )
@@ -258,8 +258,8 @@ def zenflow_at_stage_0(ctx: Context) -> Iterator[Finding]:
 
     `zenflow` in `zero_optimization` with `zero.stage: 0`.
 
-    Why: Initialisation passes, the first step does not: AttributeError, because the ordinary optimizer has none of
-    ZenFlow's parts (run on 0.19.8).
+    Why: Initialisation succeeds, but the first step fails with an AttributeError, because the ordinary optimizer has
+    none of ZenFlow's parts (run on 0.19.8).
 
     Example:
         zero.stage: 0
@@ -328,14 +328,13 @@ def zenflow_off_cuda(ctx: Context) -> Iterator[Finding]:
     unseen="needs CUDA, as ZenFlow at stage 3 does",
 )
 def zenflow_with_another_optimizer(ctx: Context) -> Iterator[Finding]:
-    """ZenFlow with another optimizer than Adam.
+    """ZenFlow with an optimizer other than Adam.
 
     `zenflow` in `zero_optimization` with an `optimizer.type` other than Adam and AdamW.
 
-    Why: The share of the gradients that ZenFlow applies on the GPU is stepped by an AdamW of its own, whatever the
-    optimizer says; the rest by the optimizer that was asked for. Two rules train one matrix (run on 0.19.8 with SGD at
-    stage 2), or the first step fails, as with Lion, whose CPU kernel does not take ZenFlow's arguments (run as well;
-    stage 3 was read).
+    Why: The share of the gradients that ZenFlow applies on the GPU is stepped by ZenFlow's own AdamW, and the rest by
+    the configured optimizer. Two rules train one matrix (run on 0.19.8 with SGD at stage 2), or the first step fails,
+    as with Lion, whose CPU kernel does not take ZenFlow's arguments (run as well; stage 3 was read).
 
     Example:
         zero.stage: 3
@@ -431,7 +430,7 @@ def parameters_unknown_to_adamw(ctx: Context) -> Iterator[Finding]:
     it: `adam_w_mode`, `torch_adam`, `bias_correction`, `fp32_optimizer_states`, `adamw_mode`.
 
     Why: ZenFlow hands `optimizer.params` as they are written to a torch AdamW, which takes none of these: TypeError
-    when the engine is built. Without `params` it unpacks nothing at all, with the same end (run on 0.19.8).
+    when the engine is built. Without `params` it fails as well (run on 0.19.8).
 
     Example:
         zero.stage: 2
@@ -452,7 +451,7 @@ def parameters_unknown_to_adamw(ctx: Context) -> Iterator[Finding]:
     type_key = f"{optimizer.key}.type"
     if ctx.has_key("optimizer.type") and not ctx.has_key("optimizer.params"):
         yield ctx.finding(
-            f"{ctx.key(optimizer.key)} has no `params`, which ZenFlow needs for an AdamW of its own",
+            f"{ctx.key(optimizer.key)} has no `params`, which ZenFlow needs for its own AdamW",
             type_key,
             fix=Fix(
                 "write `params` with a learning rate, 0.001 being DeepSpeed's default",
@@ -491,8 +490,8 @@ def zenflow_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
 
     A `zenflow` block in `zero_optimization` with pipeline stages.
 
-    Why: ZenFlow counts micro-batches itself and asserts so; a PipelineModule ends in a bare AssertionError at
-    initialisation (run on 0.19.8). From 0.19.7 on ZenFlow is refused at these ZeRO stages anyway: see
+    Why: ZenFlow has to count micro-batches itself and asserts this; a PipelineModule fails with a bare AssertionError
+    at initialisation (run on 0.19.8). From 0.19.7 on ZenFlow is refused at these ZeRO stages anyway: see
     `zenflow-scrambles-weights`.
 
     Example:

@@ -41,8 +41,8 @@ def zero_without_a_stage(ctx: Context) -> Iterator[Finding]:
     A `zero_optimization` block that does not write `stage`.
 
     Why: DeepSpeed's default is stage 0, which is no ZeRO: every rank keeps the whole optimizer, all gradients and all
-    parameters, and the rest of the block is not read. Nothing is said; training is right and needs the memory that ZeRO
-    was to save (run on 0.19.8).
+    parameters, and the rest of the block is not read. There is no warning; training is correct, but needs the memory
+    that ZeRO was to save (run on 0.19.8).
 
     Example: {
       "train_micro_batch_size_per_gpu": 1,
@@ -120,11 +120,12 @@ def keys_of_stage_3_below_it(ctx: Context) -> Iterator[Finding]:
     """Keys of stage 3 below stage 3.
 
     Keys of `zero_optimization` that belong to sharded parameters, `stage3_*`, `sub_group_size`, `leaf_module`,
-    `zero_hpz_partition_size`, `zero_quantized_*` and a few more, with a stage of 0, 1 or 2. Flags that are off are no
-    question. (`offload_param` has a gate of its own, OF001.)
+    `zero_hpz_partition_size`, `zero_quantized_*` and a few more, with a stage of 0, 1 or 2. Flags that are off do not
+    count. (`offload_param` has its own gate, OF001.)
 
-    Why: DeepSpeed hands them to stage 3 alone. Below it they are accepted and not read; losses are those of the same
-    file without them (run on 0.19.8 with `stage3_*`, hpZ, quantized weights, quantized gradients and leaf modules).
+    Why: DeepSpeed passes them only to stage 3. Below, it accepts them and does not read them; losses are those of the
+    same file without them (run on 0.19.8 with `stage3_*`, hpZ, quantized weights, quantized gradients and leaf
+    modules).
 
     Example:
         zero.stage: 2
@@ -160,7 +161,7 @@ _KEYS_OF_STAGES_1_AND_2 = {
     "use_multi_rank_bucket_allreduce": True,
     "parameter_alignment": False,
 }
-"""Each with the value that asks for nothing."""
+"""Each with the value that has no effect."""
 _KEYS_OF_STAGES_1_TO_3 = {"overlap_comm": False, "reduce_bucket_size": None}
 """The same for keys that stage 3 reads as well."""
 
@@ -229,7 +230,7 @@ def legacy_stage_1(ctx: Context) -> Iterator[Finding]:
     if ctx.stage > 0 and ctx.ds("zero_optimization.legacy_stage1") is True:
         key = "deepspeed.zero_optimization.legacy_stage1"
         yield ctx.finding(
-            f"{ctx.key(key)} asks for an implementation that DeepSpeed removed in 0.5.9",
+            f"{ctx.key(key)} selects an implementation that DeepSpeed removed in 0.5.9",
             key,
             notes=["DeepSpeed raises only when the engine is built, after every rank has its weights"],
             fix=Fix("remove it", {key: None}, safe=True),
@@ -278,13 +279,13 @@ def sub_groups_of_one_parameter(ctx: Context) -> Iterator[Finding]:
     cites=(Cite("runtime/zero/stage_1_and_2.py", "assert self.ignore_unused_parameters"),),
 )
 def unnoticed_unused_parameters(ctx: Context) -> Iterator[Finding]:
-    """Unused parameters are not looked for.
+    """A search for unused parameters that does not happen.
 
     `ignore_unused_parameters: false` in `zero_optimization`, except at stages 1 and 2 with an offloaded optimizer.
 
     Why: DeepSpeed looks for parameters without a gradient in one place only: where stages 1 and 2 compute the norm of
-    offloaded gradients. Everywhere else the key is not read, and a run with unused parameters goes on without a word
-    (run on 0.19.8 at stages 1, 2 and 3).
+    offloaded gradients. Everywhere else the key is not read, and a run with unused parameters silently continues (run
+    on 0.19.8 at stages 1, 2 and 3).
 
     Example:
         zero.stage: 2
@@ -325,9 +326,9 @@ def keys_that_nothing_reads(ctx: Context) -> Iterator[Finding]:
     `allgather_partitions: false` in `zero_optimization`, or `disable_allgather: true` at the top level; at stages 1 and
     2 `allgather_bucket_size`, unless ZenFlow uses it.
 
-    Why: DeepSpeed still has getters for the first two, and nothing asks them: parameters are always gathered. They are
-    gathered in place and at once wherever torch can do that (1.13 and later), so the size of a bucket decides nothing,
-    memory neither (read in 0.19.8; `disable_allgather` and a small bucket were run there).
+    Why: DeepSpeed still has getters for the first two, but nothing calls them: parameters are always gathered. With
+    torch 1.13 and later they are gathered in place in one operation, so the bucket size affects neither speed nor
+    memory (read in 0.19.8; `disable_allgather` and a small bucket were run there).
 
     Example:
         zero.stage: 2
@@ -341,7 +342,7 @@ def keys_that_nothing_reads(ctx: Context) -> Iterator[Finding]:
     for name in names:
         key = ctx.spec_key(name)
         yield ctx.finding(
-            f"{ctx.key(key)} is used by nothing in DeepSpeed",
+            f"nothing in DeepSpeed uses {ctx.key(key)}",
             key,
             label="has no effect",
             fix=Fix("remove it", {key: None}, safe=True),

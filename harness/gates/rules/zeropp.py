@@ -37,8 +37,8 @@ def indivisible_hpz_groups(ctx: Context) -> Iterator[Finding]:
 
     `zero_hpz_partition_size` at stage 3 that does not divide the number of ranks.
 
-    Why: DeepSpeed cuts all ranks into groups of that size and asserts that it comes out even, when `zero.Init` or the
-    engine is built (run on 0.19.8: "4 is not divisible by 3").
+    Why: DeepSpeed divides all ranks into groups of that size and asserts that there is no remainder, when `zero.Init`
+    or the engine is built (run on 0.19.8: "4 is not divisible by 3").
 
     Example:
         zero.stage: 3
@@ -59,7 +59,7 @@ def indivisible_hpz_groups(ctx: Context) -> Iterator[Finding]:
         f"{ctx.key(_HPZ_SIZE)} is {size}, which does not divide {world} ranks",
         _HPZ_SIZE,
         label=f"{world} / {size} is not whole",
-        notes=["the ranks of one node are what it is made for"],
+        notes=["it is made for the ranks of one node"],
         fix=fix,
     )
 
@@ -78,9 +78,9 @@ def hpz_larger_than_world(ctx: Context) -> Iterator[Finding]:
 
     `zero_hpz_partition_size` at stage 3 that is at least the number of ranks.
 
-    Why: DeepSpeed takes the smaller of both: one group with all ranks. Each rank then keeps a second shard of the
-    16-bit parameters that is the same as its first, and gathers across the same ranks as before: memory for nothing
-    (run on 0.19.8 with 8 on two ranks).
+    Why: DeepSpeed takes the smaller of the two: one group with all ranks. Each rank then keeps a second, identical
+    shard of the 16-bit parameters, and gathers across the same ranks as before: wasted memory (run on 0.19.8 with 8 on
+    two ranks).
 
     Example:
         zero.stage: 3
@@ -91,7 +91,7 @@ def hpz_larger_than_world(ctx: Context) -> Iterator[Finding]:
     world = ctx.world_size
     if world is not None and size >= world:
         yield ctx.finding(
-            f"{ctx.key(_HPZ_SIZE)} is {size} on {world} ranks: a second shard of all parameters, and nothing won",
+            f"{ctx.key(_HPZ_SIZE)} is {size} on {world} ranks: a second shard of all parameters, without a gain",
             _HPZ_SIZE,
             label="one group of all ranks",
             notes=["it is meant for the ranks of one node among several"],
@@ -112,8 +112,8 @@ def hpz_with_tensor_parallelism(ctx: Context) -> Iterator[Finding]:
     `zero_hpz_partition_size` above 1 at stage 3 with a tensor-parallel degree above 1.
 
     Why: DeepSpeed cuts the whole world into hpZ groups and not the data-parallel ranks: ranks that hold different
-    tensor shards exchange their parameters as if they were the same. On four ranks the losses leave those of the run
-    without hpZ at the first step (run on 0.19.8).
+    tensor shards exchange their parameters as if they were the same. On four ranks the losses differ from those without
+    hpZ from the first step on (run on 0.19.8).
 
     Example:
         zero.stage: 3
@@ -147,13 +147,13 @@ def hpz_with_tensor_parallelism(ctx: Context) -> Iterator[Finding]:
     unseen="needs several hosts",
 )
 def hpz_across_hosts(ctx: Context) -> Iterator[Finding]:
-    """hpZ groups that reach over hosts.
+    """hpZ groups that span hosts.
 
     `zero_hpz_partition_size` at stage 3 that does not divide the slots of every host.
 
     Why: hpZ keeps a second shard inside a small group, so that parameters are gathered there and not across the
-    network. Groups are cut from the world in order; those that reach over two hosts gather across the network in every
-    backward pass and cost the memory all the same (read in 0.19.8).
+    network. Groups consist of consecutive ranks; those that span two hosts gather across the network in every backward
+    pass and need the memory all the same (read in 0.19.8).
 
     Example:
         zero.stage: 3
@@ -179,7 +179,7 @@ def hpz_across_hosts(ctx: Context) -> Iterator[Finding]:
     else:
         fix = Fix("remove it", {_HPZ_SIZE: None}, effect=effect)
     yield ctx.finding(
-        f"{ctx.key(_HPZ_SIZE)} is {size}, so groups reach over hosts with {fewest} ranks",
+        f"{ctx.key(_HPZ_SIZE)} is {size}, so groups span hosts with {fewest} ranks",
         _HPZ_SIZE,
         label="gathers across the network",
         fix=fix,
@@ -250,7 +250,7 @@ def quantized_weights_of_odd_shards(ctx: Context) -> Iterator[Finding]:
     """Quantized weights whose shards are no multiple of 8.
 
     `zero_quantized_weights: true` at stage 3 for a model with a parameter whose shard, its elements divided by the
-    data-parallel ranks, is no multiple of 8. Six or twelve ranks are enough for that.
+    data-parallel ranks, is no multiple of 8. This happens, for example, with 6 or 12 ranks.
 
     Why: The quantizer works in groups of eight and asserts "Qantized weight requires the number of weights be a
     multiple of 8" when the parameter is gathered for the first time (read in 0.19.8).
@@ -302,8 +302,8 @@ def quantized_gradients_on_one_node(ctx: Context) -> Iterator[Finding]:
 
     `zero_quantized_gradients: true` at stage 3 when all ranks are on one host.
 
-    Why: DeepSpeed quantizes gradients for the way between nodes. On one node it takes the ordinary reduce-scatter (run
-    on 0.19.8: the losses of the plain run), after it has made the groups.
+    Why: DeepSpeed quantizes gradients for communication between nodes. On one node it uses the ordinary reduce-scatter
+    (run on 0.19.8: the losses of the plain run).
 
     Example:
         zero.stage: 3
@@ -378,8 +378,8 @@ def quantized_gradients_on_unequal_hosts(ctx: Context) -> Iterator[Finding]:
 
     `zero_quantized_gradients: true` at stage 3 with a hostfile whose hosts have different slots.
 
-    Why: Every rank cuts the world by the number of devices that it sees itself. With 8 and 4 slots the first host finds
-    one node and a half and asserts "num_gpus not equal to device per node", the second makes groups of four that the
+    Why: Every rank divides the world by the number of devices of its own host. With 8 and 4 slots the first host gets
+    one and a half nodes and asserts "num_gpus not equal to device per node", the second makes groups of four that the
     first never joins (read in 0.19.8).
 
     Example:

@@ -153,7 +153,7 @@ def _to_host_facts(host: Host, answer: HostResult) -> HostFacts:
         facts = parse_host_facts(host.name, host.slots, answer.body, seconds, skew)
         return replace(facts, devices=host.device_ids)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        message = f"its answer is not the probe's: {type(error).__name__} {error}"
+        message = f"its answer is not that of the probe: {type(error).__name__} {error}"
         return HostFacts(host.name, host.slots, "no probe", message[:200], seconds)
 
 

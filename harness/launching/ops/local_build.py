@@ -104,14 +104,14 @@ def _terminate_builder(builder: subprocess.Popen[bytes]) -> None:
 
 def planted_ops_finding(planted: PlantedFile, host: str = "") -> Finding:
     """The error EN018, on this machine or on another host."""
-    fix = f"chmod -R go-w {planted.path}" if planted.is_own else "let TORCH_EXTENSIONS_DIR name a folder of your own"
+    fix = f"chmod -R go-w {planted.path}" if planted.is_own else "set TORCH_EXTENSIONS_DIR to a folder that you own"
     where = f"; it is on {host}" if host else ""
-    return planted.to_finding("EN018", f"every rank would load the compiled ops there, as your own code{where}", fix)
+    return planted.to_finding("EN018", f"every rank would load the compiled ops there, with your rights{where}", fix)
 
 
 def _build_failure_finding(op: str, code: int, log: Path, error: str, *, accelerated: bool) -> Finding:
     ending = f", the compiler process ended with code {code}" if code else ""
-    hint = "see `harness doctor` for what is missing; most often a C++ compiler (apt install g++)"
+    hint = "`harness doctor` lists what is missing; most often a C++ compiler (apt install g++)"
     if op == "async_io":
         hint = "install the libaio headers (apt install libaio-dev)"
     if op in CUDA_OPS and accelerated:

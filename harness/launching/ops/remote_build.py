@@ -141,5 +141,5 @@ def _builder_findings(builder: _RemoteBuilder, plan: LaunchPlan) -> Iterator[Fin
         "error",
         f"DeepSpeed's op `{op}` cannot be compiled on {host}",
         notes=(*([error_lines[-1][:200].rstrip(".")] if error_lines else []), f"its output is in {log}"),
-        fix=Fix("see `harness preflight` for what is missing there; most often a C++ compiler or CUDA's"),
+        fix=Fix("`harness preflight` lists what is missing there; most often a C++ compiler or CUDA's"),
     )

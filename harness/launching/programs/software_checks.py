@@ -28,7 +28,7 @@ def check_software() -> Iterator[DoctorCheck]:
         "python",
         f"{platform.python_version()} ({sys.executable})",
         "missing" if optimised else "ok",
-        "assertions are off, so DeepSpeed would train configurations that it refuses otherwise" if optimised else "",
+        "assertions are off, so DeepSpeed would train configurations that it should refuse" if optimised else "",
         "unset PYTHONOPTIMIZE and start Python without -O" if optimised else "",
     )
     yield DoctorCheck(
@@ -53,7 +53,11 @@ def check_software() -> Iterator[DoctorCheck]:
 def _check_version(name: str, version: str) -> DoctorCheck:
     if name == "deepspeed" and version != VERIFIED_RANGE[1]:
         return DoctorCheck(
-            "software", name, version, "note", f"the gates were run on {VERIFIED_RANGE[1]}; they know which rules moved"
+            "software",
+            name,
+            version,
+            "note",
+            f"the gates were run on {VERIFIED_RANGE[1]}, and know which rules changed between releases",
         )
     return DoctorCheck("software", name, version)
 

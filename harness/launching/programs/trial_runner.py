@@ -124,7 +124,7 @@ def _with_measurements(trial: Trial, plan: TrialSettings, output: Path) -> Trial
     if trial.state == "timed out":
         return replace(trial, cause=f"not finished after {plan.timeout:.0f} s" + _diagnose_failure(run_dir))
     if trial.state == "dropped":
-        return replace(trial, cause="its first steps were far behind the best so far")
+        return replace(trial, cause="its first steps were much slower than the best")
     return trial
 
 

@@ -39,7 +39,7 @@ def check_core_binding(launch: LaunchSpec, local_host: LocalHost, local_ranks: i
         yield Finding(
             "EN014",
             "error",
-            f"{local_ranks} ranks need cores of their own, and this machine has {cores} physical ones",
+            f"{local_ranks} ranks need at least one core each, and this machine has {cores} physical ones",
             key=key,
             fix=Fix("leave the key out"),
         )

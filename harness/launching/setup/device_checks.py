@@ -29,7 +29,7 @@ def check_device_ids(local_host: LocalHost, num_ranks: int | None) -> Iterator[F
     visible = visible_devices(local_host.environ)
     if any(not device.isdigit() for device in visible):
         is_slice = any(device.startswith(_MIG_PREFIX) for device in visible)
-        of_slices = ("slices of a GPU (MIG) have no number of their own: unset, one rank takes the first slice",)
+        of_slices = ("slices of a GPU (MIG) have no numbers: unset, one rank takes the first slice",)
         yield Finding(
             "EN004",
             "error",
@@ -117,7 +117,7 @@ def check_cuda_compiler(ops: Sequence[str], environ: Mapping[str, str], local_ho
         "EN023",
         "error",
         f"DeepSpeed compiles {names} with `nvcc`, which is not {place}",
-        notes=("the driver does not have it; without it the compilation fails before any rank starts",),
+        notes=("it is not part of the driver; without it the compilation fails before any rank starts",),
         fix=Fix(f"install the CUDA toolkit of torch's CUDA release and set CUDA_HOME; or {ways}"),
     )
 

@@ -28,7 +28,7 @@ def check_host_count(hosts: Sequence[Host], launcher: str | None) -> Iterator[Fi
     else:
         size = _world_info_bytes(hosts) + (_REMOTE_COMMAND_BYTES if launcher is not None else 0)
     if size > MAX_ARGUMENT_BYTES:
-        others = "" if launcher == "slurm" else "`launch.launcher: slurm` or `openmpi`, which get no such list, or "
+        others = "" if launcher == "slurm" else "`launch.launcher: slurm` or `openmpi`, which need no such list, or "
         yield Finding(
             "EN025",
             "error",

@@ -87,11 +87,11 @@ def _check_volumes(run: ResolvedRun, options: JobSetOptions, memory: PodMemory) 
             "error",
             f"the run directory `{output_dir}` lies on no volume that all pods share",
             key="launch.output_dir",
-            notes=("the pods meet in the run directory, and a restart resumes from its checkpoints",),
+            notes=("the pods exchange files in the run directory, and a restart resumes from its checkpoints",),
             fix=Fix("give `--pvc CLAIM:PATH` of a ReadWriteMany claim, and `launch.output_dir` at PATH or below"),
         )
     if options.nvme_class is not None and memory.nvme is None and nvme_folders(run.spec, options):
-        message = "`--nvme-class` needs the size of the volume, and the plan does not know it"
+        message = "`--nvme-class` needs the size of the volume, which the plan does not know"
         fix = Fix("name a model that `harness plan` knows, or leave `--nvme-class` out: the folder of the node")
         yield Finding("EN092", "error", message, fix=fix)
 

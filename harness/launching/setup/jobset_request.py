@@ -114,7 +114,7 @@ def _count_pods(loaded: LoadedRun, launch: LaunchRequest, options: JobSetOptions
         pods = Pods(jobset, len(loaded.cluster.hosts), slots[0], accelerated)
         if len(slots) == 1:
             return pods, []
-        message = f"the hosts have {slots[0]} to {slots[-1]} slots, and the pods of a JobSet are all alike"
+        message = f"the hosts have {slots[0]} to {slots[-1]} slots, and all pods of a JobSet are the same"
         return pods, [Finding("HO091", "error", message, fix=Fix("give the same number with `--num-gpus N`"))]
     selection = launch.hosts or HostSelection()
     count = selection.num_nodes or spec.cluster.num_nodes or (1 if spec.launch.num_gpus else None)
@@ -124,7 +124,7 @@ def _count_pods(loaded: LoadedRun, launch: LaunchRequest, options: JobSetOptions
         return pods, []
     missing = "the number of hosts" if count is None else "the number of GPUs of a host"
     fix = Fix("give `--num-nodes N --num-gpus N`, a hostfile, or `cluster.num_nodes` and `cluster.gpus_per_node`")
-    return pods, [Finding("HO091", "error", f"{missing} is not known, which is that of the pods", fix=fix)]
+    return pods, [Finding("HO091", "error", f"{missing} is not known, and the pods need it", fix=fix)]
 
 
 def _uses_gpus(spec: RunSpec) -> bool:

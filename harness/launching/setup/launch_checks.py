@@ -156,7 +156,7 @@ def _check_quoting(run: ResolvedRun, backend: LauncherBackend) -> Iterator[Findi
                 "error",
                 f"the value of `{name}` would reach the ranks changed, because of {match[0]!r}",
                 key=f"launch.env.{name}",
-                notes=(f"for {backend.program} DeepSpeed puts it between quotes that stay",),
+                notes=(f"for {backend.program} DeepSpeed puts it between quotes, which become part of the value",),
                 fix=Fix("set it in the login environment of the hosts, or start the ranks by pdsh"),
             )
         elif match:
@@ -237,7 +237,7 @@ def _check_rank_placement(run: ResolvedRun, local_host: LocalHost, backend: Laun
     elif backend.name == "slurm" and len({host.slots for host in hosts}) > 1:
         why = "it starts as many ranks on each host, and the hosts have different numbers of slots"
     elif backend.name == "slurm" and "SLURM_JOB_ID" not in local_host.environ:
-        why = "this is no Slurm job, so srun would request other hosts and wait for them"
+        why = "this is not a Slurm job, so srun would request other hosts and wait for them"
     if why:
         yield Finding(
             "EN012",
@@ -254,9 +254,9 @@ def _check_own_disks(run: ResolvedRun, local_host: LocalHost, node_rank: int | N
         return
     problem = ""
     if node_rank is not None:
-        problem = "with `--no-ssh` no host can give the others the run directory"
+        problem = "with `--no-ssh` no host can send the run directory to the others"
     elif run.spec.launch.launcher != "pdsh":
-        problem = f"`launch.launcher: {run.spec.launch.launcher}` was not tried with disks of their own"
+        problem = f"`launch.launcher: {run.spec.launch.launcher}` was not tested without a shared disk"
     elif run.cluster.hosts[0].name not in local_host.local_names:
         problem = (
             f"this machine is not the first host, {run.cluster.hosts[0].name}, whose disk has metrics and manifests"

@@ -23,7 +23,7 @@ def check_locked_memory(zero: ZeroSpec, env: Mapping[str, str], local_ranks: int
         f"a process here may lock {format_bytes(limit)} of memory, and `native` locks all pinned buffers",
         key="zero.pin_memory_backend",
         notes=("DeepSpeed aborts where `mlock` fails: `Assertion 'nullptr != pinned_buffer' failed`, no Python error",),
-        fix=Fix("raise the limit (`ulimit -l unlimited`, `--ulimit memlock=-1` of Docker), or take `torch`"),
+        fix=Fix("raise the limit (`ulimit -l unlimited`, `--ulimit memlock=-1` of Docker), or set it to `torch`"),
     )
 
 

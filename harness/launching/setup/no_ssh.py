@@ -65,8 +65,8 @@ def shared_run_dir(options: PerNodeLaunch, output_dir: Path, name: str, node: in
     """The run directory of this job. Raises UserError (EN013) on the first host when it exists."""
     run_dir = output_dir / f"{name}-{options.run_id}"
     if node == 0 and run_dir.exists():
-        message = f"`{run_dir}` exists: another job had this `--run-id`"
-        raise _no_ssh_error(message, "give each job its own name, also one that resumes another")
+        message = f"`{run_dir}` exists: another job used this `--run-id`"
+        raise _no_ssh_error(message, "give each job its own name, including one that resumes another")
     return run_dir
 
 
@@ -89,7 +89,7 @@ def wait_for_leader(plan: LaunchPlan, seconds: float, log: Callable[[str], None]
             last_log = now
         time.sleep(_POLL_SECONDS)
     if any(status.is_final for status in read_statuses(plan.run_dir).values()):
-        raise _no_ssh_error(f"the run in `{plan.run_dir}` has ended", "give each job a `--run-id` of its own")
+        raise _no_ssh_error(f"the run in `{plan.run_dir}` has ended", "give each job its own `--run-id`")
     for name in _IDENTICAL_FILES:
         if text_of(plan.run_dir / name) != plan.documents.get(name):
             message = f"this host renders a different `{name}` than {plan.hosts[0].name}"

@@ -112,7 +112,7 @@ def _resume_newest_run(output_dir: Path, name: str, log: Log) -> ResumeSource:
         planted = find_foreign_owner(run_dir)
         if planted is not None:
             trust = f"name it (`--resume {run_dir}`), or export {TRUSTED_ACCOUNTS}='{planted.account}'"
-            log(f"skipped {run_dir}: it {planted.reason}, and a checkpoint can run code; to resume from it, {trust}")
+            log(f"skipped {run_dir}: it {planted.reason}, and to load it can run code; to resume from it, {trust}")
             continue
         holder = current_holder(run_dir / RUN_LOCK)
         if holder is not None:
@@ -174,8 +174,8 @@ def _verify_owner(requested: str, folder: Path) -> None:
     if planted is None and is_checkpoint:
         planted = find_foreign_owner_below(made, trusted=made.stat().st_uid)
     if planted is not None:
-        effect = "the run would have resumed from it, and a checkpoint can run code"
-        raise UserError([planted.to_finding("CK129", effect, f"name a run of your own, or this one: --resume {made}")])
+        effect = "the run would have resumed from it, and loading a checkpoint can run code"
+        raise UserError([planted.to_finding("CK129", effect, f"name one of your runs, or this one: --resume {made}")])
 
 
 def _check_continuity(
@@ -203,6 +203,6 @@ def _still_running_finding(run_dir: Path, holder: str) -> Finding:
         "EN122",
         "error",
         f"the newest run of this spec, `{run_dir}`, still runs: {holder}",
-        notes=("both runs would train the same steps, and the older one prunes checkpoints that the other reads",),
+        notes=("both runs would train the same steps, and the older one removes checkpoints that the other reads",),
         fix=Fix("wait for it or stop it; `--resume never` starts another run from step 0"),
     )

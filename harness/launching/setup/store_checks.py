@@ -105,7 +105,7 @@ def _check(key: str, text: str, check: Check) -> list[Finding]:
 def _effect(key: str) -> str:
     if key.startswith("data."):
         return "the ranks would have ended before the first step"
-    return "the run would have trained, and nothing of it would have been in the store"
+    return "the run would have trained without any checkpoint in the store"
 
 
 def _check_checkpoint_prefix(resumed_runs: tuple[str, ...], read_only: bool) -> Check:

@@ -165,7 +165,7 @@ class NodeAgents:
             self.log(f"no node agent runs on {name}: if it is cut off, its ranks keep running")
         self._num_missing_agents += len(names)
         if self._num_missing_agents - len(names) <= _MAX_HOSTS_NAMED < self._num_missing_agents:
-            self.log("no node agent runs on more hosts, which are not named")
+            self.log("no node agent runs on further hosts, which are not listed")
 
     def unreachable_hosts(self, silence: float = HOST_SILENCE_SECONDS) -> list[HostPlan]:
         """Hosts without heartbeat for so many seconds, and those that ssh does not reach."""

@@ -62,7 +62,7 @@ def _reason_against_restart(attempts: Sequence[Attempt], verdict: Verdict, max_r
     if verdict.state != "failed" or not max_restarts:
         return ""
     if verdict.refused:
-        return "not restarted: the same would be refused again"
+        return "not restarted: it would be refused again"
     if len(attempts) > max_restarts:
         return f"not restarted: that was restart {len(attempts) - 1} of {max_restarts}"
     if before and verdict.crashed and idle and before.step == last.step and _is_same_error(before.cause, last.cause):

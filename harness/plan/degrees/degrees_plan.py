@@ -72,7 +72,9 @@ def plan_degrees(request: DegreesRequest, rates: Rates | None = None) -> Degrees
         findings.append(Finding("MM001", "error", message[:400], fix=fix))
     device = find_device(request.gpu)
     if device is not None and device.is_cpu:
-        findings.append(Finding("MM003", "error", "a step on CPUs has no known speed", fix=Fix("give a kind of GPU")))
+        findings.append(
+            Finding("MM003", "error", "the speed of a step on CPUs is not known", fix=Fix("give a kind of GPU"))
+        )
     if findings or lookup.facts is None or device is None:
         raise UserError(findings, ExitCode.USAGE)
     return plan_degrees_of(lookup.facts, request, device, rates, lookup.config)

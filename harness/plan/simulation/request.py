@@ -21,13 +21,13 @@ ACCUMULATION = 2
 _REFUSED: tuple[tuple[Callable[[ResolvedRun, Mapping[str, Any]], Any], str, str], ...] = (
     (
         lambda run, _: run.spec.train.torch_compile,
-        "`train.torch_compile`: nothing is compiled for a GPU that is not there, and its memory would be that of"
-        " the model as it is written",
-        "give `--set train.torch_compile=false` to simulate it so",
+        "`train.torch_compile`: nothing can be compiled without the GPU, and the memory would be that of the"
+        " uncompiled model",
+        "give `--set train.torch_compile=false` to simulate the run without it",
     ),
     (
         lambda _, ds_config: (ds_config.get("compile") or {}).get("deepcompile"),
-        "DeepCompile: nothing is compiled for a GPU that is not there",
+        "DeepCompile: nothing can be compiled without the GPU",
         "switch `compile.deepcompile` off to simulate the run without it",
     ),
     (
@@ -37,12 +37,12 @@ _REFUSED: tuple[tuple[Callable[[ResolvedRun, Mapping[str, Any]], Any], str, str]
     ),
     (
         lambda run, _: run.parallel_dims.tensor > 1 and run.parallel_dims.pipeline > 1,
-        "tensor ranks inside pipeline stages, whose messages it does not know",
+        "tensor ranks inside pipeline stages, whose messages are not simulated",
         "simulate one of the two degrees",
     ),
     (
         lambda run, _: run.spec.model.trust_remote_code,
-        "`model.trust_remote_code`: code of the model's own is not run for a plan",
+        "`model.trust_remote_code`: a plan does not run the model's own code",
         "simulate a family that `transformers` has",
     ),
 )

@@ -65,9 +65,9 @@ def choose_kernel(needs: AttentionNeeds) -> tuple[str, str]:
 
 def _why_sdpa(needs: AttentionNeeds) -> str:
     if not needs.packing:
-        return "rows without borders inside need no mask, and take torch's own flash kernel in 16 bit"
+        return "rows of one document need no mask, and use torch's own flash kernel in 16 bit"
     if not needs.whole_model:
-        return "pipeline stages and compiled models keep documents apart by masks"
+        return "pipeline stages and compiled models separate documents by masks"
     if needs.family not in SEPARATES_BY_BORDERS:
         return f"`{needs.family or 'the model'}` was not compared without masks"
     return ""
@@ -92,7 +92,7 @@ def _why_short_rows(needs: AttentionNeeds) -> str:
 def _cost_of_missing(needs: AttentionNeeds, *, is_hopper: bool) -> str:
     """The price of the package that is not installed here."""
     if needs.dropout:
-        return "without `flash_attn` here, dropout takes a call for each document in place of one a layer"
+        return "without `flash_attn` here, dropout needs one call per document instead of one per layer"
     if is_hopper:
         return (
             "torch's flash kernel; without `flash_attn_interface` here, attention takes up to twice the time (figure "

@@ -50,8 +50,8 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
         peak = estimate_memory(model, candidate, device).gpu_peak
         if peak <= device.memory * (1 - _HEADROOM):
             share = f"{peak / device.memory:.0%} of the memory of a {device.name}"
-            return _default(checkpointing_value(candidate), f"the least that is recomputed within it: {share}")
-    return _default(True, f"every layer: less does not fit a {device.name}")
+            return _default(checkpointing_value(candidate), f"fewest recomputed layers that fit: {share}")
+    return _default(True, f"every layer: with fewer the run does not fit a {device.name}")
 
 
 def _find_gpu(inputs: DefaultInputs) -> Device | None:

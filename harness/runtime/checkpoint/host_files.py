@@ -107,7 +107,7 @@ def _fetch(folder: Path, manifest: Manifest, names: list[str], upload_to: str | 
         "CK132",
         f"{len(names)} files of `{folder}` are on no host of this run, such as `{names[0]}`; {reason}",
         notes=(f"they were written on host {', '.join(map(str, nodes))} of the run that saved them, counted from 0",),
-        fix="run on the hosts that have them, or set `checkpoint.upload_to`, which outlives a host",
+        fix="run on the hosts that have them, or set `checkpoint.upload_to`, whose copies survive the loss of a host",
     )
 
 

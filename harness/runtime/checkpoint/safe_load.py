@@ -69,7 +69,7 @@ def find_unsafe_globals(file: Path) -> list[str]:
         try:
             return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))
         except Exception as error:  # whatever a hostile or broken file provokes in the scanner
-            return [f"something that cannot be looked at ({type(error).__name__})"]
+            return [f"something that cannot be inspected ({type(error).__name__})"]
 
 
 def check_sizes(file: Path) -> None:
@@ -81,7 +81,7 @@ def check_sizes(file: Path) -> None:
             entries = archive.infolist()
             calls = [_ALLOCATING_CALLS.search(_read_pickle(archive, e)) for e in entries if _is_pickle(e)]
     except (zipfile.BadZipFile, ValueError, NotImplementedError):
-        raise _damaged_file_error(file, "it is not as `torch.save` writes it") from None
+        raise _damaged_file_error(file, "it does not have the format of `torch.save`") from None
     size = file.stat().st_size
     packed = [e.filename for e in entries if e.compress_type != zipfile.ZIP_STORED or e.file_size != e.compress_size]
     if packed:

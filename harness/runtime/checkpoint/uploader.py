@@ -245,7 +245,7 @@ class StoreUploader:
             "warning",
             f"the checkpoint of step {upload.step} is not in `{self.url}`: rank {rank}: {reason}",
             key="checkpoint.upload_to",
-            notes=("training goes on, and the checkpoint on the disk is complete",),
+            notes=("training continues, and the checkpoint on the disk is complete",),
             fix=Fix(f"upload it later: harness checkpoint upload {upload.folder} {self.url}"),
         )
 

@@ -94,7 +94,7 @@ def own_path(path: Path) -> Path:
     own = path.with_name(f"{path.name}-{os.geteuid()}")
     if find_foreign_owner_below(own) is not None:
         effect = f"the run would have trained on that user's rows; `{own.name}` next to it is another user's too"
-        fix = "set `data.cache_dir` to a folder of your own"
+        fix = "set `data.cache_dir` to a folder that you own"
         raise UserError([foreign.to_finding("MD129", effect, fix, key="data.cache_dir")])
     note = f"data: {foreign}, so that it is not used; {own.name} is (trusted: {TRUSTED_ACCOUNTS}='{foreign.account}')"
     print(note, file=sys.stderr, flush=True)  # noqa: T201

@@ -99,8 +99,8 @@ def _render_prefix(
             return text
     raise user_error(
         "MD126",
-        "the chat template renders a prefix of a chat differently than the whole, so that the assistant's text cannot "
-        "be located",
+        "the chat template renders the first turns of a chat differently alone and in the whole chat, so the "
+        "assistant's text cannot be located",
         key="data.assistant_only_loss",
         notes=(
             f"after turn {count}, the whole continues with {whole[: len(text)][-40:]!r}, the beginning with "
@@ -184,7 +184,7 @@ def _check_parts(tokenizer: PreTrainedTokenizerBase, chat: ChatRecord) -> None:
         text = ""
     parts = chat.messages[i]["content"]
     if not text or str(parts) in text:
-        reason = f"`{chat.column}[{i}].content` is a list of parts; the chat template takes a text"
+        reason = f"`{chat.column}[{i}].content` is a list of parts; the chat template expects a text"
         raise BadRecord("parts-not-usable", reason)
 
 

@@ -58,7 +58,7 @@ def check_arrow_file(path: Path) -> None:
             for message in _iter_messages(source, is_file=is_arrow_file_format(path)):
                 budget.count_bytes(_declared_bytes(message))
         except (struct.error, IndexError):
-            raise pa.ArrowInvalid("its metadata leads out of the file") from None
+            raise pa.ArrowInvalid("its metadata points outside the file") from None
 
 
 def _iter_messages(source: Any, *, is_file: bool) -> Iterator[Any]:
@@ -71,7 +71,7 @@ def _iter_messages(source: Any, *, is_file: bool) -> Iterator[Any]:
     source.seek(max(0, size - len(_MAGIC) - 4))
     (length,) = struct.unpack("<i", source.read(4))
     if not 0 < length <= size:
-        raise pa.ArrowInvalid("its footer is not whole")
+        raise pa.ArrowInvalid("its footer is incomplete")
     source.seek(max(0, size - len(_MAGIC) - 4 - length))
     footer = _Table.of_root(source.read(length))
     for field in (2, 3):  # dictionaries, record batches

@@ -103,7 +103,7 @@ def _count_unpacked(path: Path, opener: Callable[[Path], Any]) -> None:
             while chunk := stream.read(_CHUNK):
                 budget.count_bytes(len(chunk))
     except (EOFError, lzma.LZMAError, zlib.error):
-        raise ValueError(f"`{path.name}` is damaged or cut") from None
+        raise ValueError(f"`{path.name}` is damaged or truncated") from None
 
 
 def _open_by_arrow(codec: str) -> Callable[[Path], Any]:

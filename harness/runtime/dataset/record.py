@@ -22,12 +22,12 @@ BAD_RECORD_KINDS: dict[str, tuple[str, str]] = {
         "MD123",
         "rename the roles, or use ShareGPT's format: `conversations` with `from` and `value`",
     ),
-    "bad-roles": ("MD123", "fix the record, or set a `data.chat_template` that takes its turns"),
+    "bad-roles": ("MD123", "fix the record, or set a `data.chat_template` that accepts its turns"),
     "unknown-role": (
         "MD123",
         "rename the role; a call of a tool is an `assistant` turn with `tool_calls` in `messages`",
     ),
-    "parts-not-usable": ("MD123", "write each `content` as one text, or set a `data.chat_template` that takes parts"),
+    "parts-not-usable": ("MD123", "write each `content` as one text, or set a `data.chat_template` that accepts parts"),
     "nothing-to-train-on": ("MD124", "set a longer `data.max_length`, or remove the record"),
     "bad-row": ("MD120", "fix the row: as many fields as the header has"),
 }

@@ -190,7 +190,7 @@ class RecordTokenizer:
         if needs_offsets and not self._tokenizer.is_fast:
             raise user_error(
                 "MD126",
-                "the tokenizer gives no character offsets of its tokens, so that nothing can be masked",
+                "the tokenizer gives no character offsets of its tokens, so the loss cannot be masked",
                 key="model.tokenizer",
                 fix="use one with a `tokenizer.json`, or train on every token: `data.assistant_only_loss: false`",
             )

@@ -75,7 +75,7 @@ def _exit_with_parent() -> None:
 
 def _tokenize_batch(batch: list[RawRecord]) -> TokenizedBatch | list[Finding]:
     if _encoder is None:
-        raise RuntimeError("the worker was not begun")
+        raise RuntimeError("the worker was not started")
     try:
         return _encoder(batch)
     except UserError as error:

@@ -114,7 +114,7 @@ def copy_model_code(folder: Path, model: dict[str, Any]) -> None:
             "CK125",
             f"the model's own code (`{classes[0].partition('.')[0]}.py`) is not in `{source}` any more",
             key="model.name_or_path",
-            fix="put the model's folder back, or export where it is",
+            fix="restore the model's folder, or export where it exists",
         )
     for file in files:
         shutil.copy2(file, folder)

@@ -78,7 +78,7 @@ def _check_targets(targets: tuple[str, ...], names: list[str]) -> None:
         f"`{misses[0]}` in `model.lora.target_modules` matches no module of the model",
         key="model.lora.target_modules",
         notes=(f"its modules: {known}",),
-        fix=f"write `{near[0]}`" if near else f"take `{misses[0]}` out of the list",
+        fix=f"write `{near[0]}`" if near else f"remove `{misses[0]}` from the list",
     )
 
 

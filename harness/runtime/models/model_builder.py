@@ -74,7 +74,7 @@ def model_kwargs(run: ResolvedRun) -> dict[str, Any]:
             "EN016",
             f"`{attention}` needs the package `{package}`, which is not installed here",
             key="model.attn_implementation",
-            fix="install it on every host, or take `sdpa`",
+            fix="install it on every host, or use `sdpa`",
         )
     if attention == sdpa_varlen.NAME:
         sdpa_varlen.register_attention()

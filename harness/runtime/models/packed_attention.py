@@ -69,7 +69,7 @@ class PackedAttention:
             return self.core(module, query, *args, **kwargs)
         positions = query.shape[0] * query.shape[2]
         if not self._arguments or self._arguments["document_borders"][-1] != positions:
-            raise ValueError(f"the borders of packed documents are not those of these {positions} positions")
+            raise ValueError(f"the boundaries of packed documents do not match these {positions} positions")
         self._num_calls += 1
         return self.core(module, query, *args, **{**kwargs, **self._arguments})
 
@@ -79,9 +79,9 @@ class PackedAttention:
         if not self._layers_are_known and self._num_calls < layers:
             raise user_error(
                 "MD128",
-                f"{self._num_calls} of the model's {layers} layers get the borders of packed documents",
+                f"{self._num_calls} of the model's {layers} layers get the boundaries of packed documents",
                 key="model.attn_implementation",
-                notes=("the others would attend to the documents before their own",),
+                notes=("the others would attend to earlier documents",),
                 fix="set `model.attn_implementation: sdpa`",
             )
         self._layers_are_known = True
@@ -92,13 +92,15 @@ def check_borders(borders: Any, rows: int, length: int) -> tuple[int, ...]:
     rows x length, and every row begins a document.
     """
     if not isinstance(borders, tuple) or not all(type(border) is int for border in borders):
-        raise ValueError("the borders of packed documents are integers that the host makes with the micro-batch")
+        raise ValueError("the boundaries of packed documents must be integers that the host makes with the micro-batch")
     if not borders or borders[0] != 0 or borders[-1] != rows * length:
-        raise ValueError(f"the borders of packed documents go from 0 to the {rows * length} positions of a micro-batch")
+        raise ValueError(
+            f"the boundaries of packed documents must go from 0 to the {rows * length} positions of a micro-batch"
+        )
     if any(first >= last for first, last in pairwise(borders)):
-        raise ValueError("the borders of packed documents rise")
+        raise ValueError("the boundaries of packed documents must increase")
     if not set(range(0, rows * length, length)) <= set(borders):
-        raise ValueError(f"a packed document goes over the end of a row of {length} positions")
+        raise ValueError(f"a packed document crosses the end of a row of {length} positions")
     return borders
 
 

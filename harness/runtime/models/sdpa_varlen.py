@@ -51,7 +51,7 @@ def sdpa_varlen_attention(
     them each row is a document. `cu_seq_lens_q`: the same on the device. Raises ValueError for what it cannot compute.
     """
     if attention_mask is not None:
-        raise ValueError(f"`{NAME}` takes no attention mask: documents are kept apart by their borders")
+        raise ValueError(f"`{NAME}` takes no attention mask: boundaries separate the documents")
     for name in _UNSUPPORTED:
         if kwargs.get(name) is not None:
             raise ValueError(f"`{NAME}` does not support `{name}`")

@@ -43,8 +43,8 @@ def check_any_trainable(model: torch.nn.Module, key: str) -> None:
             "MD153",
             f"`{key}` leaves no parameter to train",
             key=key,
-            notes=("the optimizer would have nothing to step",),
-            fix=f"take a pattern out of `{key}`",
+            notes=("the optimizer would have no parameters",),
+            fix=f"remove a pattern from `{key}`",
         )
 
 

@@ -90,8 +90,8 @@ class SequenceParallelStepper:
         if not self._layers_are_known and self._attention.num_calls != layers:
             raise user_error(
                 "SQ101",
-                f"{self._attention.num_calls} of the model's {layers} layers attend over a sequence group, "
-                "the others would see a part of each row",
+                f"{self._attention.num_calls} of the model's {layers} layers attend over a sequence group; the "
+                f"others would see only a part of each row",
                 key="parallel.sequence_parallel_size",
                 fix="set `parallel.sequence_parallel_size: 1`",
             )

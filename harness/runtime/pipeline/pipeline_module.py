@@ -225,9 +225,9 @@ def _check_plugin(run: ResolvedRun) -> None:
         if getattr(plugin, name, None) is not None:
             raise user_error(
                 "PP105",
-                f"`{name}` of the plug-in needs the whole model, of which a pipeline stage has some layers",
+                f"`{name}` of the plug-in needs the whole model, and a pipeline stage has only some layers",
                 key="plugins.file",
-                fix=f"set `parallel.pipeline_parallel_size: 1`, or take `{name}` out of the plug-in",
+                fix=f"set `parallel.pipeline_parallel_size: 1`, or remove `{name}` from the plug-in",
             )
 
 

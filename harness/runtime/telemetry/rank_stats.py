@@ -234,7 +234,7 @@ def _report_change(
         return
     if change.is_active:
         busy, peers = format_seconds(straggler.busy_seconds), format_seconds(straggler.peer_seconds)
-        figures = f"{straggler.slowdown:.0%} slower than its peers, {busy} a step against {peers} without waits"
+        figures = f"{straggler.slowdown:.0%} slower than its peers, {busy} a step against {peers}, without waiting"
         log(f"warning: {straggler.name} is {figures}: it {straggler.evidence}")
     else:
         log(f"{straggler.name} is no longer slower than its peers")

@@ -232,8 +232,8 @@ def likely_cause(mine: RankSample, peers: RankSample) -> tuple[StragglerCause, s
     text = f"computes {_format_comparison(mine.compute, peers.compute)} a step"
     peer_compute = peers.compute - peers.io
     if peers.work > 0 and peer_compute > 0 and mine.work / peers.work - 1 >= 0.5 * compute / peer_compute:
-        return "input_size", f"{text}, of {mine.work / peers.work:.2f} times the work: its rows are longer"
-    suffix = f", of {mine.work / peers.work:.2f} times the work" if peers.work > 0 else ""
+        return "input_size", f"{text}, for {mine.work / peers.work:.2f} times the work: its rows are longer"
+    suffix = f", for {mine.work / peers.work:.2f} times the work" if peers.work > 0 else ""
     return "compute", text + suffix
 
 

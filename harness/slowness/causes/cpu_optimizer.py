@@ -26,8 +26,8 @@ def detect(run: RunMeasurements) -> Slowdown | None:
     if planned_share is not None:
         evidence.append(f"the plan has {format_percent(planned_share)} of the step in the CPU's optimizer")
     advice = (
-        "it takes as long whatever the batch: a larger `train.global_batch_size` has it less often (changes what is "
-        "trained)",
+        "its time does not depend on the batch: with a larger `train.global_batch_size` it runs less often (changes "
+        "what is trained)",
         "`harness doctor --measure` measures the host's memory bandwidth, which bounds it",
     )
     return Slowdown(

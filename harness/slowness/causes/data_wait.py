@@ -16,11 +16,11 @@ def detect(run: RunMeasurements) -> Slowdown | None:
         return None
     evidence = (
         run.describe_share("data"),
-        f"without it the same step would take {format_seconds(run.step_seconds - run.medians['seconds_data'])};"
-        " more cannot be won here",
+        f"without it the same step would take {format_seconds(run.step_seconds - run.medians['seconds_data'])}, "
+        "which is the most that can be gained here",
     )
     advice = (
-        "prepared tokens are mapped from `data.cache_dir`: let it lie on a local disk, not on a network file system",
-        "give the ranks cores: fewer ranks a host than cores, and `OMP_NUM_THREADS` no larger than cores over ranks",
+        "prepared tokens are memory-mapped from `data.cache_dir`: put it on a local disk, not on a network file system",
+        "give the ranks enough cores: fewer ranks per host than cores, and `OMP_NUM_THREADS` at most cores / ranks",
     )
     return Slowdown("data", "waiting for data", share, evidence, advice=advice)

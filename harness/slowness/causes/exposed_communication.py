@@ -40,7 +40,7 @@ def detect(run: RunMeasurements) -> Slowdown | None:
             f"the plan expects {format_percent(planned_share)} of the step in communication that nothing hides"
         )
     if run.run_header.get("clock") == "device":
-        evidence.append("by the device's clock, so what computation hides is counted too")
+        evidence.append("timed on the device, so communication hidden by computation is counted, too")
     settings = run.settings
     return Slowdown(
         "communication",

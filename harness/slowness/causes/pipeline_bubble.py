@@ -25,7 +25,7 @@ def detect(run: RunMeasurements) -> Slowdown | None:
         return None
     evidence = [
         f"{settings.pipeline_parallel_size} stages and {settings.accumulation} micro-batches:"
-        f" (p - 1) / (m + p - 1) = {format_percent(share)} of the time each stage waits, if all stages take the same"
+        f" (p - 1) / (m + p - 1) = {format_percent(share)} of the time each stage waits, if all stages are equally fast"
     ]
     changes = []
     for factor in (0.5, 0.25):

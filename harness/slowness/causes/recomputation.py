@@ -28,9 +28,7 @@ def detect(run: RunMeasurements) -> Slowdown | None:
     share = recompute_share * (compute_share or run.planned_share("compute") or 0.0)
     if share < LIMIT:
         return None
-    evidence = [
-        f"{format_percent(recompute_share)} of the FLOPs that are executed recompute what the forward pass had already"
-    ]
+    evidence = [f"{format_percent(recompute_share)} of the executed FLOPs recompute activations of the forward pass"]
     if "mfu" in run.medians and "hfu" in run.medians:
         evidence.append(f"MFU is {run.medians['mfu']:.1%}, HFU, which counts them, {run.medians['hfu']:.1%}")
     changes = [SettingChange("activations kept", {"train.gradient_checkpointing": False})]

@@ -38,7 +38,7 @@ def detect(run: RunMeasurements) -> Slowdown | None:
         f"while it computes, the device reaches {compute_utilization:.1%} of its peak;"
         f" large matrix products reach {format_percent(efficiency)}",
     )
-    advice = ("the plan's share for large matrix products was fitted to runs that others published",)
+    advice = ("the plan's share for large matrix products was fitted to published runs",)
     return Slowdown("small-micro-batch", "a small micro-batch", share, evidence, enlarge_micro_batch(settings), advice)
 
 

@@ -26,7 +26,8 @@ class CheckpointSpec(Section):
     """Response to a failed save (disk full, storage gone) before the last step: end the run, or train on. Earlier
     checkpoints are kept."""
     upload_to: str | None = None
-    """A prefix of an object store, such as `s3://bucket/run-7`, of this run alone. Each checkpoint is uploaded in the
-    background once it is complete on the disk; `save_total_limit` counts there, too."""
+    """A prefix of an object store, such as `s3://bucket/run-7`, that only this run uses. Each checkpoint is uploaded in
+    the background once it is complete on the disk; `save_total_limit` counts there, too.
+    """
     verify: Literal["full", "sizes"] = "full"
     """Verification before a resume: every byte against its sha256, or names and sizes only."""

@@ -18,11 +18,11 @@ class ClusterSpec(Section):
     gpu: str | None = None
     """A kind that `harness plan` knows, such as `H100-80GB`; or any name, with `gpu_memory` and `gpu_tflops`."""
     gpu_memory: Quantity | None = None
-    """Memory of a GPU, such as `80GB`. It counts before that of a known `gpu`."""
+    """Memory of a GPU, such as `80GB`. Overrides that of a known `gpu`."""
     gpu_tflops: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
-    """Dense 16-bit peak of a GPU in TFLOP/s, without sparsity. It counts before that of a known `gpu`."""
+    """Dense 16-bit peak of a GPU in TFLOP/s, without sparsity. Overrides that of a known `gpu`."""
     gpu_memory_bandwidth: Quantity | None = None
-    """Memory bandwidth of a GPU, such as `3.35TB/s`. It counts before that of a known `gpu`."""
+    """Memory bandwidth of a GPU, such as `3.35TB/s`. Overrides that of a known `gpu`."""
     host_memory: Quantity | None = None
     """Memory per host, such as `2TB`."""
     nvme: Quantity | None = None

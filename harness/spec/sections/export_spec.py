@@ -14,7 +14,7 @@ class ExportSpec(Section):
     upload_to: str | None = None
     """A prefix of an object store, such as `s3://bucket/models/run-7`, to which the folder is uploaded, too."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Number format of the exported weights. Default: the one trained in."""
+    """Number format of the exported weights. Default: that of the training."""
     max_shard_size: FileSize | None = None
     """Largest size of a safetensors file, such as `5GB`. Default: 2 GiB."""
     lora: Literal["merge", "adapter"] = "merge"

@@ -31,8 +31,8 @@ class LaunchSpec(Section):
     )
     """Variables that every rank gets. Those that choose code, such as PYTHONPATH, need `--allow-local-code`."""
     bind_cores_to_rank: bool = False
-    """Give each rank cores of its own, and memory of their NUMA node where they lie in one, as `deepspeed
-    --bind_cores_to_rank` does through numactl. For hosts with several NUMA nodes, where the optimizer runs on the CPU.
+    """Bind each rank to its own cores, and to the memory of their NUMA node if they are in one, as `deepspeed
+    --bind_cores_to_rank` does through numactl. For hosts with several NUMA nodes and the optimizer on the CPU.
     """
     bind_core_list: str | None = None
     """The cores to bind to, as `0-27,56-83`. Default: all physical cores, in the order of their numbers."""

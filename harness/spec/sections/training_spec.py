@@ -21,7 +21,7 @@ class TrainSpec(Section):
     """Steps, batch sizes, memory options and seed."""
 
     max_steps: Positive | None = None
-    """Optimizer steps. Wins over `num_train_epochs`."""
+    """Optimizer steps. Overrides `num_train_epochs`."""
     num_train_epochs: Annotated[float, Field(gt=0)] | None = None
     """Passes over the training data, when `max_steps` is not given."""
     per_device_train_batch_size: Positive | None = None
@@ -34,7 +34,8 @@ class TrainSpec(Section):
     """Recompute activations in the backward pass instead of keeping them: `true` for every layer, `{every: K}` for
     every K-th one, `{keep: attention}` for all but the attention; `auto` for as few layers as fit the GPU."""
     gradient_checkpointing_use_reentrant: bool = False
-    """With `gradient_checkpointing`: torch's older way, which runs a second backward pass inside the first."""
+    """With `gradient_checkpointing`: torch's older implementation, which runs a second backward pass inside the first.
+    """
     offload_activations: bool = False
     """With `gradient_checkpointing`: keep the layers' inputs in host memory, by DeepSpeed's (reentrant) function."""
     mlp_tile_size: Positive | None = None
@@ -67,12 +68,14 @@ class OptimizerSpec(Section):
 
     type: Literal["adamw", "adam", "sgd", "lion", "adagrad", "lamb", "muon"] = "adamw"
     """`adamw` decays weights apart from the gradient, `adam` adds the decay to it, `sgd` has only a momentum. `lion`
-    steps by the sign of a momentum, `muon` makes the momentum of each matrix orthogonal and steps all else with Adam.
+    steps by the sign of a momentum, `muon` makes the momentum of each matrix orthogonal and steps everything else with
+    Adam.
     `lamb` needs CUDA and no ZeRO, `lion` CUDA or an offloaded optimizer."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 1e-5
     """Peak learning rate."""
     adam_learning_rate: Annotated[float, Field(gt=0.0)] | None = None
-    """`muon`: peak rate of what Adam steps (embeddings, head, norms, biases). Default: `learning_rate`."""
+    """`muon`: peak rate of the parameters that Adam steps (embeddings, head, norms, biases). Default: `learning_rate`.
+    """
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
     """Decay of all parameters but norms and biases."""
     betas: Annotated[tuple[Fraction, Fraction], Field(strict=False)] = (0.9, 0.999)
@@ -92,7 +95,7 @@ class SchedulerSpec(Section):
     """The schedule after the warm-up: constant, linear to 0, cosine, cosine with restarts, polynomial, inverse square
     root of the step, or constant with a decay at the end."""
     warmup_steps: Count | None = None
-    """Steps of linear warm-up from 0. Wins over `warmup_ratio`."""
+    """Steps of linear warm-up from 0. Overrides `warmup_ratio`."""
     warmup_ratio: Fraction = 0.0
     """The same as a share of all steps."""
     min_lr_ratio: Fraction = 0.0
@@ -103,7 +106,7 @@ class SchedulerSpec(Section):
     power: Annotated[float, Field(gt=0.0)] = 1.0
     """`polynomial`: the exponent."""
     decay_steps: Count | None = None
-    """`warmup_stable_decay`: steps of the decay. Wins over `decay_ratio`."""
+    """`warmup_stable_decay`: steps of the decay. Overrides `decay_ratio`."""
     decay_ratio: Fraction = 0.1
     """The same as a share of all steps."""
     decay_type: Literal["linear", "cosine", "1-sqrt"] = "linear"

@@ -160,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer one request. Pages of other sites, and other names of this machine, get no content."""
         if not self._is_from_here():
-            self._refuse(403, "The report is only for a browser on this machine, and for no other site.")
+            self._refuse(403, "Only a browser on this machine may read the report, and no other site.")
             return
         token, _, name = self.path.removeprefix("/").partition("/")
         if not secrets.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
@@ -168,13 +168,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.server.keep_connection(self.connection)
         if not self.server.live.is_in_place():
-            self._refuse(410, "Another folder is now in the place of the run. Start `harness report --watch` again.")
+            self._refuse(410, "The run's folder was replaced by another one. Start `harness report --watch` again.")
         elif name == "":
             self._send(200, self.server.live.render_page(), "text/html; charset=utf-8")
         elif name == "version":
             self._send(200, self.server.live.version(), "text/plain; charset=utf-8")
         else:
-            self._refuse(404, "There is nothing else here.")
+            self._refuse(404, "Not found.")
 
     def _is_from_here(self) -> bool:
         """Has the request a host name of this machine, against DNS rebinding, and did no other site's page make it?"""
@@ -202,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
         """Answer a request that is no GET, or no HTTP, without quoting it."""
         self.close_connection = True
-        self._refuse(code, "This server answers GET alone.")
+        self._refuse(code, "This server answers only GET.")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (its name in http.server)
         """Log no request."""

@@ -108,7 +108,7 @@ def build_step_split_chart(record: RunRecord) -> list[Chart]:
         series.append(
             Series("of these in communication", average_points(inside, _MAX_STACKED_POINTS), colour=0, dash=1)
         )
-    note = "Parts lie on top of each other; the upper edge is the whole step."
+    note = "Parts are stacked; the upper edge is the whole step."
     return [Chart("Time of a step by part", series, "s", zero=True, note=note)]
 
 

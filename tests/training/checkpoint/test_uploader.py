@@ -70,7 +70,7 @@ def test_a_store_that_fails_costs_warnings_and_no_training(
     assert not rows(tmp_path / "a" / "one", "upload")
     failed = [line for line in rows(tmp_path / "a" / "one", "upload_failed") if not line["skipped"]]
     assert [line["step"] for line in failed][-2:] == [4, 4]  # the newest is tried once more at the end
-    assert "the store answers with an error of its own (InternalError)" in failed[-1]["error"]
+    assert "the store reports an internal error (InternalError)" in failed[-1]["error"]
     assert [p.name for p in sorted((tmp_path / "a" / "one" / "checkpoints").glob("step-*"))] == ["step-00000004"]
     assert not s3.keys("bucket")
 

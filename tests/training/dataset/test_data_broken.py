@@ -141,7 +141,7 @@ def test_a_list_of_parts_is_named_where_the_template_takes_texts(tmp_path: Path,
     with pytest.raises(UserError) as refused:
         prepared(tmp_path, tokenizer, train=file)
     assert only(refused).gate == "MD123"
-    assert "line 2: `messages[0].content` is a list of parts; the chat template takes a text" in only(refused).message
+    assert "line 2: `messages[0].content` is a list of parts; the chat template expects a text" in only(refused).message
     assert "write each `content` as one text" in only(refused).fix.title
 
 

@@ -37,8 +37,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "mixtral": {**GATED, "num_local_experts": 2},
 }
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
-    "gemma2": ({**GATED, "head_dim": 16}, "does something with its logits"),
-    "granite": (GATED, "does something with its logits"),
+    "gemma2": ({**GATED, "head_dim": 16}, "changes its logits"),
+    "granite": (GATED, "changes its logits"),
     "phi": (GATED, "not a plain matrix"),
 }
 
@@ -221,7 +221,7 @@ def test_a_release_of_transformers_with_another_loss_skips_it(monkeypatch: pytes
 
 
 def test_a_model_that_it_does_not_fit_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    reason = "its head is not a plain matrix, whole or cut by AutoTP over the words"
+    reason = "its head is not a plain matrix, whole or sharded by AutoTP over the vocabulary"
     assert install(run_in_chunks(), model_of("phi", GATED)) == (None, f"skipped: {reason}")
     assert capsys.readouterr().err == f"loss: computed at once, not in chunks of 17 tokens: {reason}\n"
 

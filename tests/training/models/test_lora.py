@@ -242,7 +242,7 @@ def test_names_are_shortened_to_ends_that_fit_no_other_module() -> None:
     assert shorten_names(["up"], ["up", "x.up"]) == ["up"]
 
 
-@pytest.mark.parametrize(("name", "fix"), [("v_poj", "write `v_proj`"), ("w1", "take `w1` out of the list")])
+@pytest.mark.parametrize(("name", "fix"), [("v_poj", "write `v_proj`"), ("w1", "remove `w1` from the list")])
 def test_a_target_that_fits_nothing_beside_one_that_fits_is_refused(name: str, fix: str) -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     with torch.device("meta"):

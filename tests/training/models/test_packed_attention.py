@@ -146,7 +146,7 @@ def test_a_border_that_is_off_by_one_shows(attention: str, index: int, shift: in
         ((), "from 0 to the 8 positions"),
         ((0, 6, 4, 8), "rise"),
         ((0, 4, 4, 8), "rise"),
-        ((0, 3, 8), "over the end of a row"),
+        ((0, 3, 8), "crosses the end of a row"),
     ],
 )
 def test_borders_that_are_none_are_refused(borders: Any, words: str) -> None:
@@ -274,7 +274,7 @@ def test_borders_of_other_rows_are_refused() -> None:
     for started in (False, True):
         if started:
             packed.start_forward(batch, torch.device("cpu"))
-        with pytest.raises(ValueError, match="are not those of these 7 positions"):
+        with pytest.raises(ValueError, match="do not match these 7 positions"):
             model(input_ids=batch.input_ids[:1, :7], use_cache=False)
 
 

@@ -175,4 +175,4 @@ def test_lines_do_not_pile_up_behind_a_slow_tracker(monkeypatch: pytest.MonkeyPa
     tracker.start()
     for step in range(10):
         tracker.enqueue({"type": "step", "step": step})
-    assert tracker.error == "3 lines wait for it"
+    assert tracker.error == "3 lines are waiting for it"

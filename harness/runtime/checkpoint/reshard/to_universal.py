@@ -142,7 +142,7 @@ def _open_source(folder: Path, manifest: Manifest) -> FullWeights:
     if manifest.get("layout") == "per-host":
         raise user_error(
             "CK122",
-            f"`{folder}` has the shards of each host on that host alone, and this run needs another layout",
+            f"`{folder}` has the shards of each host only on that host, and this run needs another layout",
             fix="copy the shards of all hosts into one shared folder, or resume in the checkpoint's layout",
         )
     return open_checkpoint(folder, manifest.body)
@@ -175,7 +175,7 @@ def _create_folder(temporary: Path, out: Path, size: int) -> None:
                 f"the conversion needs {format_bytes(size + _SPARE_BYTES)} in `{out.parent}`,"
                 f" where {format_bytes(free)} are free",
                 notes=("the checkpoint was saved in another layout: ranks, ZeRO stage, offload or degrees",),
-                fix="make room there, or resume in the shape of the checkpoint",
+                fix="make room there, or resume with the checkpoint's layout",
             )
 
     _call_reporting_io_errors(temporary, create)
@@ -190,7 +190,7 @@ def _call_reporting_io_errors(folder: Path, work: Callable[[], None]) -> None:
             "CK121",
             f"the conversion could not be written to `{folder}`",
             notes=((str(error).strip() or type(error).__name__).splitlines()[0][:200],),
-            fix="make room there, or resume in the shape of the checkpoint",
+            fix="make room there, or resume with the checkpoint's layout",
         ) from None
 
 

@@ -28,5 +28,5 @@ CHECK = EngineCheck(
     evaluate=_evaluate,
     key="train.torch_compile",
     gates=("CC001",),
-    fix="set `train.torch_compile: true`, or take `deepspeed.compile` out",
+    fix="set `train.torch_compile: true`, or remove `deepspeed.compile`",
 )

@@ -42,7 +42,7 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
         if norm > MAX_NORM:
             text = f"the gradient norm of step {step} is {norm:.4g}, should be a few units"
             return check_failed(
-                text, norm, "gradients may still be multiplied by a loss scale: clipping then takes nearly all"
+                text, norm, "gradients may still be multiplied by a loss scale: clipping then removes nearly everything"
             )
     if not any(norm for norms in rank_values for _, norm in norms):
         return check_failed("every gradient norm is 0: nothing is trained", 0.0)
@@ -58,5 +58,5 @@ CHECK = EngineCheck(
     evaluate=_evaluate,
     key="precision",
     gates=("PR012",),
-    fix="use bf16 instead of `torch_autocast` with fp16; else lower the learning rate and look at the data",
+    fix="use bf16 instead of `torch_autocast` with fp16; else lower the learning rate and check the data",
 )

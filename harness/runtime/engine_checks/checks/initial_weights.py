@@ -85,6 +85,5 @@ CHECK = EngineCheck(
     evaluate=_evaluate,
     key="zero",
     gates=("ZR030",),
-    fix="take `deepspeed.zero_optimization.zenflow` and other experiments out; else report it with"
-    " `engine_checks.json`",
+    fix="remove `deepspeed.zero_optimization.zenflow` and other experiments; else report it with `engine_checks.json`",
 )

@@ -31,7 +31,7 @@ def _observe(observations: Observations) -> Any:
     if not isinstance(peak, (int, float)) or expected.scheduler is None:
         raise NotApplicable("the spec names no rate")
     if expected.optimizer == "muon":
-        raise NotApplicable("Muon steps its groups at rates of their own")
+        raise NotApplicable("Muon steps its groups at separate rates")
     if observations.lr_multiplier is None:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=float(peak))
         make_scheduler = scheduler_factory(expected.scheduler, observations.total_steps)
@@ -53,7 +53,7 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
     if "peaks" in values:
         return _evaluate_deepspeed_scheduler(expected, values)
     if values["start"] is not None and values["behind"] != values["start"]:
-        text = f"the schedule stands at step {values['behind']}, should be at {values['start']}"
+        text = f"the schedule is at step {values['behind']}, should be at {values['start']}"
         return check_failed(text, values["behind"])
     for other_values in rank_values:
         for step, rate, expected_rate in other_values["rates"]:

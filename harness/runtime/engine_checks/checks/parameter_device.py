@@ -31,5 +31,5 @@ CHECK = EngineCheck(
     evaluate=_evaluate,
     key="zero.offload_param.device",
     gates=("OF001", "OF006"),
-    fix="parameters are offloaded at ZeRO stage 3 only: set `zero.stage: 3`, or take `zero.offload_param` out",
+    fix="parameters are offloaded at ZeRO stage 3 only: set `zero.stage: 3`, or remove `zero.offload_param`",
 )

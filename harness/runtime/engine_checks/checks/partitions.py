@@ -36,14 +36,14 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
     for rank, values in enumerate(rank_values):
         if values["missing"]:
             return check_failed(
-                f"`{values['missing'][0]}` is trained, and not in exactly one group of the optimizer on rank {rank}",
+                f"`{values['missing'][0]}` is trained, but is not in exactly one group of the optimizer on rank {rank}",
                 values,
             )
         if values["frozen"]:
             return check_failed(f"`{values['frozen'][0]}` is frozen, and the optimizer of rank {rank} has it", values)
         if values["other"]:
             return check_failed(
-                f"`{values['other'][0]}` was trained before the engine was built and is not now,"
+                f"`{values['other'][0]}` was trainable before the engine was built and is not now,"
                 " or the other way round",
                 values,
             )

@@ -31,7 +31,7 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
         first_rank = groups.setdefault(group, rank)
         if rank_values[first_rank]["digest"] != values["digest"]:
             return check_failed(
-                f"ranks {first_rank} and {rank} share a micro-batch, and see other tokens in step {values['step']}",
+                f"ranks {first_rank} and {rank} share a micro-batch, but see different tokens in step {values['step']}",
                 values["step"],
             )
         for row in values["rows"] if first_rank == rank else ():

@@ -72,5 +72,5 @@ CHECK = EngineCheck(
     evaluate=_evaluate,
     key="parallel.tensor_parallel_size",
     gates=("TP009", "TP015"),
-    fix="take `deepspeed.tensor_parallel.preset_model` and `partition_config` out, or name the model's own layers",
+    fix="remove `deepspeed.tensor_parallel.preset_model` and `partition_config`, or name the model's own layers",
 )

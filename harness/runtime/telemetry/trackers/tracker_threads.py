@@ -59,7 +59,7 @@ class TrackerThread:
         try:
             self._lines.put_nowait(line)
         except queue.Full:
-            self.error = f"{_MAX_QUEUED_LINES} lines wait for it"
+            self.error = f"{_MAX_QUEUED_LINES} lines are waiting for it"
 
     def close(self, seconds: float = _CLOSE_TIMEOUT_SECONDS) -> None:
         """Log the queued lines, for `seconds` at most."""

@@ -4,7 +4,8 @@
 The real code up to the process boundary: one server answers for all hosts behind a made-up `ssh`
 (`tests/support/made_up_hosts.py`), with latencies, dead hosts and hosts that say something wrong from a seed. This
 program writes the status files of their ranks, and starts a launcher that only waits. `--real` takes real node agents
-and probes instead, each a process of this machine. `--write` writes the dated result. A quarter of an hour.
+and probes instead, each a process of this machine. `--parts ssh --sizes 1` measures one real ssh client (root, sshd).
+`--write` writes the dated result. A quarter of an hour.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import dataclasses
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -336,8 +338,36 @@ def render(results: Sequence[tuple[int, Measured]], machine: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def measure_ssh(connections: int = 16) -> Measured:
+    """What a real ssh client takes that is connected to a host in a box: its own memory, and CPU time to connect."""
+    from tests.support.boxes import made_box
+
+    with made_box(1, "m") as box:
+        command = [str(box.folder / "bin" / "ssh"), "-T", box.address(1)]
+        start = resource.getrusage(resource.RUSAGE_CHILDREN)
+        for _ in range(connections):
+            subprocess.run([*command, "true"], check=True, stdin=subprocess.DEVNULL)
+        end = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = (end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime) / connections
+        clients = [subprocess.Popen([*command, "cat"], stdin=-1, stdout=-1) for _ in range(connections)]
+        own = []
+        for client in clients:
+            if client.stdin and client.stdout:
+                client.stdin.write(b"x\n")
+                client.stdin.flush()
+                client.stdout.readline()  # it is connected
+            rows = Path(f"/proc/{client.pid}/smaps_rollup").read_text().splitlines()
+            own.append(sum(int(row.split()[1]) for row in rows if row.startswith("Private")) / 1024)
+        for client in clients:
+            client.communicate()
+    more = {"MiB of its own a client": statistics.median(own), "CPU ms to connect": cpu * 1000}
+    return Measured("real ssh to a host in a box", 0.0, cpu * connections, max(own), 0, 0, "", more)
+
+
 def measure_part(part: str, folder: Path, names: Sequence[str], args: argparse.Namespace) -> list[Measured]:
     """The measurements of one part."""
+    if part == "ssh":
+        return [measure_ssh()]
     if part == "commands":
         return measure_commands(folder, names)
     if part == "preflight":

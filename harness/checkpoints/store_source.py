@@ -111,7 +111,7 @@ def store_finding(error: StoreError, url: StoreUrl, key: str, effect: str) -> Fi
 
 _FIXES = {
     "no package": ("ST100", "install `{package}` on every host: the extra `stores` has s3fs"),
-    "no bucket": ("ST101", "create the bucket, or correct its name"),
+    "no bucket": ("ST101", "correct the name of the bucket, or create it"),
     "no access": ("ST102", "let these credentials read, write, list and delete below the prefix"),
     "no credentials": (
         "ST103",

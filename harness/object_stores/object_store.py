@@ -49,7 +49,12 @@ class ObjectStore:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a key, replacing what is there."""
-        self._call(name, lambda filesystem, path: _make_folder_and(filesystem, path, "pipe_file", path, content))
+        try:
+            self._call(name, lambda filesystem, path: _make_folder_and(filesystem, path, "pipe_file", path, content))
+        except StoreError as error:
+            if error.kind == "missing":  # as gcsfs says it of a bucket
+                raise StoreError("no bucket", error.code) from None
+            raise
 
     def upload(self, name: str, file: Path) -> None:
         """Upload a file, and compare the size that the store has then. Raises OSError where it cannot be read."""

@@ -44,6 +44,7 @@ _REASONS: dict[StoreErrorKind, str] = {
 _TRANSIENT: frozenset[StoreErrorKind] = frozenset({"unreachable", "server error", "expired credentials", "damaged"})
 _CODES: dict[str, StoreErrorKind] = {
     "NoSuchBucket": "no bucket",
+    "ContainerNotFound": "no bucket",
     "InvalidBucketName": "no bucket",
     **dict.fromkeys(
         ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"), "expired credentials"
@@ -73,10 +74,13 @@ _CODES: dict[str, StoreErrorKind] = {
             "401",
             "403",
             "RequestTimeTooSkewed",
+            "AuthenticationFailed",
+            "AuthorizationFailure",
+            "AuthorizationPermissionMismatch",
         ),
         "no access",
     ),
-    **dict.fromkeys(("NoSuchKey", "NotFound", "404"), "missing"),
+    **dict.fromkeys(("NoSuchKey", "NotFound", "404", "BlobNotFound"), "missing"),
     **dict.fromkeys(
         (
             "InternalError",
@@ -92,6 +96,8 @@ _CODES: dict[str, StoreErrorKind] = {
             "504",
             "BadDigest",
             "IncompleteBody",
+            "ServerBusy",
+            "OperationTimedOut",
         ),
         "server error",
     ),
@@ -198,6 +204,7 @@ def _code_of(error: BaseException) -> str:
     if isinstance(response, dict):
         code = response.get("Error", {}).get("Code")
     else:
-        code = getattr(error, "status", None) or getattr(error, "code", None)
+        names = ("status", "code", "error_code")  # the last is Azure's
+        code = next((value for name in names if (value := getattr(error, name, None))), None)
     text = str(code) if isinstance(code, str | int) else ""
     return text if _PLAIN_CODE.fullmatch(text) else ""

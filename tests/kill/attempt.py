@@ -58,7 +58,7 @@ class Kill:
 class Report:
     """What came of one start."""
 
-    kill: Kill | None
+    kill: Any
     run_dir: Path
     resumed_from: str | None = None
     code: int = 0
@@ -108,7 +108,7 @@ class Launched:
 
     def pids(self, target: str, drawn: random.Random) -> list[int]:
         assert self.run_dir is not None
-        ranks = _rank_pids(self.run_dir)
+        ranks = rank_pids(self.run_dir)
         if target == "rank":
             return [drawn.choice(ranks)] if ranks else []
         if target == "ranks":
@@ -145,7 +145,7 @@ class Forked:
         return not self._thread.is_alive()
 
     def pids(self, target: str, drawn: random.Random) -> list[int]:
-        ranks = _rank_pids(self.run_dir)
+        ranks = rank_pids(self.run_dir)
         return [drawn.choice(ranks)] if ranks and target == "rank" else ranks
 
     def finish(self, seconds: float) -> tuple[int, str]:
@@ -155,11 +155,15 @@ class Forked:
         return next((code for code in codes if code), 0), "\n".join(self._answer["output"])
 
 
-def go(started: Started, kill: Kill | None, drawn: random.Random) -> Report:
+Strike = Callable[[Started, Any, random.Random], tuple[bool, bool]]
+"""Waits for the moment and kills; returns whether somebody was killed, and whether a checkpoint was in the making then."""
+
+
+def go(started: Started, kill: Any, drawn: random.Random, strike: Strike | None = None) -> Report:
     """Wait for the moment, kill, and look at what is left. Without a kill: to the end."""
     try:
         if kill is not None:
-            sent, mid_save = _strike(started, kill, drawn)
+            sent, mid_save = (strike or _strike)(started, kill, drawn)
         else:
             sent, mid_save = False, False
         code, output = started.finish(GONE_SECONDS if sent else START_SECONDS)
@@ -170,24 +174,23 @@ def go(started: Started, kill: Kill | None, drawn: random.Random) -> Report:
     assert run_dir is not None, output
     report = Report(kill if sent else None, run_dir, started.resumed_from, code, mid_save=mid_save, output=output)
     report.wrong += _orphans(run_dir)  # waits for them: until they are gone, they still write and prune
-    rows = _rows(run_dir)
+    rows = read_rows(run_dir)
     report.steps = {int(row["step"]): float(row["loss"]).hex() for row in rows if row["type"] == "step"}
     report.completed = any(row["type"] == "end" and row["state"] == "completed" for row in rows)
     if sent and not report.completed and code == 0:
         report.wrong.append("it was killed and ended with code 0")
     if not sent and code != 0:
         report.wrong.append(f"nobody killed it and it ended with code {code}")
-    report.wrong += _torn(run_dir)
+    report.wrong += find_torn(run_dir)
     return report
 
 
 def _strike(started: Started, kill: Kill, drawn: random.Random) -> tuple[bool, bool]:
-    """(whether somebody was killed, whether a checkpoint was in the making then)."""
-    if not _wait(lambda: _started(started.run_dir, kill.steps), started, START_SECONDS):
+    if not wait_until(lambda: _started(started.run_dir, kill.steps), started, START_SECONDS):
         return False, False
     assert started.run_dir is not None
     making = lambda: _in_the_making(started.run_dir)  # noqa: E731
-    if kill.moment == "save" and not _wait(making, started, START_SECONDS, every=0.0005):
+    if kill.moment == "save" and not wait_until(making, started, START_SECONDS, every=0.0005):
         return False, False
     time.sleep(kill.seconds)
     pids = started.pids(kill.target, drawn)
@@ -201,7 +204,7 @@ def _strike(started: Started, kill: Kill, drawn: random.Random) -> tuple[bool, b
     return True, _in_the_making(started.run_dir)
 
 
-def _wait(done: Callable[[], bool], started: Started, seconds: float, every: float = 0.02) -> bool:
+def wait_until(done: Callable[[], bool], started: Started, seconds: float, every: float = 0.02) -> bool:
     end = time.monotonic() + seconds
     while not done():
         if started.ended() or time.monotonic() > end:
@@ -211,9 +214,9 @@ def _wait(done: Callable[[], bool], started: Started, seconds: float, every: flo
 
 
 def _started(run_dir: Path | None, steps: int) -> bool:
-    if run_dir is None or not _rank_pids(run_dir):
+    if run_dir is None or not rank_pids(run_dir):
         return False
-    return sum(row["type"] == "step" for row in _rows(run_dir)) >= steps
+    return sum(row["type"] == "step" for row in read_rows(run_dir)) >= steps
 
 
 def _in_the_making(run_dir: Path | None) -> bool:
@@ -223,7 +226,7 @@ def _in_the_making(run_dir: Path | None) -> bool:
         return False
 
 
-def _rank_pids(run_dir: Path) -> list[int]:
+def rank_pids(run_dir: Path) -> list[int]:
     found = []
     for file in sorted((run_dir / "status").glob("rank-*.json")):
         try:
@@ -235,7 +238,7 @@ def _rank_pids(run_dir: Path) -> list[int]:
     return found
 
 
-def _rows(run_dir: Path) -> list[dict[str, Any]]:
+def read_rows(run_dir: Path) -> list[dict[str, Any]]:
     """Whole lines; what a kill tore off is passed over."""
     try:
         lines = (run_dir / "metrics.jsonl").read_text(errors="replace").splitlines()
@@ -250,7 +253,7 @@ def _rows(run_dir: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _torn(run_dir: Path) -> list[str]:
+def find_torn(run_dir: Path) -> list[str]:
     """Everything that has a checkpoint's name must be one, to the last byte."""
     found = [f for path in list_checkpoints(run_dir / "checkpoints") for f in verify_with_name(path)]
     return [f"a torn checkpoint has its final name: {f.message}" for f in found if f.is_error]
@@ -265,7 +268,7 @@ def _orphans(run_dir: Path) -> list[str]:
 
 
 def _alive(run_dir: Path) -> list[int]:
-    return sorted({*(p.pid for p in find_run_processes(run_dir, -1)), *_rank_pids(run_dir)})
+    return sorted({*(p.pid for p in find_run_processes(run_dir, -1)), *rank_pids(run_dir)})
 
 
 def _end(started: Started) -> None:

@@ -62,7 +62,7 @@ def run(plan: Plan, folder: Path, tell: Callable[[str], None] = lambda _: None) 
         while left:
             case = plan.cases[result.chains % len(plan.cases)]
             if case not in references:
-                references[case] = _reference(plan, case, folder / f"reference-{case}", ranks)
+                references[case] = run_reference(plan, case, folder / f"reference-{case}", ranks)
                 tell(f"reference of {case}: {len(references[case].steps)} steps")
             chain = _Chain(plan, case, folder / f"chain-{result.chains}", references[case], ranks, tell)
             chain.run(left)
@@ -76,10 +76,10 @@ def run(plan: Plan, folder: Path, tell: Callable[[str], None] = lambda _: None) 
     return result
 
 
-def _reference(plan: Plan, case: str, folder: Path, ranks: Any) -> Report:
+def run_reference(plan: Plan, case: str, folder: Path, ranks: Any) -> Report:
     """The same run, left alone; it saves at its end only."""
     spec = write_spec(folder, steps=plan.steps, case=case, port=plan.port)
-    report = go(_fork(spec, ranks, "checkpoint.save_steps=null"), None, random.Random(0))
+    report = go(fork(spec, ranks, "checkpoint.save_steps=null"), None, random.Random(0))
     if not report.completed or len(report.steps) != plan.steps:
         raise RuntimeError(f"the reference did not complete: {report.output[-3000:]}")
     return report
@@ -104,7 +104,7 @@ class _Chain:
             kill = left[0] if left else None
             expected = self._newest()
             forked = kill.forked if kill else True
-            started: Started = _fork(spec, self.ranks) if forked else Launched(spec, "auto")
+            started: Started = fork(spec, self.ranks) if forked else Launched(spec, "auto")
             report = go(started, kill, drawn)
             self._check(report, expected)
             self.reports.append(report)
@@ -149,17 +149,18 @@ class _Chain:
         self.wrong += [f"{self.folder.name}: {name} is left in {shm.FOLDER}" for name in left]
 
 
-def _fork(spec: Path, ranks: Any, *overrides: str) -> Forked:
+def fork(spec: Path, ranks: Any, *overrides: str, resume: str = "auto") -> Forked:
+    """Start the run of a spec on forked ranks."""
     from harness.cli.console import ConsoleLog
     from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest
     from harness.launching.setup.prepare import prepare
 
     def make(file: Path) -> tuple[Path, str | None]:
-        setup = prepare(LaunchRequest(str(file), overrides, resume="auto"), ConsoleLog())
+        setup = prepare(LaunchRequest(str(file), overrides, resume=resume), ConsoleLog())
         assert not isinstance(setup, LaunchRejected), setup.findings
         write_run_dir(setup.plan)
-        resume = setup.plan.resume
-        return setup.plan.run_dir, str(resume) if resume else None
+        source = setup.plan.resume
+        return setup.plan.run_dir, str(source) if source else None
 
     return Forked(spec, make, lambda *words: ranks.run(TRAIN, *words, ranks=2, check=False))
 

@@ -14,7 +14,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.launching.hosts.ssh import encode_request
-from harness.launching.ops import build_cache
+from harness.launching.ops import build_cache, remote_build
 from harness.launching.ops.remote_build import build_on_hosts
 from harness.launching.process.signals import SignalInterrupt, Signals
 from harness.launching.setup.environment import Variable
@@ -115,6 +115,18 @@ def test_a_signal_ends_the_waiting_and_every_ssh(tmp_path, services):
         pass
     left = subprocess.run(["pgrep", "-f", str(tmp_path / "launch")], text=True, capture_output=True, check=False)
     assert left.stdout == ""
+
+
+def test_no_more_connections_at_a_time_than_of_preflight(tmp_path, services, monkeypatch):
+    """The second host begins when the first has ended; each has its own log and finding."""
+    monkeypatch.setattr(remote_build, "FAN_OUT", 1)
+    with pytest.raises(UserError) as refused, build_on_hosts(plan(tmp_path, "broken", "a", "dead"), services):
+        assert (tmp_path / "said-a").exists() is False
+    assert [finding.message.split()[-1] for finding in refused.value.findings] == ["broken", "dead"]
+    assert services.observer.ready == ["cpu_adam on a"]
+    assert {p.name for p in (tmp_path / "run" / "logs").iterdir()} == {"ops-broken.log", "ops-dead.log"}
+    first, second = ((tmp_path / f"said-{host}").stat().st_mtime for host in ("broken", "a"))
+    assert second - first >= 0.2, "the builder of the first host takes so long"
 
 
 def test_nothing_to_compile_asks_nobody(tmp_path, services):

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +78,28 @@ class TheBox:
         command = [sys.executable, str(SCRIPT), "--name", self.name, "exec", str(host), "--", *words]
         return subprocess.Popen(command, text=True, start_new_session=True, **kwargs)  # type: ignore[call-overload]
 
+    def init_pid(self, host: int) -> int:
+        """The first process of a host, as this machine counts; below its `/proc/PID/root` are the files of the host."""
+        return int(json.loads((self.folder / "box.json").read_text())["pids"][host - 1])
+
+    def processes(self, host: int) -> set[int]:
+        """What runs on a host, as this machine counts, but for its first process and its sshd."""
+        init = self.init_pid(host)
+        command = ["ip", "netns", "pids", f"{self.name}-{host}"]
+        pids = {
+            int(word) for word in subprocess.run(command, text=True, capture_output=True, check=True).stdout.split()
+        }
+        return {pid for pid in pids - {init} if not _is_sshd_of(pid, init)}
+
+    def kill_host(self, host: int) -> None:
+        """As if its power failed: nobody hears of it again, and all that ran there is gone."""
+        subprocess.run(["ip", "link", "set", f"{self.name}-h{host}", "down"], check=True)
+        while pids := self.processes(host):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
     @contextlib.contextmanager
     def mounted(self, host: int, what: Path, place: Path) -> Iterator[None]:
         """On one host alone, the file or folder `what` stands at `place`."""
@@ -102,6 +127,16 @@ class TheBox:
             "kill -HUP $(pgrep -o -x sshd); for i in $(seq 100); do ss -ltn | grep -q ':22 ' && exit; sleep 0.02; done"
         )
         self.on(host, "sh", "-c", f"sleep 0.05; {script}; sleep 0.1")
+
+
+def _is_sshd_of(pid: int, init: int) -> bool:
+    """Whether a process is the server that the first process of a host has started, or `unshare` around that process."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return True  # gone
+    return words[0] == "Z" or name == "unshare" or (name == "sshd" and int(words[1]) == init)
 
 
 @contextlib.contextmanager

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import heapq
 import json
 import os
 import random
 import selectors
-import shlex
 import socket
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class _Session:
     sock: socket.socket
     pipes: list[int]
     host: str = ""
-    words: list[str] = field(default_factory=list)
+    request: str = ""
     is_closed: bool = False
 
     def write(self, text: str) -> bool:
@@ -96,6 +96,7 @@ class Server:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._num_timers = 0
         self._facts = _own_facts()
+        self._common: dict[str, str] = {}
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen(4096)
@@ -126,7 +127,8 @@ class Server:
                     body += sock.recv(size - len(body))
                 arguments = body.decode().split("\0")[:-1]
                 place = arguments.index("--")
-                session = _Session(sock, pipes, arguments[place + 1], shlex.split(arguments[place + 2]))
+                request = arguments[place + 2].rpartition(" ")[2].strip("'")
+                session = _Session(sock, pipes, arguments[place + 1], request)
                 self._selector.register(sock, selectors.EVENT_READ, lambda s=session: self._drop(s))
                 self._answer(session)
 
@@ -140,7 +142,7 @@ class Server:
     def _answer(self, session: _Session) -> None:
         draw = random.Random(f"{self.options.seed} {session.host}").random()  # noqa: S311
         options = self.options
-        request = json.loads(base64.urlsafe_b64decode(session.words[-1]))
+        request = _decode_request(session.request)
         job = str(request.get("job", "agent"))
         self.counts[job] += 1
         if job == "listen":  # the first host, whatever the seed says
@@ -156,12 +158,10 @@ class Server:
         if job == "agent":
             self._after(options.seconds, lambda: self._start_agent(session, is_liar=is_liar))
             return
-        body = self._facts_of(session.host, request, is_liar=is_liar) if job == "facts" else _links(request)
 
         def send() -> None:
-            if job == "facts":
-                body["time"] = time.time()
-            session.write(f"motd\nHARNESS-PROBE {json.dumps(body)}\n")
+            text = self._facts_of(session, request, is_liar=is_liar) if job == "facts" else _links(request)
+            session.write(f"motd\nHARNESS-PROBE {text}\n")
             self._drop(session, 0)
 
         self._after(options.seconds, send)
@@ -172,25 +172,35 @@ class Server:
                 os.write(session.pipes[2], f"ssh: connect to host {session.host} port 22: No route to host\n".encode())
             self._drop(session, 255)
 
-    def _facts_of(self, host: str, request: Mapping[str, Any], *, is_liar: bool) -> dict[str, Any]:
-        index = self._index.get(host, 0)
+    def _facts_of(self, session: _Session, request: Mapping[str, Any], *, is_liar: bool) -> str:
+        index = self._index.get(session.host, 0)
         address = address_of(index)
-        code = dict.fromkeys(request["code"], "0" * 64 if is_liar else "a" * 64)
-        return self._facts | {
-            "hostname": host,
+        own = {
+            "hostname": session.host,
             "machine": f"boot-{index}",
             "took": 0.1,
-            "packages": dict.fromkeys(request["packages"], "1.0"),
-            "code": code,
-            "folders": {
-                key: {"path": path, "exists": True, "writable": True, "free": 2**40, "filesystem": "nfs"}
-                for key, path in request["folders"].items()
-            },
-            "marks": dict.fromkeys(request["marks"], True),
+            "time": time.time(),
+            "code": dict.fromkeys(request["code"], "0" * 64 if is_liar else "a" * 64),
             "interfaces": [{"name": "eth0", "address": address, "prefix": 8, "loopback": False}],
             "own_addresses": [address],
-            "ports": {str(port): "free" for port in request["ports"]},
         }
+        return json.dumps(own)[:-1] + ", " + self._common_facts(session.request, request)[1:]
+
+    def _common_facts(self, text: str, request: Mapping[str, Any]) -> str:
+        """What all hosts say to the request with this text, as JSON."""
+        if text not in self._common:
+            common = self._facts | {
+                "packages": dict.fromkeys(request["packages"], "1.0"),
+                "folders": {
+                    key: {"path": path, "exists": True, "writable": True, "free": 2**40, "filesystem": "nfs"}
+                    for key, path in request["folders"].items()
+                },
+                "marks": dict.fromkeys(request["marks"], True),
+                "ports": {str(port): "free" for port in request["ports"]},
+            }
+            own = ("hostname", "machine", "took", "time", "code", "interfaces", "own_addresses")
+            self._common[text] = json.dumps({name: value for name, value in common.items() if name not in own})
+        return self._common[text]
 
     def _start_agent(self, session: _Session, *, is_liar: bool) -> None:
         if session.is_closed:
@@ -218,8 +228,13 @@ class Server:
             self._drop(session, 0)
 
 
-def _links(request: Mapping[str, Any]) -> dict[str, Any]:
-    return {"links": [{"address": a, "port": p, "state": "ok"} for a, p in request["targets"]]}
+@functools.lru_cache(maxsize=64)
+def _decode_request(text: str) -> dict[str, Any]:
+    return dict(json.loads(base64.urlsafe_b64decode(text)))
+
+
+def _links(request: Mapping[str, Any]) -> str:
+    return json.dumps({"links": [{"address": a, "port": p, "state": "ok"} for a, p in request["targets"]]})
 
 
 def _own_facts() -> dict[str, Any]:

@@ -63,12 +63,34 @@ class Faults:
 
 @dataclass
 class StoreServer:
-    """The server: its endpoint, its faults and a client of its own that meets none of them."""
+    """The server: its endpoint, its faults and a client of its own. `stop` and `start` it at the same port; its keys stay."""
 
     host: str
     port: int
     faults: Faults
-    client: Any
+    client: Any = None
+    _app: Any = None
+    _server: Any = None
+    _thread: Any = None
+
+    def start(self) -> None:
+        """Accept connections again; at first at a free port."""
+        from werkzeug.serving import WSGIRequestHandler, make_server
+
+        class Quiet(WSGIRequestHandler):
+            def log(self, *_: Any) -> None:
+                """Nothing: a cut connection is no news."""
+
+        self._server = make_server(self.host, self.port, self._app, threaded=True, request_handler=Quiet)
+        self.port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Accept no more connections; requests that are being answered still are."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
     def keys(self, bucket: str, prefix: str = "") -> list[str]:
         """All keys of a bucket."""
@@ -129,31 +151,23 @@ def run_store_server(host: str = "127.0.0.1") -> Iterator[StoreServer]:
     import boto3
     from botocore.config import Config
     from moto.server import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import WSGIRequestHandler, make_server
-
-    class Quiet(WSGIRequestHandler):
-        def log(self, *_: Any) -> None:
-            """Nothing: a cut connection is no news."""
 
     faults = Faults()
-    app = _FaultyApp(DomainDispatcherApplication(create_backend_app), faults)
-    server = make_server(host, 0, app, threaded=True, request_handler=Quiet)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    client = boto3.client(
+    server = StoreServer(host, 0, faults, _app=_FaultyApp(DomainDispatcherApplication(create_backend_app), faults))
+    server.start()
+    server.client = boto3.client(
         "s3",
-        endpoint_url=f"http://{host}:{server.server_port}",
+        endpoint_url=f"http://{host}:{server.port}",
         region_name="us-east-1",
         aws_access_key_id="test",
         aws_secret_access_key="test",  # noqa: S106
         config=Config(retries={"max_attempts": 1}),
     )
-    client.create_bucket(Bucket="bucket")
+    server.client.create_bucket(Bucket="bucket")
     try:
-        yield StoreServer(host, server.server_port, faults, client)
+        yield server
     finally:
-        server.shutdown()
-        thread.join()
+        server.stop()
 
 
 @pytest.fixture(scope="session")

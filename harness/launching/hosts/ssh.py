@@ -33,6 +33,8 @@ FAN_OUT = 256
 HOST_TIMEOUT_SECONDS = 20.0
 """The limit for one host; the others do not wait for it."""
 CONNECT_TIMEOUT_SECONDS = 8
+SSH_FAILURE = 255
+"""The exit code of ssh itself; any other is of the program on the host."""
 _SSH_ERRORS: tuple[tuple[str, HostState], ...] = (
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", "host key"),
     ("Host key verification failed", "host key"),
@@ -123,7 +125,7 @@ def parse_result(host: str, code: int, out: bytes, err: bytes, when: tuple[float
             body = None
         if isinstance(body, dict):
             return HostResult(host, "ok", body, error_text, *when)
-    if code == 255:  # ssh's own
+    if code == SSH_FAILURE:
         state: HostState = next((state for text, state in _SSH_ERRORS if text in error_text), "unreachable")
         return HostResult(host, state, {}, _last_line(error_text), *when)
     message = _last_line(error_text) or f"exit code {code} and {len(out)} bytes of output"

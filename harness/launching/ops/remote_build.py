@@ -1,29 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles the ops on every other host, once and before its ranks start: `op_builder.py` through ssh.
 
-All hosts work at once; one that has every op ready answers without importing torch.
+As many hosts as preflight asks work at the same time; one that has every op ready answers without importing torch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import selectors
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from harness.errors import ExitCode, UserError
 from harness.facts.secret_names import is_secret
 from harness.findings import Finding, Fix
-from harness.launching.hosts.ssh import encode_request, remote_python_path, ssh_command
+from harness.launching.hosts.ssh import FAN_OUT, encode_request, remote_python_path, ssh_command
 from harness.launching.ops.build_events import BuildProgress
 from harness.launching.ops.local_build import planted_ops_finding
+from harness.launching.process.parallel_children import ChildOutput, ChildPool
 from harness.launching.setup.environment import Variable
 from harness.launching.setup.launch_context import LaunchContext
 from harness.launching.setup.launch_plan import LaunchPlan
@@ -31,14 +28,62 @@ from harness.launching.setup.launch_plan import LaunchPlan
 _SILENCE_SECONDS = 1800.0
 """Limit for one op; a longer compilation hangs."""
 _MAX_ERROR_CHARS = 4000
+_REPORT_SECONDS = 0.5
 
 
 @dataclass(slots=True)
-class _RemoteBuilder:
-    child: subprocess.Popen[bytes]
-    stderr_file: IO[bytes]
-    progress: BuildProgress
-    last_output: float = field(default_factory=time.monotonic)
+class _RemoteBuilds:
+    """The builders of all other hosts: at most `FAN_OUT` of them run at a time, each an ssh on this machine."""
+
+    plan: LaunchPlan
+    context: LaunchContext
+    pool: ChildPool = field(init=False)
+    progress: list[BuildProgress] = field(init=False)
+
+    def __post_init__(self) -> None:
+        hosts = [host.name for host in self.plan.hosts if not host.is_local]
+        self.progress = [BuildProgress(host) for host in hosts]
+        command = _builder_command(self.plan, self.context.scripts)
+        self.pool = ChildPool(
+            (ssh_command(host, command) for host in hosts),
+            b"",
+            _SILENCE_SECONDS,
+            FAN_OUT,
+            _MAX_ERROR_CHARS,
+            os.environ,
+            self._on_output,
+        )
+
+    def wait(self) -> None:
+        """Pass on the events of all builders until the last of them has ended or is silent for too long."""
+        last_report = time.monotonic()
+        while self.pool.poll():
+            self.context.signals.raise_if_received()
+            if time.monotonic() - last_report < _REPORT_SECONDS:
+                continue
+            last_report = time.monotonic()
+            for index, progress in enumerate(self.progress):
+                if index not in self.pool.results:
+                    progress.report(self.context.observer)
+
+    def findings(self) -> Iterator[Finding]:
+        """One for each host that cannot; removes the logs of the others."""
+        for index, progress in enumerate(self.progress):
+            log, output = _log_of(self.plan, progress.host), self.pool.results[index]
+            if output.code == 0:
+                log.unlink(missing_ok=True)
+            elif progress.planted is not None:
+                yield planted_ops_finding(progress.planted, progress.host)
+            else:
+                yield _not_compiled(self.plan, progress, output, log)
+
+    def _on_output(self, index: int, chunk: bytes, is_stderr: bool) -> None:
+        progress = self.progress[index]
+        if not is_stderr:
+            progress.feed(chunk, self.context.observer)
+            return
+        with _log_of(self.plan, progress.host).open("ab") as log:
+            log.write(chunk)
 
 
 @contextlib.contextmanager
@@ -47,46 +92,29 @@ def build_on_hosts(plan: LaunchPlan, context: LaunchContext) -> Iterator[None]:
 
     Raises UserError (EN010, EN018, exit code 4) when one cannot, SignalInterrupt when a signal arrives.
     """
-    builders = (
-        _start_builders(plan, context.scripts, plan.run_dir / "logs") if plan.ops and plan.starts_remote_ranks else []
-    )
-    try:
+    if not plan.ops or not plan.starts_remote_ranks:
         yield
-        _relay_build_events(builders, context)
-        findings = [finding for builder in builders for finding in _builder_findings(builder, plan)]
-        if findings:
-            raise UserError(findings, ExitCode.PREFLIGHT)
-    finally:
-        for builder in builders:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(builder.child.pid, signal.SIGKILL)
-            builder.child.wait()
-            builder.stderr_file.close()
-            if builder.child.stdout is not None:
-                builder.child.stdout.close()
+        return
+    builds = _RemoteBuilds(plan, context)
+    with builds.pool:
+        builds.pool.start()
+        yield
+        builds.wait()
+    if findings := list(builds.findings()):
+        raise UserError(findings, ExitCode.PREFLIGHT)
 
 
-def _start_builders(plan: LaunchPlan, scripts: Path, logs: Path) -> list[_RemoteBuilder]:
+def _builder_command(plan: LaunchPlan, scripts: Path) -> list[str]:
     request = {
         "path": remote_python_path(os.environ),
         "environ": {v.name: v.value for v in plan.variables if _is_for_builder(v)},
         "ops": list(plan.ops),
     }
-    command = [sys.executable, str(scripts / "op_builder.py"), "--request", encode_request(request)]
-    builders = []
-    for host in plan.hosts:
-        if host.is_local:
-            continue
-        stderr = (logs / f"ops-{host.name}.log").open("w+b")
-        child = subprocess.Popen(  # noqa: S603
-            ssh_command(host.name, command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            start_new_session=True,
-        )
-        builders.append(_RemoteBuilder(child, stderr, BuildProgress(host.name)))
-    return builders
+    return [sys.executable, str(scripts / "op_builder.py"), "--request", encode_request(request)]
+
+
+def _log_of(plan: LaunchPlan, host: str) -> Path:
+    return plan.run_dir / "logs" / f"ops-{host}.log"
 
 
 def _is_for_builder(variable: Variable) -> bool:
@@ -94,52 +122,18 @@ def _is_for_builder(variable: Variable) -> bool:
     return variable.name != "HARNESS_SUPERVISOR" and not is_secret(variable.name, variable.value)
 
 
-def _relay_build_events(builders: Sequence[_RemoteBuilder], context: LaunchContext) -> None:
-    """Pass on the events of all builders until the last of them has ended or is silent for too long."""
-    with selectors.DefaultSelector() as selector:
-        for builder in builders:
-            if builder.child.stdout is not None:
-                selector.register(builder.child.stdout, selectors.EVENT_READ, builder)
-        while selector.get_map():
-            ready = selector.select(0.5)
-            context.signals.raise_if_received()
-            for key, _ in ready:
-                chunk = os.read(key.fd, 65536)
-                key.data.last_output = time.monotonic()
-                key.data.progress.feed(chunk, context.observer)
-                if not chunk:
-                    selector.unregister(key.fileobj)
-            for builder in builders:
-                if builder.child.stdout is None or builder.child.stdout.fileno() not in selector.get_map():
-                    continue
-                if not ready:
-                    builder.progress.report(context.observer)
-                if time.monotonic() - builder.last_output > _SILENCE_SECONDS:
-                    selector.unregister(builder.child.stdout)
-
-
-def _builder_findings(builder: _RemoteBuilder, plan: LaunchPlan) -> Iterator[Finding]:
-    host, progress = builder.progress.host, builder.progress
-    code = builder.child.poll()
-    if progress.failed_op is None and not progress.op:
-        try:
-            code = builder.child.wait(5.0)  # its pipe is at its end
-        except subprocess.TimeoutExpired:
-            code = None
-    log = plan.run_dir / "logs" / f"ops-{host}.log"
-    if code == 0:
-        log.unlink(missing_ok=True)
-        return
-    if progress.planted is not None:
-        yield planted_ops_finding(progress.planted, host)
-        return
-    builder.stderr_file.seek(0)
-    error_lines = builder.stderr_file.read().decode("utf-8", "replace").strip()[-_MAX_ERROR_CHARS:].splitlines()
+def _not_compiled(plan: LaunchPlan, progress: BuildProgress, output: ChildOutput, log: Path) -> Finding:
+    error_lines = output.err.decode("utf-8", "replace").strip().splitlines()
+    if output.error is not None:
+        error_lines = [f"ssh cannot be started: {output.error.strerror}"]
     op = progress.failed_op or progress.op or plan.ops[0]
-    yield Finding(
+    return Finding(
         "EN010",
         "error",
-        f"DeepSpeed's op `{op}` cannot be compiled on {host}",
-        notes=(*([error_lines[-1][:200].rstrip(".")] if error_lines else []), f"its output is in {log}"),
-        fix=Fix("`harness preflight` lists what is missing there; most often a C++ compiler or CUDA's"),
+        f"DeepSpeed's op `{op}` cannot be compiled on {progress.host}",
+        notes=(
+            *([error_lines[-1][:200].rstrip(".")] if error_lines else []),
+            *([f"its output is in {log}"] if log.exists() else []),
+        ),
+        fix=Fix("see `harness preflight` for what is missing there; most often a C++ compiler or CUDA's"),
     )

@@ -12,10 +12,9 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import IO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Self
 
 _CHUNK_BYTES = 1 << 16
 _SWEEP_SECONDS = 0.05
@@ -39,6 +38,7 @@ class ChildOutput:
 
 @dataclass(slots=True)
 class _Child:
+    index: int
     process: subprocess.Popen[bytes]
     started_at: float
     deadline: float
@@ -47,6 +47,97 @@ class _Child:
     kept: dict[IO[bytes], bytearray]
     """The end of the output, by pipe: stdout, then stderr."""
     exited_at: float | None = None
+
+
+@dataclass(slots=True)
+class ChildPool:
+    """Child processes of which `fan_out` run at a time. Use: `with`, `poll` until it is False; leaving kills the rest.
+
+    Each leads a session, reads `source`, and keeps the last `limit` bytes of its stdout and of its stderr. What takes
+    longer than `seconds` is killed with its session.
+    """
+
+    commands: Iterable[Sequence[str]]
+    source: bytes
+    seconds: float
+    fan_out: int
+    limit: int
+    environ: Mapping[str, str]
+    on_output: Callable[[int, bytes, bool], object] | None = None
+    """Gets each chunk of output as it comes: the number of the command, the bytes, whether it is stderr. With it
+    `seconds` is the time without output.
+    """
+    results: dict[int, ChildOutput] = field(default_factory=dict)
+    """By the number of the command, of those that have ended."""
+    _running: dict[int, _Child] = field(default_factory=dict)
+    _waiting: Iterator[tuple[int, Sequence[str]]] = field(init=False)
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _last_sweep: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._waiting = iter(enumerate(self.commands))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self._running.values():
+            _kill(child, self._selector)
+        self._selector.close()
+
+    def start(self) -> bool:
+        """Start as many as may run; False when none runs and none waits."""
+        while len(self._running) < self.fan_out and (waiting := next(self._waiting, None)) is not None:
+            index, command = waiting
+            child = _start(index, command, self.source, self.seconds, self.environ)
+            if isinstance(child, ChildOutput):
+                self.results[index] = child
+                continue
+            self._running[index] = child
+            _register(self._selector, child)
+        return bool(self._running)
+
+    def poll(self, seconds: float = _SWEEP_SECONDS) -> bool:
+        """Start what may start, and pass on what is ready within `seconds`; False once all have ended."""
+        if not self.start():
+            return False
+        at_end: dict[int, _Child] = {}
+        for key, _ in self._selector.select(seconds):
+            if self._transfer(key):
+                at_end[key.data.index] = key.data
+        if time.monotonic() - self._last_sweep >= _SWEEP_SECONDS:  # those that are late or have closed their output
+            self._last_sweep, at_end = time.monotonic(), dict(self._running)
+        for index, child in at_end.items():
+            if (result := _find_end(child, self._selector, self.limit)) is not None:
+                self.results[index] = result
+                del self._running[index]
+        return True
+
+    def _transfer(self, key: selectors.SelectorKey) -> bool:
+        """Write to or read from one pipe that is ready; True if it was a pipe of output that is now at its end."""
+        child: _Child = key.data
+        if key.fileobj is child.process.stdin:
+            with contextlib.suppress(BlockingIOError):
+                try:
+                    child.source = child.source[os.write(key.fd, child.source[:_CHUNK_BYTES]) :]
+                except BrokenPipeError:
+                    child.source = child.source[:0]
+            if not child.source:
+                _close(self._selector, child.process.stdin)
+            return False
+        for pipe, kept in child.kept.items():
+            if pipe is key.fileobj:
+                chunk = os.read(key.fd, _CHUNK_BYTES)
+                kept.extend(chunk)
+                if len(kept) > 2 * self.limit:
+                    del kept[: -self.limit]
+                if self.on_output is not None and chunk:
+                    child.deadline = time.monotonic() + self.seconds
+                    self.on_output(child.index, chunk, pipe is child.process.stderr)
+                if not chunk:
+                    _close(self._selector, pipe)
+                return not chunk
+        return False
 
 
 def run_children(
@@ -58,42 +149,16 @@ def run_children(
     limit: int,
     environ: Mapping[str, str],
 ) -> list[ChildOutput]:
-    """Run every command, `fan_out` at a time, each within `seconds`; the results in the order of the commands.
-
-    Each leads a session, reads `source`, and keeps the last `limit` bytes of its stdout and of its stderr. What is late
-    is killed with its session, and all of them are on an exception (Ctrl-C).
-    """
-    results: dict[int, ChildOutput] = {}
-    running: dict[int, _Child] = {}
-    waiting, last_sweep = enumerate(commands), 0.0
-    with selectors.DefaultSelector() as selector:
-        try:
-            while True:
-                batch = list(islice(waiting, max(0, fan_out - len(running))))
-                if not batch and not running:
-                    break
-                for index, command in batch:
-                    child = _start(command, source, seconds, environ)
-                    if isinstance(child, ChildOutput):
-                        results[index] = child
-                        continue
-                    running[index] = child
-                    _register(selector, child)
-                at_end = [_transfer(selector, key, limit) for key, _ in selector.select(_SWEEP_SECONDS)]
-                if not any(at_end) and time.monotonic() - last_sweep < _SWEEP_SECONDS:
-                    continue
-                last_sweep = time.monotonic()
-                for index, child in list(running.items()):
-                    if (result := _find_end(child, selector, limit)) is not None:
-                        results[index] = result
-                        del running[index]
-        finally:
-            for child in running.values():
-                _kill(child, selector)
-    return [results[index] for index in sorted(results)]
+    """Run every command in a `ChildPool`, each within `seconds`; the results in the order of the commands."""
+    with ChildPool(commands, source, seconds, fan_out, limit, environ) as pool:
+        while pool.poll():
+            pass
+    return [pool.results[index] for index in sorted(pool.results)]
 
 
-def _start(command: Sequence[str], source: bytes, seconds: float, environ: Mapping[str, str]) -> _Child | ChildOutput:
+def _start(
+    index: int, command: Sequence[str], source: bytes, seconds: float, environ: Mapping[str, str]
+) -> _Child | ChildOutput:
     started_at = time.time()
     try:
         process = subprocess.Popen(  # noqa: S603
@@ -107,7 +172,7 @@ def _start(command: Sequence[str], source: bytes, seconds: float, environ: Mappi
     except OSError as error:
         return ChildOutput(None, b"", b"", started_at, time.time(), error)
     kept = {pipe: bytearray() for pipe in (process.stdout, process.stderr) if pipe is not None}
-    return _Child(process, started_at, time.monotonic() + seconds, memoryview(source), kept)
+    return _Child(index, process, started_at, time.monotonic() + seconds, memoryview(source), kept)
 
 
 def _register(selector: selectors.BaseSelector, child: _Child) -> None:
@@ -116,30 +181,6 @@ def _register(selector: selectors.BaseSelector, child: _Child) -> None:
     if child.process.stdin is not None:
         os.set_blocking(child.process.stdin.fileno(), False)
         selector.register(child.process.stdin, selectors.EVENT_WRITE, child)
-
-
-def _transfer(selector: selectors.BaseSelector, key: selectors.SelectorKey, limit: int) -> bool:
-    """Write to or read from one pipe that is ready; True if it was a pipe of output that is now at its end."""
-    child: _Child = key.data
-    if key.fileobj is child.process.stdin:
-        with contextlib.suppress(BlockingIOError):
-            try:
-                child.source = child.source[os.write(key.fd, child.source[:_CHUNK_BYTES]) :]
-            except BrokenPipeError:
-                child.source = child.source[:0]
-        if not child.source:
-            _close(selector, child.process.stdin)
-        return False
-    for pipe, kept in child.kept.items():
-        if pipe is key.fileobj:
-            chunk = os.read(key.fd, _CHUNK_BYTES)
-            kept.extend(chunk)
-            if len(kept) > 2 * limit:
-                del kept[:-limit]
-            if not chunk:
-                _close(selector, pipe)
-            return not chunk
-    return False
 
 
 def _find_end(child: _Child, selector: selectors.BaseSelector, limit: int) -> ChildOutput | None:

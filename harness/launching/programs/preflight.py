@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.check.check_file import check_file, check_survey
+from harness.check.finding_places import place_findings
 from harness.errors import ExitCode, UserError
 from harness.facts.required_ops import required_ops
 from harness.findings import Finding, Fix, Report
@@ -72,9 +73,8 @@ def run_preflight(
     options = SurveyOptions(timeout_seconds, fan_out, log.on_note)
     survey = survey_hosts(cluster, run.spec.launch, run.spec.zero, local_host, ops, options)
     report = check_survey(run, source, survey)
-    report = report._replace(
-        findings=(*report.findings, *check_stores(run.spec.store_urls, run.spec.launch.env, read_only=True))
-    )
+    stores = place_findings(check_stores(run.spec.store_urls, run.spec.launch.env, read_only=True), source)
+    report = report._replace(findings=(*report.findings, *stores))
     if allreduce and report.ok:  # its ranks start as those of a run do
         report = report._replace(findings=(*report.findings, *check_launch(run, local_host, local_host.cwd)))
     if not allreduce or not report.ok:

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from harness.check.check_file import LoadedRun, check_file, check_loaded_run, check_survey, load_run
 from harness.check.deepspeed_release import untested_release_note
+from harness.check.finding_places import place_findings
 from harness.check.machine_findings import with_findings, with_launch_findings
 from harness.check.missing_software import find_missing_software
 from harness.checkpoints.store_source import SOURCE_FILE
@@ -135,7 +136,7 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         files = _build_run_files(run, text, checked.report, local_host, location.run_dir, loaded.overrides)
         _check_compiler(request, files, local_host, location, log)
     except UserError as error:
-        return LaunchRejected(error.findings, checked.lines_of, error.code, NOTHING_WRITTEN)
+        return LaunchRejected(place_findings(error.findings, text), checked.lines_of, error.code, NOTHING_WRITTEN)
     documents = files.documents | ({SOURCE_FILE: source.stored.to_text()} if source.stored else {})
     target = RunTarget(location.run_dir, documents, source.checkpoint, request.allow_change, allowed_code)
     survey = prewarmed_launcher = None

@@ -21,7 +21,7 @@ from pathlib import Path
 from harness import input_limits
 from harness.file_io import parse_json
 from harness.hostinfo.machine import host_identity
-from harness.launching.hosts.ssh import encode_request, remote_python_path, ssh_command
+from harness.launching.hosts.ssh import SSH_FAILURE, encode_request, remote_python_path, ssh_command
 from harness.launching.process.oom_kills import OomKillHistory
 from harness.launching.process.open_files import raise_open_file_limit
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
@@ -272,4 +272,4 @@ def _handle_line(agent: NodeAgent, line: bytes, run_dir: Path | None) -> None:
 
 def _is_ssh_failure(agent: NodeAgent) -> bool:
     """True if ssh itself failed; any other end before the first heartbeat is the agent's own failure."""
-    return agent.last_heartbeat is None and agent.is_closed and agent.child.poll() == 255
+    return agent.last_heartbeat is None and agent.is_closed and agent.child.poll() == SSH_FAILURE

@@ -10,17 +10,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from harness.checkpoints.store_source import SOURCE_FILE, find_stored_checkpoint
 from harness.errors import ExitCode, UserError
 from harness.file_io import replace_file, write_atomically
 from harness.findings import Finding, Fix
-from harness.launching.hosts.ssh import FAN_OUT, encode_request, remote_python_path, ssh_command
+from harness.launching.hosts.ssh import FAN_OUT, SSH_FAILURE, encode_request, remote_python_path, ssh_command
+from harness.launching.process.parallel_children import ChildOutput, run_children
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.setup.store_checks import with_environment
 from harness.printed_text import escape_unprintable
@@ -29,6 +28,7 @@ from harness.run_records.run_files import json_of
 _FILES = ("spec.resolved.json", "ds_config.json", "launch.json", SOURCE_FILE)
 """What ranks read of a run directory."""
 _SECONDS = 60.0
+_MAX_ERROR = 2**14
 _STATUS_NAME = re.compile(r"rank-(\d{5,})\.json")
 _MAX_STATUS = 2**16
 
@@ -42,25 +42,33 @@ def copy_run_dir(plan: LaunchPlan, scripts: Path) -> None:
     request = {"run_dir": str(plan.run_dir), "path": remote_python_path(os.environ)}
     command = [sys.executable, str(scripts / "run_dir_writer.py"), encode_request(request)]
 
-    def copy(host: str) -> Finding | None:
-        try:
-            done = subprocess.run(  # noqa: S603
-                ssh_command(host, command), input=content, capture_output=True, timeout=_SECONDS, check=False
-            )
-            reason = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] if done.returncode else []
-            failed = bool(done.returncode)
-        except subprocess.TimeoutExpired:
-            reason, failed = [f"no answer within {_SECONDS:.0f} s"], True
-        why = escape_unprintable(reason[0])[:200] if reason else "no reason was given"
-        fix = Fix(f"give {host} a disk that can be written at this path (`launch.output_dir`)")
-        message = f"the run directory `{plan.run_dir}` cannot be created on {host}: {why}"
-        return Finding("EN058", "error", message, key="launch.output_dir", fix=fix) if failed else None
-
     hosts = [host.name for host in plan.hosts if not host.is_local]
-    with ThreadPoolExecutor(max(1, min(FAN_OUT, len(hosts)))) as pool:
-        findings = [finding for finding in pool.map(copy, hosts) if finding is not None]
-    if findings:
-        raise UserError(findings, ExitCode.PREFLIGHT)
+    outputs = run_children(
+        (ssh_command(host, command) for host in hosts),
+        content,
+        seconds=_SECONDS,
+        fan_out=FAN_OUT,
+        limit=_MAX_ERROR,
+        environ=os.environ,
+    )
+    failed = [_not_created(host, plan.run_dir, out) for host, out in zip(hosts, outputs, strict=True) if out.code != 0]
+    if failed:
+        raise UserError(failed, ExitCode.PREFLIGHT)
+
+
+def _not_created(host: str, run_dir: Path, output: ChildOutput) -> Finding:
+    lines = output.err.decode("utf-8", "replace").strip().splitlines()
+    if output.error is not None:
+        reason = f"ssh cannot be started: {output.error.strerror}"
+    elif output.code is None:
+        reason = f"no answer within {_SECONDS:.0f} s"
+    else:
+        reason = escape_unprintable(lines[-1])[:200] if lines else "no reason was given"
+    fix = Fix(f"give {host} a disk that can be written at this path (`launch.output_dir`)")
+    if output.code == SSH_FAILURE:
+        fix = Fix(f"see that `ssh {host}` works without a password, or take it out of the hostfile")
+    message = f"the run directory `{run_dir}` cannot be created on {host}: {reason}"
+    return Finding("EN058", "error", message, key="launch.output_dir", fix=fix)
 
 
 def find_stored_resume(run_dir: Path, variables: Mapping[str, str], log: Callable[[str], None]) -> Path | None:

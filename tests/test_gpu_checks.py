@@ -80,6 +80,10 @@ ON_GPU: dict[str, dict[str, Any]] = {
         name: {"losses": [5.0, 4.0], "seconds": 1.0, "peak_bytes": peak}
         for name, peak in (("kept", 9), ("every-2", 8), ("attention", 7), ("all", 6), ("tiles", 5))
     },
+    "qlora": {
+        name: {"losses": [5.0, 4.0], "peak_bytes": peak, "frozen_bytes": size, "planned_bytes": size}
+        for name, peak, size in (("lora", 9, 8), ("qlora", 5, 3))
+    },
     "saves": {
         name: {"is_whole": True, "gb": 5.0, "on_disk_gb": 5.0, "sha256": "a", "copy_seconds": stall}
         for name, stall in (("in_line", 5.0), ("background", 2.0))
@@ -206,6 +210,9 @@ BROKEN: list[tuple[str, Sequence[str], Any, str]] = [
     ("activations", ("offloaded", "peak_bytes"), 9, "the peak is 9 bytes"),
     ("recompute", ("attention", "losses"), [5.0, 4.2], "losses of `attention` are [5.0, 4.2]"),
     ("recompute", ("tiles", "peak_bytes"), 6, "the peak of `tiles` is 6 bytes"),
+    ("qlora", ("qlora", "losses"), [5.0, 4.2], "losses are [5.0, 4.2]"),
+    ("qlora", ("qlora", "frozen_bytes"), 4, "`qlora` holds 4 bytes of frozen weights, and 3 are planned"),
+    ("qlora", ("qlora", "peak_bytes"), 9, "the peak is 9 bytes"),
     ("saves", ("background", "is_whole"), False, "is not whole"),
     ("saves", ("in_line", "on_disk_gb"), 1.0, "1 GB are on the disk"),
     ("saves", ("background", "copy_seconds"), 6.0, "copies for 6.00 s"),

@@ -79,7 +79,7 @@ def test_the_page_about_limits_has_the_bounds_of_every_package() -> None:
         re.findall(r"^\| (\w+) \| \d[^|]*\| (\d[\d.]*) or newer", (ROOT / "docs/limits.md").read_text(), re.MULTILINE)
     )
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    bounds = dict(re.findall(r"^([\w-]+)>=([\d.]+)", "\n".join(project["train"] + project["lora"]), re.MULTILINE))
+    bounds = dict(re.findall(r"^([\w-]+)>=([\d.]+)", "\n".join(project["train"] + project["qlora"]), re.MULTILINE))
     assert {name.lower(): bound for name, bound in rows.items()}.items() <= bounds.items()
     assert {"torch", "transformers", "peft"} <= rows.keys()
 

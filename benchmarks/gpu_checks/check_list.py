@@ -61,6 +61,7 @@ CHECKS = (
     ),
     Check("ops-3", 3, "op_builds", "the same, where no other part was run", 1, 20, 200, cannot_show="nvcc"),
     Check("copies", 3, "copy_rates", "host to device and back", 1, 15, 60, cannot_show="a bus, and pinned memory"),
+    Check("qlora", 3, "quantized_base", "weights in 4 bits", 1, 40, 110, cannot_show="memory of a device"),
     Check("host-rates", 3, "host_rates", "memory, CPU Adam, disk", 1, 30, 90),
     Check(
         "real-size",

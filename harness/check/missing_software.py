@@ -24,11 +24,15 @@ _ATTENTION = "model.attn_implementation"
 def find_missing_software(
     model: ModelSpec, data: DataSpec, telemetry: TelemetrySpec, env: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """An error at each key that needs what this machine lacks (EN016, MD154). `env` is `launch.env`."""
+    """An error at each key that needs what this machine lacks (EN016, MD154, MD162). `env` is `launch.env`."""
     if model.lora is not None and machine.package_version("peft") is None:
         message = "`model.lora` needs the package `peft`, which is not installed here"
         fix = Fix(f"install it on every host: {install_command('lora')}")
         yield Finding("MD154", "error", message, "model.lora", fix=fix)
+    if model.quantization is not None and machine.package_version("bitsandbytes") is None:
+        message = "`model.quantization` needs the package `bitsandbytes`, which is not installed here"
+        fix = Fix(f"install it on every host: {install_command('qlora')}")
+        yield Finding("MD162", "error", message, "model.quantization", fix=fix)
     attention = model.attn_implementation
     if attention in ("flash_attention_2", "flash_attention_3"):
         lacks = _missing_for_flash_attention(attention, env)

@@ -53,7 +53,7 @@ _METHODS = (
     ),
     _TrainingMethod(
         "trains over quantised weights",
-        "weights of 16 and 32 bit",
+        "4-bit weights of bitsandbytes (`model.quantization`, set by hand)",
         _keys_without_values(
             """load_in_4bit load_in_8bit quantization_bit quantization_method quantization_config gptq qat
             model_quantization_config peft.weight_dtype peft.loftq_config quant_method quant_bits

@@ -104,7 +104,7 @@ RELEASE_FAULTS: tuple[ReleaseFault, ...] = (
         "HF012",
         {"accumulation": _SEVERAL, "caller": ("trainer",)},
         {"clipping": ("on",)},
-        "gradients divided by the accumulation steps again",
+        "gradients divided by the accumulation steps once more",
     ),
     ReleaseFault(
         "offload-loses-accumulated-gradients",

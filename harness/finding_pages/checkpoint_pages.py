@@ -77,7 +77,8 @@ There is too little memory to load the model twice, or a package or the model's 
 There is no space for the exported folder, or the write failed. Nothing of it was kept.
 
 ## CK127 no-adapters-to-export
-The checkpoint was trained without LoRA, so there are no adapters to export alone.
+The checkpoint was trained without LoRA, so there are no adapters to export alone. Or its weights have 4 bits
+(`model.quantization`): adapters are exported alone then, since a sum of both has more bits.
 
 ## CK128 code-in-a-checkpoint
 The model of a checkpoint has its own Python code (an `auto_map` in its configuration, or Python files), and its

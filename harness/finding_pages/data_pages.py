@@ -137,6 +137,14 @@ wrong.
 ## MD161 mlp-tiles-not-possible
 No layer of the model has a dense MLP of the name `mlp` that `train.mlp_tile_size` could run in tiles. Experts get the
 tokens that a router sends them, not tiles of the sequence.
+
+## MD162 bitsandbytes-missing
+`model.quantization` needs the package `bitsandbytes`, which is not installed where the ranks run.
+
+## MD163 nothing-to-quantize
+`model.quantization` fits no layer of the model: bitsandbytes quantizes linear layers, and the stacked weights of
+experts are none.
+
 ## OP101 no-optimizer
 The rendered DeepSpeed JSON has no optimizer.
 

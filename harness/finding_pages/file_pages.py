@@ -189,9 +189,9 @@ itself, files for inference, and those of LLaMA-Factory's new program (`USE_V1`)
 ## SP040 training-of-another-kind
 A file for another training program uses a method that run specs do not have.
 
-Run specs train on the next-token loss (pre-training and supervised fine-tuning), all parameters or plain LoRA, with
-16-bit or 32-bit weights. A run spec made from DPO, KTO, PPO, a reward model, QLoRA, 8-bit weights, DoRA, frozen layers
-or images would train something else, so `harness adopt` writes nothing.
+Run specs train on the next-token loss (pre-training and supervised fine-tuning), all parameters or LoRA, with 16-bit
+or 32-bit weights; for QLoRA set `model.quantization` by hand. A run spec made from DPO, KTO, PPO, a reward model, 8-bit
+weights, DoRA, frozen layers or images would train something else, so `harness adopt` writes nothing.
 
 ## SP022 two-names-for-one-key
 A key is set together with its old name, or with an alias.

@@ -107,7 +107,9 @@ def with_offload(
 
 
 def is_stage_supported(stage: int, run: PlanSettings) -> bool:
-    """Does DeepSpeed train at this stage with the run's parallel sizes?"""
+    """Does a run with these parallel sizes, or with 4-bit weights, train at this stage?"""
+    if run.quantization is not None:
+        return stage <= 2
     return stage <= (1 if run.pipeline_parallel_size > 1 else 3)
 
 

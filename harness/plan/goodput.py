@@ -21,14 +21,14 @@ class CheckpointCost:
     lost: float
 
 
-def checkpoint_bytes(settings: PlanSettings, parameters: int, frozen: int = 0) -> int:
+def checkpoint_bytes(settings: PlanSettings, parameters: int, frozen_bytes: int = 0) -> int:
     """Masters and optimizer states of all ranks, below stage 3 weights as trained too: in bf16 with Adam 14 bytes a
     parameter, 12 at stage 3 (a rehearsal on 2 ranks wrote 61.9 MiB where 14 would be 72.2). Of frozen parameters the
     weights alone, at every stage.
     """
     weights = settings.bytes_per_parameter.parameters if settings.stage < 3 else 0
     states = settings.bytes_per_parameter.master + settings.bytes_per_parameter.states
-    return parameters * (weights + states) + frozen * settings.bytes_per_parameter.parameters
+    return parameters * (weights + states) + frozen_bytes
 
 
 def optimal_interval_young(cost: float, failure_seconds: float) -> float:
@@ -44,11 +44,11 @@ def optimal_interval_daly(cost: float, failure_seconds: float) -> float:
     return optimal_interval_young(cost, failure_seconds) * (1 + sqrt(ratio) / 3 + ratio / 9) - cost
 
 
-def checkpoint_cost(settings: PlanSettings, parameters: int, rates: Rates, frozen: int = 0) -> CheckpointCost:
+def checkpoint_cost(settings: PlanSettings, parameters: int, rates: Rates, frozen_bytes: int = 0) -> CheckpointCost:
     """For a run that stops as a whole when one of its GPUs fails; every host writes its own part, all to one file
     system.
     """
-    size = checkpoint_bytes(settings, parameters, frozen)
+    size = checkpoint_bytes(settings, parameters, frozen_bytes)
     cost = size / min(settings.num_hosts * rates.checkpoint_write, rates.checkpoint_shared)
     failure_seconds = rates.failure_hours * 3600 / settings.world_size
     interval = optimal_interval_daly(cost, failure_seconds)

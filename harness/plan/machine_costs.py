@@ -22,7 +22,7 @@ from harness.plan.resolved_run import ResolvedRun
 from harness.plan.settings_search import HEADROOM, rank_alternatives, search_settings
 from harness.plan.step_time import estimate_step_time
 from harness.plan.step_work import StepWork, count_step_work
-from harness.plan.zero_partitions import count_trainable
+from harness.plan.zero_partitions import count_frozen_bytes, count_trainable
 
 GPUS_PER_HOST = 8
 
@@ -102,8 +102,8 @@ def _costs(
 
 def lost_share(model: ModelFacts, settings: PlanSettings, rates: Rates) -> float:
     """Share of the time that checkpoints and failures take, as in the plan of these settings."""
-    trainable, whole = count_trainable(model, settings)
-    return checkpoint_cost(settings, trainable, rates, whole - trainable).lost
+    trainable, _ = count_trainable(model, settings)
+    return checkpoint_cost(settings, trainable, rates, count_frozen_bytes(model, settings)).lost
 
 
 def _fitting(candidates: Iterable[Alternative], capacity: Capacity) -> Iterator[Alternative]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from harness.plan.memory_items import (
     BACKWARD,
+    ENGINE,
     MICRO_BATCH,
     OPTIMIZER,
     STEP,
@@ -18,6 +19,7 @@ from harness.plan.memory_items import (
     ElementBytes,
     MemoryItem,
     Phase,
+    Tier,
     memory_item,
     pinned_item,
 )
@@ -39,15 +41,29 @@ def model_state_items(settings: PlanSettings, partitions: ZeroPartitions) -> lis
 
 
 def _frozen_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    """Frozen parameters in the training format: no gradient, no master, no state. Stage 3 shards them, too."""
+    """Frozen parameters in the training format or in 4 bits: no gradient, no master, no state. Stage 3 shards them."""
     label, source = ("frozen", "frozen parameters"), "harness/runtime/models/trainable_parameters.py"
     if settings.stage < 3:
-        whole = ElementBytes(settings.param_bytes, partitions.frozen, "P frozen")
+        whole = ElementBytes(settings.param_bytes, partitions.unquantized_frozen, "P frozen")
         yield memory_item("gpu", label, whole, source)
+        yield quantized_item("gpu", ("frozen", "frozen parameters in 4 bits"), partitions)
+        largest = ElementBytes(settings.param_bytes, partitions.quantized.largest, "largest of them")
+        label, source = ("temporary", "one of them in the training format"), "bitsandbytes gemm_4bit, dequantize_4bit"
+        yield at_moments(memory_item("gpu", label, largest, source, MICRO_BATCH), "forward layer", "backward layer")
     elif settings.param_device != "nvme":  # there they are among the parameters on the disk
         shard = ElementBytes(settings.param_bytes, partitions.frozen_shard, "P frozen / N")
         on_gpu = settings.param_device == "none"
         yield memory_item("gpu", label, shard, source) if on_gpu else pinned_item(label, shard, source)
+
+
+def quantized_item(
+    tier: Tier, label: tuple[str, str], partitions: ZeroPartitions, phases: tuple[Phase, ...] = ENGINE
+) -> MemoryItem:
+    """The 4-bit weights with their scales, whole on every rank; without bytes where there are none."""
+    formula = f"{partitions.quantized.bytes / max(1, partitions.quantized.numel):.3f} P in 4 bits"
+    return MemoryItem(
+        tier, *label, partitions.quantized.bytes, formula, "bitsandbytes nn/modules.py Params4bit", phases
+    )
 
 
 def _first_state_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:

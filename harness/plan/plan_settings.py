@@ -20,6 +20,7 @@ from harness.plan.tensor_shard import DEFAULT_PLAN, TensorPlanChoice
 from harness.plan.trainable_split import TrainableChoice
 from harness.spec.pinned_memory import pins_natively
 from harness.spec.run_spec import RunSpec
+from harness.spec.sections.model_spec import QuantizationSpec
 
 OffloadDevice = Literal["none", "cpu", "nvme"]
 _ACTIVATION_CHECKPOINTING = "activation_checkpointing"
@@ -50,8 +51,8 @@ class PlanSettings:
     `steps_matrices_by_muon`: with one momentum, and `num_states` for all else. `checkpoint_every`: with
     `checkpointing`, layers 0, K, 2K and so on recompute; `keeps_attention`: all but their attention. `mlp_tile_size`:
     tokens of an MLP at once, 0 for all. `built_bytes`: those of a weight of the model that stages 0 to 2 build; weights
-    that are read have the training format, new ones fp32. `rank`: the rank whose memory it is; None for the one with
-    the most.
+    that are read have the training format, new ones fp32. `quantization`: of the frozen
+    weights, None for none. `rank`: the rank whose memory it is; None for the one with the most.
     """
 
     stage: int
@@ -117,6 +118,7 @@ class PlanSettings:
     reentrant_checkpointing: bool = False
     steps_matrices_by_muon: bool = False
     built_bytes: int = 4
+    quantization: QuantizationSpec | None = None
     rank: int | None = None
     pipeline_partition_method: str = "parameters"
 
@@ -287,6 +289,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         reentrant_checkpointing=spec.train.gradient_checkpointing_use_reentrant or _offloads_activations(spec),
         steps_matrices_by_muon=kind.is_muon,
         built_bytes=4 if spec.model.name_or_path is None or spec.model.random_init else width,
+        quantization=spec.model.quantization,
         autocast_bytes=_autocast_bytes(run, width),
         copies_for_save=run.kind == "spec"
         and spec.checkpoint.async_save

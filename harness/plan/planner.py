@@ -33,7 +33,7 @@ from harness.plan.trainable_split import TrainableChoice, TrainableSplit, split_
 from harness.plan.tuned_defaults.impact import DefaultImpact, compute_impacts
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.plan.untested_settings import untested_findings
-from harness.plan.zero_partitions import count_trainable
+from harness.plan.zero_partitions import count_frozen_bytes, count_trainable
 from harness.spec.sections.cluster_spec import ClusterSpec
 from harness.spec.sections.data_spec import DataSpec
 from harness.units import format_bytes, parse_bytes
@@ -107,8 +107,8 @@ class Plan:
     @property
     def async_offloads(self) -> tuple[Alternative, ...]:
         """The run with ZenFlow or SuperOffload, where DeepSpeed trains so. Computed at each call."""
-        is_adam = self.run.spec.optimizer.type in ("adam", "adamw")
-        if self.model is None or self.settings is None or not is_adam or self.async_offload is not None:
+        is_possible = self.run.spec.optimizer.type in ("adam", "adamw") and self.run.spec.model.quantization is None
+        if self.model is None or self.settings is None or not is_possible or self.async_offload is not None:
             return ()
         return list_async_offloads(self.model, self.settings, self.device, self.capacity, self.rates)
 
@@ -170,8 +170,8 @@ def make_plan(
     if offload is not None:
         memory, time = with_async_offload(memory, time, offload, model, settings)
         fit = check_fit(memory, capacity)
-    trainable, whole = count_trainable(model, settings)
-    checkpoints = None if memory.pooled else checkpoint_cost(settings, trainable, rates, whole - trainable)
+    (trainable, _), frozen = count_trainable(model, settings), count_frozen_bytes(model, settings)
+    checkpoints = None if memory.pooled else checkpoint_cost(settings, trainable, rates, frozen)
     plan = replace(
         plan,
         memory=memory,

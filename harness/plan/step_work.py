@@ -13,7 +13,15 @@ from harness.plan.checkpointed_layers import recompute_shares
 from harness.plan.flops import FlopsInputs, GradientShares
 from harness.plan.pipeline_schedule import bubble_fraction
 from harness.plan.plan_settings import PlanSettings
-from harness.plan.zero_partitions import count_trainable, local_num_parameters, tensor_parallel_shard
+from harness.plan.quantized_weights import count_quantized
+from harness.plan.trainable_split import split_parameters
+from harness.plan.trained_weights import model_training
+from harness.plan.zero_partitions import (
+    count_trainable,
+    local_num_parameters,
+    local_vocab_size,
+    tensor_parallel_shard,
+)
 
 _BACKWARD_PRODUCTS = 2.5
 """Products of a fused attention's backward pass by those of its forward pass: it computes the scores again."""
@@ -28,7 +36,8 @@ class ComputeWork:
     the layers save for backward, written and read in passes; `logits`: elements of the logits. `width`: the narrowest
     side of the products, divided by tensor parallelism; `rows`: tokens of one product, an expert's share of them.
     `layer_passes`: layers times passes. `micro_batches`: of a step, `idle_share`: the share of a step that a pipeline
-    stage waits.
+    stage waits. `dequantized_bytes`: 4-bit weights that are read, and written in the training format. `head_bytes`:
+    what each chunk of the loss but the first moves of the head again.
     """
 
     matmul_flops: float
@@ -42,6 +51,8 @@ class ComputeWork:
     micro_batches: int
     idle_share: float = 0.0
     experts: bool = False
+    dequantized_bytes: float = 0.0
+    head_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +140,30 @@ def _count_compute(model: ModelFacts, settings: PlanSettings, trained_share: flo
         micro_batches=settings.accumulation,
         idle_share=bubble_fraction("1f1b", settings.pipeline_parallel_size, settings.accumulation),
         experts=model.experts > 0,
+        dequantized_bytes=(2 + again.layers) * _dequantized_bytes(model, settings),
+        head_bytes=_head_bytes(model, settings),
     )
+
+
+def _head_bytes(model: ModelFacts, settings: PlanSettings) -> float:
+    """Of a trained head its fp32 gradient, read and written, and a product that is added to it; of a frozen one its
+    weight, read twice.
+    """
+    if not settings.loss_chunk_size:
+        return 0.0
+    training = model_training(model, settings.trainable)
+    is_trained = training is None or training.trains_head(model)
+    again = -(-settings.tokens_per_micro_batch // settings.loss_chunk_size) - 1
+    width = 8 + 2 * settings.param_bytes if is_trained else 2 * settings.param_bytes
+    return again * width * local_vocab_size(model, settings) * model.hidden
+
+
+def _dequantized_bytes(model: ModelFacts, settings: PlanSettings) -> float:
+    """Bytes that one pass through all layers moves to have its 4-bit weights in the training format."""
+    if settings.quantization is None:
+        return 0.0
+    weights = count_quantized(split_parameters(model, settings.trainable).frozen, model, settings.quantization)
+    return weights.bytes + settings.param_bytes * weights.numel
 
 
 def _repeated_work(model: ModelFacts, settings: PlanSettings) -> float:

@@ -27,6 +27,7 @@ from harness.plan.memory_items import (
     pinned_item,
 )
 from harness.plan.memory_moments import at_moments, keep_largest_moments
+from harness.plan.model_states import quantized_item
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.zero_partitions import ZeroPartitions
 
@@ -69,7 +70,7 @@ def _load_items(settings: PlanSettings, partitions: ZeroPartitions, gpu_memory: 
     """Stages 0 to 2 and AutoTP build the whole model on every rank; stage 3 shards each built module."""
     if settings.stage < 3 or settings.tensor_parallel_size > 1:
         label = ("model", f"the whole model{' in fp32' if settings.built_bytes == 4 else ''}, built on every rank")
-        built = ElementBytes(settings.built_bytes, partitions.whole, "P")
+        built = ElementBytes(settings.built_bytes, partitions.whole - partitions.quantized.numel, "P")
         yield at_moments(memory_item("host", label, built, _BUILD_SOURCE, LOAD), "build")
     if settings.stage == 3:
         yield from _stage3_load_items(settings, partitions)
@@ -134,10 +135,13 @@ def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
         yield from _copy_items(settings, partitions)
         return
     if settings.stage in (1, 2) and settings.rank in (None, 0):
-        weights = ElementBytes(settings.param_bytes, partitions.frozen + partitions.padded_total, "P, one rank")
+        num_elements = partitions.unquantized_frozen + partitions.padded_total
+        weights = ElementBytes(settings.param_bytes, num_elements, "P, one rank")
         label, source = ("save", "weights on their way to the file"), "torch.save of the flat weights"
         item = MemoryItem("host", *label, weights.bytes, str(weights), source, SAVE, shared=True)
         yield at_moments(item, "weights saved")
+        quantized = quantized_item("host", ("save", "4-bit weights on their way to the file"), partitions, SAVE)
+        yield at_moments(replace(quantized, shared=True), "weights saved")
     if settings.optimizer_device != "none":
         return
     master_bytes = settings.master_bytes
@@ -168,8 +172,11 @@ def _copy_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
         frozen = ElementBytes(settings.param_bytes, partitions.frozen_shard, "P frozen / N")
         yield memory_item("host", label, frozen, source, TRAINING)
     else:
-        num_elements = partitions.frozen + (partitions.padded_total if settings.stage else partitions.total)
+        num_elements = partitions.padded_total if settings.stage else partitions.total
+        num_elements += partitions.unquantized_frozen
         yield _once_a_job(label, ElementBytes(settings.param_bytes, num_elements, "P, one rank"), source)
+        label = ("save", "copy of the 4-bit weights for a save in the background")
+        yield replace(quantized_item("host", label, partitions, TRAINING), shared=True)
     yield from _staging_items(settings, partitions, source)
 
 
@@ -197,9 +204,11 @@ def _resume_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
     if settings.optimizer_device == "nvme":
         return
     if settings.stage in (1, 2):
-        weights = ElementBytes(settings.param_bytes, partitions.frozen + partitions.total, "P")
+        weights = ElementBytes(settings.param_bytes, partitions.unquantized_frozen + partitions.total, "P")
         label, source = ("resume", "the file of the weights, read whole"), "runtime/engine.py _load_checkpoint"
         yield at_moments(memory_item("host", label, weights, source, RESUME), "weights read")
+        label = ("resume", "the 4-bit weights of that file")
+        yield at_moments(quantized_item("host", label, partitions, RESUME), "weights read")
     width = settings.master_bytes + settings.state_bytes * settings.num_states
     amount = (
         ElementBytes(width, partitions.total, "P")

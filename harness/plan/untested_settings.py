@@ -19,6 +19,7 @@ def untested_findings(settings: PlanSettings, device: Device | None) -> Iterator
         "train.gradient_checkpointing.every": settings.checkpointing and settings.checkpoint_every > 1,
         "train.gradient_checkpointing.keep": settings.checkpointing and settings.keeps_attention,
         "train.mlp_tile_size": tiles_mlp(settings),
+        "model.quantization": settings.quantization is not None,
     }
     for key, is_on in keys.items():
         if is_on:

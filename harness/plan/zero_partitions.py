@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from harness.facts.model_lookup import ModelFacts, Parameter
 from harness.plan.pipeline_partition import heaviest_stage
 from harness.plan.plan_settings import PlanSettings
+from harness.plan.quantized_weights import NONE_QUANTIZED, QuantizedWeights, count_quantized
 from harness.plan.tensor_shard import TensorShard, shard_model
 from harness.plan.trainable_split import split_parameters
 
@@ -39,7 +40,7 @@ class ZeroPartitions:
     `head_gradient`: the output layer, where it is trained.
     `largest_layer_gradient`: the largest trainable parameter of a layer.
     `muon_partition`: this rank's share of the matrices that Muon steps. `leaf_layer`: the largest layer that ZeRO-3
-    gathers and reduces as one; 0 where it does neither.
+    gathers and reduces as one; 0 where it does neither. `quantized`: those of the frozen parameters that have 4 bits.
     """
 
     total: int
@@ -61,6 +62,7 @@ class ZeroPartitions:
     frozen: int = 0
     frozen_shard: int = 0
     muon_partition: int = 0
+    quantized: QuantizedWeights = NONE_QUANTIZED
 
     def owned_gradients_of(self, rank: int | None) -> int:
         """Those of a data-parallel rank, or of the rank with the most."""
@@ -70,6 +72,11 @@ class ZeroPartitions:
     def whole(self) -> int:
         """All parameters, the frozen ones too."""
         return self.total + self.frozen
+
+    @property
+    def unquantized_frozen(self) -> int:
+        """The frozen parameters in the training format."""
+        return self.frozen - self.quantized.numel
 
     @property
     def largest_sub_group(self) -> int:
@@ -127,6 +134,15 @@ def count_trainable(model: ModelFacts, settings: PlanSettings) -> tuple[int, int
         return model.num_parameters, model.num_parameters
     split = split_parameters(model, settings.trainable)
     return split.num_trainable, split.num_parameters
+
+
+def count_frozen_bytes(model: ModelFacts, settings: PlanSettings) -> int:
+    """Bytes of the frozen parameters of the whole model, of those in 4 bits with their scales."""
+    if settings.trainable is None:
+        return 0
+    split = split_parameters(model, settings.trainable)
+    quantized = count_quantized(split.frozen, model, settings.quantization)
+    return settings.param_bytes * (split.num_parameters - split.num_trainable - quantized.numel) + quantized.bytes
 
 
 def local_vocab_size(model: ModelFacts, settings: PlanSettings) -> int:
@@ -193,6 +209,7 @@ def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions
         ),
         frozen=sum(sizes) - sum(trainable_sizes),
         frozen_shard=sum(frozen_shards),
+        quantized=count_quantized(frozen, model, settings.quantization),
     )
 
 

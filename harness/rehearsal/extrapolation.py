@@ -17,7 +17,7 @@ from harness.plan.goodput import checkpoint_bytes
 from harness.plan.memory_estimate import MemoryEstimate
 from harness.plan.memory_items import Phase
 from harness.plan.planner import Plan
-from harness.plan.zero_partitions import count_trainable
+from harness.plan.zero_partitions import count_frozen_bytes, count_trainable
 
 MetricsLine = Mapping[str, Any]
 Unit = Literal["bytes", "seconds"]
@@ -184,8 +184,8 @@ def _extrapolate_checkpoint(save_lines: Sequence[MetricsLine], small: Plan, whol
 def _planned_checkpoint_bytes(plan: Plan) -> int:
     if plan.settings is None or plan.model is None:
         return 0
-    trainable, whole = count_trainable(plan.model, plan.settings)
-    return checkpoint_bytes(plan.settings, trainable, whole - trainable)
+    trainable, _ = count_trainable(plan.model, plan.settings)
+    return checkpoint_bytes(plan.settings, trainable, count_frozen_bytes(plan.model, plan.settings))
 
 
 def _extrapolate_step(seconds: Sequence[float], small: Plan, whole: Plan) -> list[Quantity]:

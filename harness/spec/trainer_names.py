@@ -44,6 +44,10 @@ _NAMES_BY_KEY: Mapping[str, str] = {
     ),
     "model.lora.modules_to_save": "modules_to_save lora_modules_to_save additional_target",
     "model.lora.use_rslora": "use_rslora peft_use_rslora",
+    "model.quantization": "quantization_config bnb_config",
+    "model.quantization.load_in_4bit": "load_in_4bit",
+    "model.quantization.bnb_4bit_quant_type": "bnb_4bit_quant_type quantization_type",
+    "model.quantization.bnb_4bit_use_double_quant": "bnb_4bit_use_double_quant double_quantization",
     "data.train": """
         dataset datasets train_dataset train_file train_files train_data train_datasets data_path data_files
         dataset_name dataset_path dataset_name_or_path dataset_dir data.path data.file data.files data.name""",
@@ -124,9 +128,10 @@ _NAMES_BY_ADVICE: Mapping[str, str] = {
     ),
     "remove it: `train.gradient_checkpointing` is off unless it is written": "disable_gradient_checkpointing",
     "set `scheduler.min_lr_ratio`, which is a share of the peak rate": "min_lr eta_min",
-    "remove it: weights are trained in fp32, bf16 or fp16, not quantised": (
-        "load_in_8bit load_in_4bit quantization_bit quantization_config quantization_method bnb_config loftq_config"
+    "remove it: frozen weights have the format of `precision`, or 4 bits by `model.quantization`": (
+        "load_in_8bit quantization_bit quantization_method loftq_config"
     ),
+    "remove it: products with 4-bit weights are computed in the format of `precision`": "bnb_4bit_compute_dtype",
     "remove it: adapters are plain LoRA, or rank-stabilised with `use_rslora`": "use_dora",
     "remove it: `harness launch` always trains; `eval` has the evaluation": "do_train do_predict",
     "put DeepSpeed's keys below `deepspeed:`; `harness adopt FILE` converts a DeepSpeed JSON": (

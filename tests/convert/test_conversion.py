@@ -389,7 +389,7 @@ def test_another_optimizer_or_schedule_is_told(write):
 
 def test_a_trainer_whose_json_is_not_here(write):
     result = adopted(write("train.yaml", FACTORY))
-    assert any("is not here" in note.message and note.place.line == 14 for note in result.notes)
+    assert any("is not on this machine" in note.message and note.place.line == 14 for note in result.notes)
 
 
 def test_values_that_a_spec_does_not_take_are_left_out_and_noted(write):

@@ -42,7 +42,7 @@ def test_what_decides_nothing_is_not_among_the_rest(line, write):
         ("optim: adafactor", "adamw"),
         ("lr_scheduler_type: reduce_lr_on_plateau", "cosine"),
         ("pure_bf16: true", "fp32 master weights"),
-        ("foo_bar: 3", "no key of LLaMA-Factory that the harness knows"),
+        ("foo_bar: 3", "not a key of LLaMA-Factory"),
     ],
 )
 def test_what_is_trained_otherwise_says_how(line, word, write):

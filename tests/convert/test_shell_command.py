@@ -71,7 +71,7 @@ def test_ranks_decide_the_accumulation_of_ms_swift(write):
         ("swift rlhf --model a/b --dataset d\n", "trains by another loss"),
         ("megatron sft --model a/b\n", "trains with Megatron"),
         ("deepspeed train.py --deepspeed ds.json\n", "none of the supported commands"),
-        ("swift sft nothing.yaml\n", "is not here"),
+        ("swift sft nothing.yaml\n", "is not on this machine"),
         ("swift sft --model a/b --dataset d --quant_bits 4 --quant_method bnb\n", "quantised weights"),
         ("swift sft --model a/b --dataset d --tuner_type longlora\n", "other weights"),
     ],

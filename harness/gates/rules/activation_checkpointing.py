@@ -169,9 +169,9 @@ def kept_attention(ctx: Context) -> Iterator[Finding]:
     `train.offload_activations` or `train.torch_compile`, with pipeline stages, or with `attn_implementation: eager`.
 
     Why: A context of torch's non-reentrant `checkpoint` keeps the outputs of attention kernels. Reentrant
-    checkpointing, DeepSpeed's own (which offloads activations) and that of the pipeline engine take no such context
-    (read in 0.19.8); the compiler of a compiled layer decides what to recompute. `eager` attention has no kernel whose
-    output could be kept.
+    checkpointing (read in 0.19.8), DeepSpeed's own, which offloads activations (it hands `context_fn` to the layer, run
+    on 0.19.8), and that of the pipeline engine (read) take no such context; the compiler of a compiled layer decides
+    what to recompute. `eager` attention has no kernel whose output could be kept.
 
     Example:
         train.gradient_checkpointing: {keep: attention}

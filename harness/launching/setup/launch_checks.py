@@ -27,9 +27,9 @@ from harness.launching.setup.launch_plan import is_local
 from harness.launching.setup.locked_memory import check_locked_memory
 from harness.plan.resolved_run import ResolvedRun
 
-_INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "MD154"}
+_INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "MD154", "MD162"}
 """Findings about programs and devices that this machine lacks."""
-_NAMED_BY_SPEC = {"EN016", "MD154"}
+_NAMED_BY_SPEC = {"EN016", "MD154", "MD162"}
 """Those about what a key of the spec needs."""
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNQUOTABLE = re.compile(r"""["`$\\%\n\r]|^\s|\s$""")
@@ -51,7 +51,7 @@ def check_launch(
     ]
     local_ranks = _local_rank_count(run, local_host, node_rank)
     missing = find_missing_software(run.spec.model, run.spec.data, run.spec.telemetry, run.spec.launch.env)
-    findings += [f for f in missing if local_ranks is not None or f.gate == "MD154"]
+    findings += [f for f in missing if local_ranks is not None or f.gate in ("MD154", "MD162")]
     findings += [
         *device_checks.check_device_ids(local_host, local_ranks),
         *core_binding.check_core_binding(run.spec.launch, local_host, local_ranks),

@@ -41,6 +41,11 @@ _REFUSED: tuple[tuple[Callable[[ResolvedRun, Mapping[str, Any]], Any], str, str]
         "simulate one of the two degrees",
     ),
     (
+        lambda run, _: run.spec.model.quantization,
+        "`model.quantization`: bitsandbytes has no kernels for a GPU that is not there",
+        "give `--set model.quantization=null` to simulate adapters over weights of 16 bits",
+    ),
+    (
         lambda run, _: run.spec.model.trust_remote_code,
         "`model.trust_remote_code`: a plan does not run the model's own code",
         "simulate a family that `transformers` has",

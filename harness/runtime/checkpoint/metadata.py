@@ -34,6 +34,7 @@ _PACKAGES = (
     "safetensors",
     "accelerate",
     "peft",
+    "bitsandbytes",
 )
 _VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "use_cache")
 """Fields of a model's configuration that do not change what is trained."""

@@ -18,6 +18,7 @@ from harness.runtime.export import export_checks, model_files
 from harness.runtime.export.export_tensors import merge_adapters, select_adapters
 from harness.runtime.export.safetensors_writer import DTYPES, MODEL_STEM, SHARD_BYTES, write_shards
 from harness.runtime.models.lora_merge import is_adapted
+from harness.runtime.models.quantized_base import has_quantized_weights
 from harness.runtime.patch_selection import check_usable
 from harness.runtime.user_errors import user_error
 
@@ -93,6 +94,12 @@ def _write_folder(
     if options.lora == "adapter" and not has_adapters:
         raise user_error(
             "CK127", f"`{checkpoint}` has no LoRA adapters to export alone", fix="export it without `--lora adapter`"
+        )
+    if options.lora == "merge" and has_quantized_weights(weights.shapes):
+        raise user_error(
+            "CK127",
+            f"`{checkpoint}` has weights in 4 bits, which adapters are not merged into",
+            fix="export the adapters alone with `--lora adapter`",
         )
     adapter = model_files.read_adapter_config(checkpoint) if has_adapters else {}
     adapter_only = options.lora == "adapter"

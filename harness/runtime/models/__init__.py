@@ -9,6 +9,7 @@
 | `zero3_weights` | stage 3: one tensor at a time from the file into the shards of all ranks |
 | `trainable_parameters` | frozen and trained parameters |
 | `lora`, `lora_merge` | LoRA through `peft`; the names of its tensors, and merging them |
+| `quantized_base` | frozen weights in 4 bits by bitsandbytes |
 | `activation_checkpointing`, `torch_compile` | recomputation in the backward pass; compilation |
 
 It does not touch optimizers or data.

@@ -83,8 +83,8 @@ def _check_targets(targets: tuple[str, ...], names: list[str]) -> None:
 
 
 def _base_dtype(model: torch.nn.Module) -> torch.dtype:
-    """The number format of the frozen weights."""
-    return next(p.dtype for p in model.parameters() if not p.requires_grad)
+    """The number format of the frozen weights; those in 4 bits are stored as bytes."""
+    return next(p.dtype for p in model.parameters() if not p.requires_grad and p.is_floating_point())
 
 
 def adapter_config(model: torch.nn.Module) -> Any | None:

@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from harness.runtime.models.quantized_base import prepare_quantized, quantization_arguments
 from harness.runtime.models.safetensors_reader import open_safetensors
 from harness.runtime.models.weight_errors import check_missing_weights, check_weight_shapes
 from harness.runtime.models.zero3_weights import load_zero3_model, uses_zero3_init, zero3_init
@@ -35,9 +36,12 @@ def load_pretrained(
 ) -> PreTrainedModel:
     """The model with the weights of `model.name_or_path`. A collective at stage 3.
 
-    Raises UserError (MD102 nothing to load, MD150 weights missing, MD151 weights of another shape).
+    Raises UserError (MD102 nothing to load, MD150 weights missing, MD151 weights of another shape, MD162 and MD163
+    4-bit weights).
     """
     dtype = training_dtype(ds_config)
+    if spec.quantization is not None:
+        arguments = arguments | quantization_arguments(spec.quantization, dtype)
     try:
         files = open_safetensors(spec)
         if files is not None and uses_zero3_init(ds_config):
@@ -71,4 +75,6 @@ def load_pretrained(
         },
     )
     check_missing_weights(spec, report["missing_keys"])
+    if spec.quantization is not None:
+        prepare_quantized(model)
     return model

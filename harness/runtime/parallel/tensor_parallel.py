@@ -17,6 +17,7 @@ import torch
 from deepspeed.checkpoint.constants import UNIVERSAL_CHECKPOINT_INFO
 
 from harness.runtime.engine_protocol import Engine
+from harness.runtime.models.quantized_base import full_numel
 from harness.runtime.user_errors import user_error
 
 
@@ -84,7 +85,6 @@ def count_parameters(engine: Engine) -> tuple[int, int]:
     """(all, trainable) elements of the whole model, however ZeRO and AutoTP have sharded it."""
     full_sizes = {name: shape.numel() for name, (_, shape) in tp_sharded_weights(engine).items()}
     sizes: list[tuple[Any, bool]] = [
-        (full_sizes.get(name) or getattr(p, "ds_numel", p.numel()), p.requires_grad)
-        for name, p in engine.module.named_parameters()
+        (full_sizes.get(name) or full_numel(p), p.requires_grad) for name, p in engine.module.named_parameters()
     ]
     return sum(size for size, _ in sizes), sum(size for size, is_trainable in sizes if is_trainable)

@@ -29,6 +29,7 @@ from harness.plan.flops import (
 )
 from harness.plan.resolved_run import ResolvedRun
 from harness.runtime.dataset.token_dataset import TokenDataset
+from harness.runtime.models.quantized_base import full_numel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -172,8 +173,8 @@ def _find_sizes(
     if any("expert" in name for name in text_config.to_dict()) or not layers or not heads:
         return None, lookup.why_not
     size = getattr(text_config, "head_dim", None) or text_config.hidden_size // heads
-    matmul = float(sum(_numel(p) for _, p in _matmul_parameters(module)))
-    num_parameters = float(sum(_numel(p) for p in module.parameters()))
+    matmul = float(sum(full_numel(p) for _, p in _matmul_parameters(module)))
+    num_parameters = float(sum(full_numel(p) for p in module.parameters()))
     recomputed = max(0.0, matmul - text_config.vocab_size * text_config.hidden_size)
     return FlopsInputs(matmul, num_parameters, layers, heads * size, recomputed), "the parameters of the module"
 
@@ -189,23 +190,19 @@ def _matmul_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Para
     ]
 
 
-def _numel(parameter: torch.Tensor) -> int:
-    return int(getattr(parameter, "ds_numel", None) or parameter.numel())
-
-
 def _trained_fractions(module: torch.nn.Module, *, is_whole_model: bool) -> GradientShares:
     """Shares of the gradients that are computed. Frozen matrices have no weight gradient, and those before the first
     trainable one have no input gradient either.
     """
     matrices = _matmul_parameters(module)
-    total = sum(_numel(p) for _, p in matrices)
+    total = sum(full_numel(p) for _, p in matrices)
     if total == 0 or all(p.requires_grad for p in module.parameters()):
         return ALL_GRADIENTS
-    trainable = sum(_numel(p) for _, p in matrices if p.requires_grad)
+    trainable = sum(full_numel(p) for _, p in matrices if p.requires_grad)
     frozen_before, has_trainable, matrix_ids = 0, not is_whole_model, {id(p) for _, p in matrices}
     for p in module.parameters():
         has_trainable = has_trainable or p.requires_grad
-        frozen_before += _numel(p) if not has_trainable and id(p) in matrix_ids else 0
+        frozen_before += full_numel(p) if not has_trainable and id(p) in matrix_ids else 0
     return GradientShares(trainable / total, 1 - frozen_before / total)
 
 

@@ -14,6 +14,7 @@ import torch
 from deepspeed.accelerator import get_accelerator
 
 from harness.runtime.engine_protocol import BF16Optimizer, Engine, ZeroStage12Optimizer
+from harness.runtime.models.quantized_base import quantized_layers, scale_tensors
 
 
 def state_bytes(engine: Engine) -> dict[str, int]:
@@ -27,6 +28,7 @@ def state_bytes(engine: Engine) -> dict[str, int]:
 
 def _count_states(engine: Engine) -> dict[str, int]:
     frozen = [getattr(p, "ds_tensor", p) for p in engine.module.parameters() if not p.requires_grad]
+    frozen += [scale for layer in quantized_layers(engine.module) for scale in scale_tensors(layer.weight)]
     tier = "host" if getattr(engine.optimizer, "offload_param", None) else None
     return _count_trained_states(engine) | _bytes_by_tier(tier, frozen=frozen)
 

@@ -42,6 +42,20 @@ class LoraSpec(Section):
     """Only the layers with these numbers."""
 
 
+class QuantizationSpec(Section):
+    """Frozen weights in 4 bits under the adapters of `model.lora` (QLoRA), with the names of `transformers`
+    (`BitsAndBytesConfig`). They are quantized as they are loaded, in blocks of 64, and computed with in the format of
+    `precision`.
+    """
+
+    load_in_4bit: Literal[True] = True
+    """Quantize the linear layers; embeddings, head, norms and biases keep the training format."""
+    bnb_4bit_quant_type: Literal["nf4", "fp4"] = "nf4"
+    """The 16 values of a weight: `nf4`, quantiles of a normal distribution, or `fp4`."""
+    bnb_4bit_use_double_quant: bool = True
+    """Quantize the scales of the blocks too: 0.52 instead of 0.56 bytes a weight."""
+
+
 class ModelSpec(Section):
     """The causal language model and its initial weights."""
 
@@ -70,3 +84,7 @@ class ModelSpec(Section):
     """The only parameters that are trained, as globs over their names."""
     lora: LoraSpec | None = None
     """Train low-rank adapters instead of the weights. Needs `pip install '.[lora]'` in a clone."""
+    quantization: QuantizationSpec | None = None
+    """The frozen weights in 4 bits (QLoRA) under `model.lora`, at ZeRO 0 to 2. Needs `pip install '.[qlora]'` in a
+    clone.
+    """

@@ -38,8 +38,9 @@ def test_autotp_keeps_its_batch_keys(tmp_path: Path) -> None:
         {"deepspeed": {"compile": {"deepcompile": True}}},
         {"model": {"config": TINY, "attn_implementation": "flash_attention_2"}},
         {"model": {"config": TINY, "trust_remote_code": True}},
+        {"model": {"config": TINY, "quantization": {"load_in_4bit": True}}},
     ],
-    ids=["compiled", "deepcompile", "kernels of another package", "remote code"],
+    ids=["compiled", "deepcompile", "kernels of another package", "remote code", "4 bits"],
 )
 def test_what_cannot_be_simulated_is_refused_before_a_process_starts(tmp_path: Path, sections: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="cannot be simulated with"):

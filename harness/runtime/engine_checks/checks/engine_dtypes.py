@@ -19,12 +19,16 @@ from harness.runtime.engine_checks.engine_check import (
 from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.model_weights import master_weights, numel_of
 from harness.runtime.engine_checks.observations import Observations
+from harness.runtime.models.quantized_base import quantized_layers
 
 
 def _observe(observations: Observations) -> Any:
     engine, optimizer = observations.engine, observations.engine.optimizer
     counts: Counter[str] = Counter()
+    in_4_bits = {id(layer.weight) for layer in quantized_layers(engine.module)}
     for parameter in engine.module.parameters():
+        if id(parameter) in in_4_bits:
+            continue
         counts[_dtype_name(parameter.dtype)] += numel_of(parameter)
     has_autocast = hasattr(type(engine), "torch_autocast_enabled")  # from 0.17.2 on
     autocast = (

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does a run that is killed again and again end as one that nobody touched?
 
-Runs on 2 ranks are killed with SIGKILL at random moments (one rank, all ranks, DeepSpeed's launcher, its runner, the
-harness, everything at once), many of them while a checkpoint is being written. Each start goes on from the newest
+Runs on 2 or 4 ranks are killed with SIGKILL at random moments (one rank, all ranks, DeepSpeed's launcher, its runner,
+the harness, everything at once), many of them while a checkpoint is being written. Each start goes on from the newest
 complete checkpoint of the last. In the end every step's loss and the final state must be those of the undisturbed run,
 bit for bit; every folder with a checkpoint's name must be whole, and no process and no shared memory may be left.
 Writes nothing without --write. Ends with 1 when anything was wrong.
@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from harness.launching.hosts.local_host import find_free_port  # noqa: E402
 from tests.kill import chain  # noqa: E402
 from tests.kill.attempt import Report  # noqa: E402
-from tests.kill.spec import ZERO  # noqa: E402
+from tests.kill.spec import LAYOUTS  # noqa: E402
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--launched", type=int, help="kills under the real launcher (default: four of ten)")
     parser.add_argument("--steps", type=int, default=60, help="length of the training")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--cases", nargs="+", choices=sorted(ZERO), default=sorted(ZERO))
+    parser.add_argument("--cases", nargs="+", choices=sorted(LAYOUTS), default=sorted(LAYOUTS))
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/kill-test-DATE.{md,json}")
     asked = parser.parse_args()
     launched = asked.kills * 2 // 5 if asked.launched is None else asked.launched
@@ -43,7 +43,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="kill-test-") as folder:
         plan = chain.Plan(kills, asked.steps, asked.cases, find_free_port(), asked.seed)
         result = chain.run(plan, Path(folder), lambda text: print(text, file=sys.stderr, flush=True))
-    text = page(result, asked.seed, asked.steps)
+    text = page(result, asked.seed, asked.steps, asked.cases)
     print(text)
     if asked.write:
         target = ROOT / "benchmarks" / "results" / f"kill-test-{date.today().isoformat()}.md"
@@ -54,7 +54,7 @@ def main() -> int:
     return 1 if result.wrong or len(result.killed) < asked.kills else 0
 
 
-def page(result: chain.Result, seed: int, steps: int) -> str:
+def page(result: chain.Result, seed: int, steps: int, cases: Sequence[str]) -> str:
     """The figures as Markdown."""
     killed = result.killed
     resumed = sum(bool(report.resumed_from) for report in result.reports)
@@ -65,8 +65,8 @@ def page(result: chain.Result, seed: int, steps: int) -> str:
     lines = [
         f"# Kill test, {date.today().isoformat()}",
         "",
-        f"{len(killed)} kills with SIGKILL in {result.chains} chains of {steps} steps, 2 ranks, a checkpoint at each "
-        f"step, seed {seed}; {result.seconds:.0f} s on {platform.machine()}.",
+        f"{len(killed)} kills with SIGKILL in {result.chains} chains of {steps} steps ({', '.join(cases)}), a "
+        f"checkpoint at each step, seed {seed}; {result.seconds:.0f} s on {platform.machine()}.",
         "",
         "| Killed | Under the real launcher | Forked ranks | While a checkpoint was being written |",
         "| --- | ---: | ---: | ---: |",

@@ -124,13 +124,15 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write the answer to benchmarks/results/")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name has this in it")
     parser.add_argument("--tensor-pipelines", action="store_true", help="sixty drawn cells of tensor x pipeline alone")
+    parser.add_argument("--folder", type=Path, help="keep the runs there; a later call trains only what it lacks")
     parser.add_argument("--ranks", type=int, choices=(1, 2, 4), action="append", help="default: 2, some on 4")
     args = parser.parse_args()
     groups = GROUPS if not args.ranks else {f"On {n}": on_ranks(n) for n in args.ranks}
     if args.tensor_pipelines:
         groups = {"Tensor ranks in pipeline stages": tensor_pipeline_cells.CASES}
     claims: dict[str, Counter[str]] = {}
-    with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="parity-") as temporary:
+        scratch = args.folder or temporary
         results: dict[str, list[Result]] = {}
         for title, cases in groups.items():
             chosen = [c for c in cases if args.only in c.name]
@@ -143,6 +145,7 @@ def main() -> int:
         floors = {"-".join(key): floor(first, case) for key, case in sorted(plain.items())}
         options = "".join(f" --ranks {n}" for n in args.ranks or ())
         options += " --tensor-pipelines" if args.tensor_pipelines else ""
+        options += f" --only {args.only}" if args.only else ""
         text = report(results, floors, claims, f"python benchmarks/parity.py{options} --write")
     print(text)
     if args.write:

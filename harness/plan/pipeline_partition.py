@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layers of each pipeline stage, as DeepSpeed's `PipelineModule` assigns them, and a tensor rank's part of them.
 
-`tests/training/plan/test_pipeline_partition.py` compares both with live pipelines.
+`tests/training/pipeline/test_pipeline_families.py` compares both with live pipelines.
 """
 
 from __future__ import annotations

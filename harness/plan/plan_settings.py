@@ -333,11 +333,12 @@ def _autocast_bytes(run: ResolvedRun, width: int) -> int:
 
 
 def _comm_bytes(run: ResolvedRun, width: int) -> int:
-    """Bytes of a gradient between ranks: with Ulysses fp32 unless `communication_data_type` says otherwise. (ZeRO does
-    not look at that key beside autocast.)
+    """Bytes of a gradient between ranks: with Ulysses alone fp32 unless `communication_data_type` says
+    otherwise. (ZeRO does not look at that key beside autocast.)
     """
     name = None if _is_autocast(run) else run.spec.deepspeed.get("communication_data_type")
-    return dtype_bytes(name, 4 if run.parallel_dims.sequence > 1 else width)
+    is_ulysses_group = run.parallel_dims.sequence > 1 and run.parallel_dims.autotp == 1
+    return dtype_bytes(name, 4 if is_ulysses_group else width)
 
 
 def _ranks_per_host(run: ResolvedRun) -> int:

@@ -7,7 +7,7 @@ Of the JSON only the keys that the client needs are read here.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, cast
 
 import deepspeed
 import torch
@@ -22,7 +22,7 @@ from harness.runtime.lr_schedule import scheduler_factory
 from harness.runtime.micro_batch import BatchGeometry
 from harness.runtime.models.torch_compile import compile_engine
 from harness.runtime.moe_leaf_modules import mark_moe_leaf_modules
-from harness.runtime.parallel.sequence_parallel import init_sequence_groups
+from harness.runtime.parallel.sequence_parallel import init_sequence_groups, new_sequence_group
 from harness.runtime.topology import Topology
 from harness.runtime.user_errors import user_error
 
@@ -103,11 +103,19 @@ def build_engine(
             model=model,
             model_parameters=weight_decay_groups(model, decay),
             config=ds_config,
-            mpu=init_sequence_groups(run.parallel_dims.sequence),
+            mpu=init_sequence_groups(run.parallel_dims),
             lr_scheduler=None if "scheduler" in ds_config else scheduler_factory(run.spec.scheduler, steps),
         )[0]
+    topology = resolve_topology(run, distributed)
+    if topology.sequence_parallel_size > 1 and topology.tensor_parallel_size > 1:
+        # The engine sets it where its `mpu` has sequence groups.
+        cast("Any", engine).seq_parallel_group = new_sequence_group(topology)
+    if topology.pipeline_parallel_size > 1:
+        from harness.runtime.pipeline.norm_groups import join_every_norm
+
+        join_every_norm(engine, distributed.any_rank)
     compile_engine(engine, run.spec.train)
-    has_same_gradients = resolve_topology(run, distributed).model_parallel_size == 1
+    has_same_gradients = topology.model_parallel_size == 1
     patches.change_engine(engine, (lambda flag: flag) if has_same_gradients else distributed.any_rank)
     return engine
 

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -76,11 +77,12 @@ class Memory:
 
 class Judge:
     """A server process that runs one job at a time, under the DeepSpeed of `overlay` where one is named. It is started
-    with the first job, where a `with` has not done so, and once more when it has died.
+    with the first job, where a `with` has not done so, and once more when it has died. `ops`: the builders of all ops
+    that its jobs use, if not of `server.OPS`.
     """
 
-    def __init__(self, log: Path | None = None, overlay: Path | None = None) -> None:
-        self._log, self._overlay = log, overlay
+    def __init__(self, log: Path | None = None, overlay: Path | None = None, ops: Sequence[str] = ()) -> None:
+        self._log, self._overlay, self._ops = log, overlay, ops
         self._process: subprocess.Popen[str] | None = None
         self.versions: dict[str, Any] = {}
 
@@ -95,9 +97,10 @@ class Judge:
 
     def _start(self) -> None:
         stderr = self._log.open("a") if self._log else subprocess.DEVNULL
-        ops = str(torch_extensions_dir())
+        options = ["--ops", str(torch_extensions_dir())] if self._overlay else []
+        options += ["--build", ",".join(self._ops)] if self._ops else []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.conformance.server", *(["--ops", ops] if self._overlay else [])],
+            [sys.executable, "-m", "tests.conformance.server", *options],
             cwd=ROOT,
             env=environment(self._overlay),
             stdin=subprocess.PIPE,

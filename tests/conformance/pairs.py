@@ -125,7 +125,7 @@ PAIRS: dict[str, Callable[[random.Random, Json, Case], Case]] = {
     "TP of 2 on 3": _pair(*_MICRO, *_PLAIN, ("tensor_parallel.autotp_size", 2), world=3, pipeline=1, sequence=1, model={"kind": "llama"}),
     "TP of 4 on 2": _pair(*_MICRO, *_PLAIN, ("tensor_parallel.autotp_size", 4), world=2, pipeline=1, sequence=1, model={"kind": "llama"}),
     "TP true global batch": _pair(*_PLAIN, ("train_batch_size", 2), ("train_micro_batch_size_per_gpu", 2), ("gradient_accumulation_steps", 1), ("tensor_parallel.autotp_size", 2), world=2, pipeline=1, sequence=1, model={"kind": "llama"}),
-    "TP and sequence": _pair(*_MICRO, ("tensor_parallel.autotp_size", 2), ("sequence_parallel_size", 2), ("data_parallel_size", 1), world=4, sequence=2, pipeline=1, model={"kind": "llama"}),
+    "TP and sequence": _pair(*_MICRO, ("tensor_parallel.autotp_size", 2), ("sequence_parallel_size", 2), ("data_parallel_size", 1), world=4, sequence=2, pipeline=1, model={"kind": "llama"}, form="json"),
     "PP stage 2": _pair(*_zero(2), *_MICRO, *_PLAIN, world=2, pipeline=2, tensor=1, sequence=1, model={"kind": "pipe", "layers": 4}, form="spec"),
     "PP stage 3": _pair(*_zero(3), *_MICRO, *_PLAIN, world=2, pipeline=2, tensor=1, sequence=1, model={"kind": "pipe", "layers": 4}, form="spec"),
     "PP on 3 ranks": _pair(*_zero(1), *_MICRO, *_PLAIN, world=3, pipeline=2, tensor=1, sequence=1, model={"kind": "pipe", "layers": 4}, form="spec"),

@@ -19,6 +19,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ OPS = (
 )
 
 
-def prepare(ops: Path | None = None) -> dict[str, Any]:
+def prepare(ops: Path | None = None, builders: Sequence[str] = OPS) -> dict[str, Any]:
     """Import everything that ranks need and load the compiled ops (which compiles those that are not there yet).
 
     `ops` is the folder of another release's ops, which stand for those of this one; then ranks have no model of
@@ -59,7 +60,7 @@ def prepare(ops: Path | None = None) -> dict[str, Any]:
         rank.warm_up(has_transformers=False)
         gc.freeze()  # a collection in a rank would copy all pages
         return {"ready": True, "torch": torch.__version__, "deepspeed": deepspeed.__version__, "missing_ops": {}}
-    for name in OPS:
+    for name in builders:
         try:
             get_accelerator().create_op_builder(name).load(verbose=False)
         except Exception as error:  # a machine without libaio can still run the rest
@@ -254,7 +255,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
     ops = Path(sys.argv[2]) if sys.argv[1:2] == ["--ops"] else None
-    answers.write(json.dumps(prepare(ops)) + "\n")
+    builders = sys.argv[2].split(",") if sys.argv[1:2] == ["--build"] else OPS
+    answers.write(json.dumps(prepare(ops, builders)) + "\n")
     for line in sys.stdin:
         answers.write(json.dumps(run(json.loads(line))) + "\n")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of tensor degree and pipeline stages: what is accepted, and which gate refuses the rest."""
+"""Products of tensor degree with pipeline stages or a sequence degree: what is accepted, which gate refuses the rest."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ def test_products_that_divide_the_ranks_are_accepted(world_size: int, tensor: in
     assert errors(world_size, tensor=tensor, pipeline=stages) == set()
 
 
+@pytest.mark.parametrize("option", ["zero.stage=0", "zero.stage=3", "precision.bf16=true", "data.packing=true"])
+def test_tensor_and_sequence_ranks_are_accepted(option: str) -> None:
+    assert errors(8, option, tensor=2, sequence=2) == set()
+
+
 @pytest.mark.parametrize("option", ["zero.stage=0", "precision.bf16=true", "zero.offload_optimizer.device=cpu"])
 def test_settings_that_were_run_are_accepted(option: str) -> None:
     assert errors(4, option, tensor=2, pipeline=2) == set()
@@ -52,6 +57,8 @@ def test_settings_that_were_run_are_accepted(option: str) -> None:
         ("PP016", 4, {"tensor": 2, "pipeline": 2}, "model.lora.r=8"),
         ("PP017", 4, {"tensor": 2, "pipeline": 2}, "zero.stage=0"),
         ("SQ006", 8, {"tensor": 2, "pipeline": 2, "sequence": 2}, "train.seed=1"),
+        ("SQ004", 8, {"tensor": 4, "sequence": 2}, "train.seed=1"),
+        ("SQ004", 4, {"tensor": 2, "sequence": 2}, "model.config.num_key_value_heads=1"),
         ("TP018", 4, {"tensor": 2, "pipeline": 2}, "deepspeed.tensor_parallel.preset_model=llama"),
     ],
 )

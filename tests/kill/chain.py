@@ -19,7 +19,7 @@ from harness.launching.process import shm
 from harness.launching.setup.run_dir import read_ports, write_run_dir
 
 from .attempt import Forked, Kill, Launched, Report, Started, go
-from .spec import write_spec
+from .spec import LAYOUTS, write_spec
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ROOT / "launch" / "train.py"
@@ -28,7 +28,7 @@ SAME = Path(__file__).with_name("same_checkpoint.py")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`kills` in order; `cases` (names in `spec.ZERO`) are taken in turn, one a chain."""
+    """`kills` in order; `cases` (names in `spec.LAYOUTS`) are taken in turn, one a chain."""
 
     kills: Sequence[Kill]
     steps: int
@@ -79,7 +79,7 @@ def run(plan: Plan, folder: Path, tell: Callable[[str], None] = lambda _: None) 
 def run_reference(plan: Plan, case: str, folder: Path, ranks: Any) -> Report:
     """The same run, left alone; it saves at its end only."""
     spec = write_spec(folder, steps=plan.steps, case=case, port=plan.port)
-    report = go(fork(spec, ranks, "checkpoint.save_steps=null"), None, random.Random(0))
+    report = go(fork(spec, ranks, case, "checkpoint.save_steps=null"), None, random.Random(0))
     if not report.completed or len(report.steps) != plan.steps:
         raise RuntimeError(f"the reference did not complete: {report.output[-3000:]}")
     return report
@@ -104,7 +104,7 @@ class _Chain:
             kill = left[0] if left else None
             expected = self._newest()
             forked = kill.forked if kill else True
-            started: Started = fork(spec, self.ranks) if forked else Launched(spec, "auto")
+            started: Started = fork(spec, self.ranks, self.case) if forked else Launched(spec, "auto")
             report = go(started, kill, drawn)
             self._check(report, expected)
             self.reports.append(report)
@@ -149,7 +149,7 @@ class _Chain:
         self.wrong += [f"{self.folder.name}: {name} is left in {shm.FOLDER}" for name in left]
 
 
-def fork(spec: Path, ranks: Any, *overrides: str, resume: str = "auto") -> Forked:
+def fork(spec: Path, ranks: Any, case: str, *overrides: str, resume: str = "auto") -> Forked:
     """Start the run of a spec on forked ranks."""
     from harness.cli.console import ConsoleLog
     from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest
@@ -162,7 +162,7 @@ def fork(spec: Path, ranks: Any, *overrides: str, resume: str = "auto") -> Forke
         source = setup.plan.resume
         return setup.plan.run_dir, str(source) if source else None
 
-    return Forked(spec, make, lambda *words: ranks.run(TRAIN, *words, ranks=2, check=False))
+    return Forked(spec, make, lambda *words: ranks.run(TRAIN, *words, ranks=LAYOUTS[case].ranks, check=False))
 
 
 def draw(count: int, launched: int, seed: int) -> list[Kill]:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run that is killed: 2 ranks, a checkpoint at every step, dropout and shuffled data, so that every state matters."""
+"""The run that is killed: a checkpoint at every step, dropout and shuffled data, so that every state matters."""
 
 # ruff: noqa: S311  (seeded on purpose)
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from pathlib import Path
 
 SPEC = """\
@@ -19,16 +20,28 @@ train: {{max_steps: {steps}, per_device_train_batch_size: 1, gradient_accumulati
 optimizer: {{learning_rate: 0.003}}
 scheduler: {{type: cosine, warmup_steps: 4}}
 zero: {zero}
+parallel: {parallel}
 checkpoint: {{save_steps: 1, save_total_limit: 3}}
 eval: {{max_batches: 1}}
-launch: {{num_gpus: 2, output_dir: "{output}", master_port: {port}}}
+launch: {{num_gpus: {ranks}, output_dir: "{output}", master_port: {port}}}
 """
 
-ZERO = {
-    "zero2": "{stage: 2}",
-    "zero3-cpu": "{stage: 3, offload_optimizer: {device: cpu}}",
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the state is spread over the ranks; `zero` and `parallel` are sections of the spec."""
+
+    zero: str
+    parallel: str = "{}"
+    ranks: int = 2
+
+
+LAYOUTS = {
+    "zero2": Layout("{stage: 2}"),
+    "zero3-cpu": Layout("{stage: 3, offload_optimizer: {device: cpu}}"),
+    "tensor-pipeline": Layout("{stage: 1}", "{tensor_parallel_size: 2, pipeline_parallel_size: 2}", ranks=4),
 }
-"""How the state is cut: DeepSpeed's own shards of stage 2, and stage 3 with its optimizer on the CPU."""
+"""DeepSpeed's own shards of stage 2, stage 3 with its optimizer on the CPU, and tensor ranks in pipeline stages."""
 
 
 def write_spec(folder: Path, *, steps: int, case: str, port: int) -> Path:
@@ -40,5 +53,7 @@ def write_spec(folder: Path, *, steps: int, case: str, port: int) -> Path:
         words = ["".join(drawn.choices("abcdefghijklmnop", k=drawn.randint(2, 8))) for _ in range(200)]
         text.write_text("".join(" ".join(drawn.choices(words, k=12)) + ".\n" for _ in range(300)))
     file = folder / "killed.yaml"
-    file.write_text(SPEC.format(text=text, steps=steps, zero=ZERO[case], port=port, output=folder / "runs"))
+    layout = LAYOUTS[case]
+    fields = {"zero": layout.zero, "parallel": layout.parallel, "ranks": layout.ranks}
+    file.write_text(SPEC.format(text=text, steps=steps, port=port, output=folder / "runs", **fields))
     return file

@@ -210,7 +210,8 @@ class StoreChain:
     def _start(self, spec: Path, kill: StoreKill | None, newest: int | None, drawn: random.Random) -> Report:
         url = f"s3://{BUCKET}/{self.prefix}"
         self.watch.prefix = self.prefix
-        started = fork(spec, self.ranks, f"checkpoint.upload_to={url}", resume=url if newest is not None else "never")
+        url_of_store = f"checkpoint.upload_to={url}"
+        started = fork(spec, self.ranks, self.case, url_of_store, resume=url if newest is not None else "never")
         report = go(started, kill, drawn, self._strike)
         self.watch.reset()
         found = list(report.wrong)

@@ -384,8 +384,9 @@ def router_not_recorded(ctx: Context) -> Iterator[Finding]:
 
     Why: AutoEP asks the list of recorded outputs of `transformers` for an entry or a default, and the list of
     transformers 5.23 takes no default: "_CanRecordRegistry.get() takes 2 positional arguments but 3 were given" when
-    the engine is built (run on 0.19.8 with Mixtral, Qwen3-MoE and Qwen3.5-MoE; MiniMax and older releases were read).
-    The harness needs transformers 5.23 or newer. DeepSeek V2 and V3 record nothing there, and train.
+    the engine is built (run on 0.19.8 with Mixtral, Qwen3-MoE and Qwen3.5-MoE, the first two with transformers 5.24,
+    too; MiniMax and older releases were read). The harness needs transformers 5.23 or newer. DeepSeek V2 and V3 record
+    nothing there, and train.
 
     Example:
         model.name_or_path: mistralai/Mixtral-8x7B-v0.1

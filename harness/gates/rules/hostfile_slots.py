@@ -45,10 +45,11 @@ def groups_across_hosts(ctx: Context) -> Iterator[Finding]:
     if len(slots) < 2 or ctx.data_parallel_size is None:
         return
     sizes = str(slots[0]) if len(set(slots)) == 1 else ", ".join(map(str, slots[:8]))
-    for name, degree in (("tensor", ctx.tensor_parallel_size), ("sequence", ctx.sequence_parallel_size)):
-        if degree > 1 and _is_across_hosts(slots, degree):
+    tensor, sequence = ctx.tensor_parallel_size, ctx.sequence_parallel_size
+    for name, degree, step in (("tensor", tensor, 1), ("sequence", sequence, tensor)):
+        if degree > 1 and _is_across_hosts(slots, degree * step):  # tensor ranks are neighbours, sequence ranks next
             key = f"parallel.{name}_parallel_size"
-            smaller = _choose_degree(slots, degree)
+            smaller = max(1, _choose_degree(slots, degree * step) // step)
             yield ctx.finding(
                 f"{name} groups of {degree} ranks span hosts of {sizes} slots",
                 key,

@@ -225,6 +225,7 @@ def indivisible_heads(ctx: Context) -> Iterator[Finding]:
     """Attention heads that sequence parallelism cannot distribute.
 
     The query heads are a multiple of the sequence degree, and of key-value heads and degree one divides the other.
+    With a tensor degree this concerns the heads of a tensor rank, which has equally many of each kind.
 
     Why: Ulysses gives each rank of a group whole heads of the whole sequence. "Attention head count 3 is not divisible
     by SP size 2", "KV attention head count 3 is not divisible by SP size 2 or vice versa": a ValueError when the
@@ -237,14 +238,15 @@ def indivisible_heads(ctx: Context) -> Iterator[Finding]:
     model = ctx.model
     if model is None:
         return
-    degree = ctx.sequence_parallel_size
+    degree, tensor = ctx.sequence_parallel_size, ctx.tensor_parallel_size
     heads, kv_heads = model.heads, model.kv_heads
-    if _is_valid_degree(degree, heads, kv_heads):
+    if _is_valid_degree(degree, tensor, heads, kv_heads):
         return
     candidates = range(min(degree - 1, heads), 0, -1)
-    smaller_degree = next(candidate for candidate in candidates if _is_valid_degree(candidate, heads, kv_heads))
+    smaller_degree = next((c for c in candidates if _is_valid_degree(c, tensor, heads, kv_heads)), 1)
+    ranks = f"{degree} sequence ranks" if tensor == 1 else f"{tensor} tensor x {degree} sequence ranks"
     yield ctx.finding(
-        f"{heads} query and {kv_heads} key-value heads cannot be distributed over {degree} sequence ranks",
+        f"{heads} query and {kv_heads} key-value heads cannot be distributed over {ranks}",
         _DEGREE,
         related=[("model.name_or_path", "the model"), ("model.config", "the model")],
         notes=["DeepSpeed raises ValueError when the attention is registered"],
@@ -252,8 +254,11 @@ def indivisible_heads(ctx: Context) -> Iterator[Finding]:
     )
 
 
-def _is_valid_degree(degree: int, heads: int, kv_heads: int) -> bool:
-    """Can a group of this degree share the heads out?"""
+def _is_valid_degree(degree: int, tensor: int, heads: int, kv_heads: int) -> bool:
+    """Can a group of this degree share out the heads of a tensor rank?"""
+    if heads % tensor or kv_heads % tensor:
+        return False
+    heads, kv_heads = heads // tensor, kv_heads // tensor
     return heads % degree == 0 and (kv_heads % degree == 0 or degree % kv_heads == 0)
 
 
@@ -340,30 +345,31 @@ def eager_attention(ctx: Context) -> Iterator[Finding]:
     cites=(Cite("utils/groups.py", "def _get_sequence_parallel_world_size():"),),
     since="0.17.0",
     when=lambda ctx: (
-        ctx.sequence_parallel_size > 1 and (ctx.tensor_parallel_size > 1 or ctx.pipeline_parallel_size > 1)
+        ctx.sequence_parallel_size > 1
+        and (ctx.pipeline_parallel_size > 1 or (ctx.tensor_parallel_size > 1 and ctx.run.kind == "deepspeed-json"))
     ),
 )
 def sequence_with_tensor_or_pipeline(ctx: Context) -> Iterator[Finding]:
-    """Sequence parallelism together with tensor or pipeline parallelism.
+    """Sequence parallelism together with pipeline parallelism, or in a DeepSpeed JSON with tensor parallelism.
 
-    A sequence degree above 1 with a tensor degree or pipeline stages above 1.
+    A sequence degree above 1 with pipeline stages, or in a DeepSpeed JSON with a tensor degree above 1.
 
     Why: The degrees do not multiply, they overlap: four ranks with a sequence and a tensor degree of 2 act as two data
     ranks, two sequence ranks and two model ranks at once, and train with the losses of plain data parallelism over two
-    (run on 0.19.8, without an error). A PipelineModule ignores the sequence keys. With the wrapper of
-    `UlyssesSPAttentionHF` and AutoTP it fails with an IndexError instead (run).
+    (run on 0.19.8, without an error). With the wrapper of `UlyssesSPAttentionHF` and AutoTP it fails with an IndexError
+    instead (run). For a run spec the harness makes the sequence groups itself, next to those of AutoTP. A
+    PipelineModule ignores the sequence keys, and the harness does not split the rows of its stages.
 
     Example:
-        parallel.tensor_parallel_size: 2
+        train.gradient_accumulation_steps: 8
+        zero.stage: 1
+        parallel.pipeline_parallel_size: 2
         parallel.sequence_parallel_size: 2
-
-    Use instead:
-        parallel.sequence_parallel_size: 4
     """
-    if ctx.tensor_parallel_size > 1:
-        name, size = "tensor", ctx.tensor_parallel_size
-    else:
+    if ctx.pipeline_parallel_size > 1:
         name, size = "pipeline", ctx.pipeline_parallel_size
+    else:
+        name, size = "tensor", ctx.tensor_parallel_size
     yield ctx.finding(
         f"a sequence degree of {ctx.sequence_parallel_size} and a {name} degree of {size} "
         "overlap instead of multiplying",

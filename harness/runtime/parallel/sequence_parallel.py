@@ -10,32 +10,52 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 import torch
+from deepspeed import comm as dist
 from torch.nn.functional import pad
 
 from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
 from harness.runtime.user_errors import user_error
 
+if TYPE_CHECKING:
+    from harness.plan.resolved_run import ParallelDims
+    from harness.runtime.topology import Topology
+
 AttentionFunction = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 SUPPORTED_ATTENTION = ("sdpa", "sdpa_varlen", "flash_attention_2", "flash_attention_3")
 
 
-def init_sequence_groups(size: int) -> Any:
+def init_sequence_groups(dims: ParallelDims) -> Any:
     """The `mpu` for `deepspeed.initialize`: gradients are then reduced over sequence and data ranks.
 
-    A collective; None for size 1. The keys `sequence_parallel_size` and `data_parallel_size` of the JSON would make
-    groups too, but ZeRO 0 to 2 would reduce over the data ranks alone: the weights of a sequence group drift apart.
+    A collective. None without sequence ranks, and with tensor ranks: AutoTP ignores it, and the data group that it
+    makes has the sequence ranks in it. The keys `sequence_parallel_size` and `data_parallel_size` of the JSON would
+    make groups too, but ZeRO 0 to 2 would reduce over the data ranks alone: the weights of a sequence group drift
+    apart.
     """
-    if size == 1:
+    if dims.sequence == 1 or dims.autotp > 1:
         return None
     from deepspeed.runtime.sequence_parallel import parallel_state_sp
 
     if parallel_state_sp._SEQUENCE_PARALLEL_GROUP is None:
-        parallel_state_sp.initialize_sequence_parallel(size)
+        parallel_state_sp.initialize_sequence_parallel(dims.sequence)
     return parallel_state_sp
+
+
+def new_sequence_group(topology: Topology) -> torch.distributed.ProcessGroup:
+    """The sequence group of this rank beside tensor ranks, which are its neighbours. A collective of all ranks."""
+    tensor, sequence = topology.tensor_parallel_size, topology.sequence_parallel_size
+    own_group: Any = None
+    for first in range(0, topology.world_size, tensor * sequence):
+        for tensor_rank in range(tensor):
+            ranks = range(first + tensor_rank, first + tensor * sequence, tensor)
+            group = dist.new_group(list(ranks))
+            if topology.rank in ranks:
+                own_group = group
+    return cast("torch.distributed.ProcessGroup", own_group)
 
 
 class UlyssesAttention:

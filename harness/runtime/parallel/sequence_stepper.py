@@ -42,8 +42,10 @@ class SequenceParallelStepper:
         self._engine, self._device, self._topology = engine, distributed.device, topology
         self._attention, self._head, self._eval_head = attention, head, None if eval_needs_logits else head
         self._packed_attention = packed_attention
-        # DeepSpeed adds gradients up over a sequence group, but at stage 3 averages them.
-        self._gradient_factor = topology.sequence_parallel_size if engine.zero_optimization_stage() == 3 else 1
+        # DeepSpeed adds gradients up over a sequence group, but at stage 3 averages them, and beside AutoTP too.
+        averages = engine.zero_optimization_stage() == 3 or topology.tensor_parallel_size > 1
+        self._gradient_factor = topology.sequence_parallel_size if averages else 1
+        self._counts_loss = topology.tensor_parallel_rank == 0  # a tensor group has one loss
         self._layers_are_known = False
 
     def train_step(self, micro_batches: Sequence[MicroBatch], num_targets: int, timer: StepTimer) -> torch.Tensor:
@@ -58,12 +60,13 @@ class SequenceParallelStepper:
                 engine.backward(loss * self._gradient_factor)
             with timer.span("optimizer"):
                 engine.step()
-        return losses
+        return losses / self._topology.tensor_parallel_size
 
     def eval_step(self, batch: MicroBatch) -> tuple[torch.Tensor, int]:
         """This rank's part of the rows."""
         loss_sum, predicted = self._compute_loss(batch, 1.0, self._eval_head)
-        return loss_sum.detach().double(), predicted
+        loss_sum = loss_sum.detach().double()
+        return (loss_sum, predicted) if self._counts_loss else (torch.zeros_like(loss_sum), 0)
 
     def _compute_loss(self, batch: MicroBatch, num_items: float, head: ChunkedHead | None) -> tuple[torch.Tensor, int]:
         """Sum of this part's token losses over `num_items`, in fp32, and their number (0 is possible)."""
@@ -75,9 +78,15 @@ class SequenceParallelStepper:
             self._packed_attention.start_forward(batch, self._device, extra=-length % size)
         if head is not None:
             head.set_shifted_labels(labels, num_items)
-        logits = self._engine(input_ids=ids, position_ids=positions, use_cache=False).logits
-        self._check_layers()
         predicted = int((parts[2] != IGNORE_INDEX).sum())
+        inputs = {"input_ids": ids, "position_ids": positions, "use_cache": False}
+        if head is None and self._topology.tensor_parallel_size > 1:  # the logits may be those of a part of the words
+            inputs |= {"labels": labels, "shift_labels": labels, "num_items_in_batch": num_items}
+            loss: torch.Tensor = self._engine(**inputs).loss
+            self._check_layers()
+            return loss, predicted
+        logits = self._engine(**inputs).logits
+        self._check_layers()
         if head is not None:
             return logits, predicted
         flat = logits.float().flatten(0, 1)

@@ -33,8 +33,8 @@ class TPLayout:
     @property
     def dim(self) -> int | None:
         """The dimension along which parts are laid one after the other; None when every rank has the whole."""
-        first = torch.Size(self.rank_layouts[0]["shard_shape"])
-        return next((i for i, (part, whole) in enumerate(zip(first, self.shape, strict=True)) if part != whole), None)
+        parts = [torch.Size(layout["shard_shape"]) for layout in self.rank_layouts.values()]  # some may be empty
+        return next((i for i, whole in enumerate(self.shape) if any(part[i] != whole for part in parts)), None)
 
     def join_shards(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """The whole from the parts of all tensor ranks, in order; what several ranks hold comes from the first."""

@@ -147,6 +147,22 @@ SEQUENCE = (
     Case("llama", 3, ranks=4, sequence=2, packed=True, more=_VARLEN),
 )
 
+_BOTH = {"ranks": 4, "tensor": 2, "sequence": 2}
+TENSOR_SEQUENCE = (
+    *(Case("llama", stage, **_BOTH) for stage in (0, 1, 2, 3)),
+    Case("llama-tied", 1, **_BOTH),
+    Case("qwen2", 2, packed=True, **_BOTH),
+    Case("mistral", 3, packed=True, **_BOTH),
+    Case("qwen3", 1, packed=True, more=_VARLEN, **_BOTH),
+    Case("llama", 2, more=_CPU, **_BOTH),
+    Case("llama", 3, more=_RECOMPUTE, **_BOTH),
+    Case("llama-tied", 2, more=_CHUNKS, **_BOTH),
+    Case("llama", 3, more=_CHUNKS, **_BOTH),
+    Case("llama", 1, precision="bf16", **_BOTH),
+    Case("llama-tied", 3, precision="bf16", **_BOTH),
+)
+"""Of four heads each tensor rank has two, and each of its sequence ranks one."""
+
 EXPERTS = (
     Case("mixtral", 3, skewed=True),
     Case("qwen2_moe", 3, skewed=True),
@@ -156,7 +172,7 @@ EXPERTS = (
     Case("qwen2_moe", 3, ranks=4, skewed=True),
 )
 
-ALL = (*TENSOR, *SEQUENCE, *EXPERTS)
+ALL = (*TENSOR, *SEQUENCE, *TENSOR_SEQUENCE, *EXPERTS)
 
 
 def _some(cases: tuple[Case, ...], *places: int) -> tuple[Case, ...]:
@@ -166,6 +182,7 @@ def _some(cases: tuple[Case, ...], *places: int) -> tuple[Case, ...]:
 # What the tests run each time: every stage, number format and degree, each family once.
 CI_TENSOR = _some(TENSOR, 0, 2, 4, 6, 11, 13, 15, 17, 18, 20, 21, 22, 25, 26, 27)
 CI_SEQUENCE = _some(SEQUENCE, 0, 4, 5, 8, 11, 14, 17, 18, 19, 20, 21, 22, 23, 24, 25)
+CI_TENSOR_SEQUENCE = _some(TENSOR_SEQUENCE, 1, 4, 5, 6, 11, 13)
 CI_EXPERTS = _some(EXPERTS, 0, 1, 4)
 
 

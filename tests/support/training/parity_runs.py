@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,14 +37,18 @@ class Result:
 
 
 def run(cases: Sequence[table.Case], folder: Path, start: Launch = launch) -> list[Result]:
-    """Train all cases, those of as many ranks in one launch, then their references; below `folder`."""
+    """Train all cases, those of as many ranks in one launch, then their references; below `folder`.
+
+    A case that an earlier call trained in this folder is not trained again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     models = table.write_models(folder / "models", sorted({c.model for c in cases}))
     text = table.write_text(folder / "text.txt")
     table.write_records(folder / table.RECORDS)
     for ranks in sorted({c.ranks for c in cases}):
-        pending = [c for c in cases if c.ranks == ranks]
+        pending = [c for c in cases if c.ranks == ranks and not _is_trained(folder / c.name)]
         for case in pending:
+            shutil.rmtree(folder / case.name, ignore_errors=True)
             body = table.spec(case, models, text, folder / "nvme" / case.name)
             table.write_run(folder / case.name, body, ranks)
         while pending:  # a case that fails ends its launch: the ones after it get another
@@ -53,6 +58,11 @@ def run(cases: Sequence[table.Case], folder: Path, start: Launch = launch) -> li
                 raise RuntimeError(output[-4000:])
             pending = [c for c in pending if c not in done]
     return compare(cases, folder, models)
+
+
+def _is_trained(run_dir: Path) -> bool:
+    file = run_dir / "outcome.json"
+    return file.exists() and json.loads(file.read_text())["error"] is None
 
 
 def start_forked(forked: ForkedRanks) -> Launch:
@@ -71,7 +81,7 @@ def _launch(cases: Sequence[table.Case], ranks: int, folder: Path, start: Launch
         (folder / case.name / "metrics.jsonl").unlink(missing_ok=True)
     file = folder / "jobs.json"
     file.write_text(json.dumps(jobs))
-    result = start(JOB, str(file), ranks=ranks, timeout=120 + 10 * len(cases))
+    result = start(JOB, str(file), ranks=ranks, timeout=120 + 5 * ranks * len(cases))
     return result.stdout + result.stderr
 
 

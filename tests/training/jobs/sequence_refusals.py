@@ -31,7 +31,7 @@ def refused(family: str, attention: str = "sdpa", **more: object) -> str:
 
 
 ranks = init_process_group()
-groups = init_sequence_groups(2)
+groups = init_sequence_groups(ParallelDims(2, 1, 1, 2))
 assert "eager" in refused("llama", "eager", intermediate_size=64)
 assert "output_router_logits" in refused(
     "mixtral", intermediate_size=64, num_local_experts=2, output_router_logits=True

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ulysses: the same losses, norms and evaluation as one process, packed or not, at every ZeRO stage."""
+"""Ulysses, alone and beside AutoTP: the same losses, norms and evaluation as one process, packed or not, at every ZeRO
+stage.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,16 @@ from tests.support.training.allocations import peak_of
 from tests.support.training.forked_ranks import ForkedRanks
 
 JOBS = Path(__file__).parents[1] / "jobs"
+CASES = (*table.CI_SEQUENCE, *table.CI_TENSOR_SEQUENCE)
 
 
 @pytest.fixture(scope="module")
 def results(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> dict[table.Case, parallel_runs.Result]:
-    found = parallel_runs.run(table.CI_SEQUENCE, tmp_path_factory.mktemp("sequence"), forked.run)
+    found = parallel_runs.run(CASES, tmp_path_factory.mktemp("sequence"), forked.run)
     return {result.case: result for result in found}
 
 
-@pytest.mark.parametrize("case", table.CI_SEQUENCE, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_agrees_with_one_process(case: table.Case, results: dict[table.Case, parallel_runs.Result]) -> None:
     assert results[case].passed, results[case]
     assert results[case].in_chunks == case.in_chunks

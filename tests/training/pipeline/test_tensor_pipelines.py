@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The harness's loop on tensor x pipeline: the losses of data parallelism, an exact resume, other layouts, the export.
+"""The harness's loop on tensor x pipeline: the losses of data parallelism, an exact resume, the bytes of the plan.
 
-Jobs of 4 forked ranks: two tensor ranks in each of two stages, four data-parallel ranks on the same global batch, the
-former resumed, and each resumed in other layouts; about 90 s together on a quiet machine.
+Jobs of 4 forked ranks: two tensor ranks in each of two stages, four data-parallel ranks on the same global batch, and
+the former resumed; about 90 s together on a quiet machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from harness.plan.resolved_run import resolve_run
+from harness.plan.planner import make_plan
+from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.render import render_ds_config
 from harness.spec.run_spec import RunSpec
 from tests.support.training.forked_ranks import ForkedRanks
@@ -28,12 +29,16 @@ CASES: dict[str, tuple[int, bool, bool]] = {
     "zero1": (1, False, False),
     "zero1-bf16": (1, True, False),
     "zero1-dropout": (1, False, True),
+    "zero1-frozen": (1, False, False),
 }
+FROZEN = ["model.embed_tokens.*", "model.layers.0.*"]
+"""Of `zero1-frozen`: the last stage trains a norm alone, which is one parameter group where the first stage has two."""
 if not os.environ.get("HARNESS_NIGHTLY"):
-    CASES = {name: CASES[name] for name in ("zero1-bf16", "zero1-dropout")}
+    CASES = {name: CASES[name] for name in ("zero1-bf16", "zero1-dropout", "zero1-frozen")}
 COMPARED = [name for name, (_, _, dropout) in CASES.items() if not dropout]
 BOUNDS = {False: 1e-6, True: 2e-4}
 """Largest relative difference of a loss: seen are 1e-7 in fp32 and 5e-5 in bf16."""
+NORM_BOUNDS = {False: 1e-5, True: 1e-2}
 TENSOR_PIPELINE = (2, 2)
 LAYOUTS = {"data": (1, 1), "tensor": (4, 1), "pipeline": (1, 4), "tensor-pipeline": TENSOR_PIPELINE}
 """Tensor degree and stages; the other ranks are data parallel."""
@@ -44,7 +49,10 @@ def _spec(name: str, models: Path, tensor: int, stages: int) -> dict[str, Any]:
     stage, bf16, dropout = CASES[name]
     return {
         "name": name,
-        "model": {"name_or_path": str(models / ("dropout" if dropout else "plain"))},
+        "model": {
+            "name_or_path": str(models / ("dropout" if dropout else "plain")),
+            "freeze": FROZEN if name.endswith("frozen") else [],
+        },
         "data": {"train": "builtin:python-docs", "max_length": LENGTH},
         "train": {
             "max_steps": STEPS,
@@ -138,6 +146,12 @@ def test_losses_are_those_of_data_parallelism(trained: Path, case: str, kind: st
 
 
 @pytest.mark.parametrize("case", COMPARED)
+def test_norms_are_those_of_data_parallelism(trained: Path, case: str) -> None:
+    ours, theirs = (_values(trained / way / case, "step", "grad_norm") for way in ("tensor-pipeline", "data"))
+    assert _gap(ours, theirs) < NORM_BOUNDS[CASES[case][1]]
+
+
+@pytest.mark.parametrize("case", COMPARED)
 def test_what_is_counted_is_what_data_parallelism_counts(trained: Path, case: str) -> None:
     for kind, keys in (("run", ("parameters", "global_batch")), ("step", ("tokens", "samples", "learning_rate"))):
         for key in keys:
@@ -156,3 +170,18 @@ def test_a_resume_is_exact(trained: Path, case: str) -> None:
 def test_no_engine_check_raises_an_alarm(trained: Path, case: str) -> None:
     body = json.loads((trained / "tensor-pipeline" / case / "engine_checks.json").read_text())
     assert {claim["id"]: claim.get("text") for claim in body["claims"] if claim["state"] == "differs"} == {}
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if not name.endswith("frozen")])
+def test_the_rows_of_the_plan_are_the_bytes_of_the_rank_with_most(trained: Path, case: str) -> None:
+    run_dir = trained / "tensor-pipeline" / case
+    run = ResolvedRun.from_json(json.loads((run_dir / "spec.resolved.json").read_text()))
+    states = next(line["states"] for line in metric_lines(run_dir, "memory") if "states" in line)
+    memory = make_plan(run, run_dir, "cpu", with_alternatives=False).memory
+    assert memory is not None
+    rows = dict.fromkeys(states, 0)
+    for item in memory.items:
+        if "step" in item.phases and f"{item.tier}.{item.kind}" in rows:
+            rows[f"{item.tier}.{item.kind}"] += item.bytes
+    assert rows == states
+    assert states.keys() >= {"gpu.parameters", "gpu.states"}

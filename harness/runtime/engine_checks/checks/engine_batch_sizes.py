@@ -17,8 +17,10 @@ def _observe(observations: Observations) -> Any:
 
 
 def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
-    # DeepSpeed's own product counts every rank of AutoTP (gate BT005); the loop draws the true batch.
-    total = None if expected.global_batch_size is None else expected.global_batch_size * expected.parallel_dims.autotp
+    # DeepSpeed's own product counts every rank beside AutoTP (gate BT005); the loop draws the true batch.
+    dims = expected.parallel_dims
+    ranks_per_data_rank = dims.autotp * dims.sequence if dims.autotp > 1 else 1
+    total = None if expected.global_batch_size is None else expected.global_batch_size * ranks_per_data_rank
     batch_sizes = (expected.micro_batch_size, expected.gradient_accumulation_steps, total)
     names = ("the micro-batch", "accumulation", "DeepSpeed's global batch")
     for i, (value, name) in enumerate(zip(batch_sizes, names, strict=True)):

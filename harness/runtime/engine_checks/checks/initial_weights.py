@@ -46,16 +46,12 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
         if values["other"]:
             return _changed_result(values["other"], rank)
     for kind in ("tensor", "zero"):
-        groups: dict[tuple[int, int], list[int]] = {}
+        groups: dict[tuple[int, ...], list[int]] = {}
         for rank in range(len(rank_values)):
             topology = expected.dims_of_rank(rank)
-            groups.setdefault(
-                (
-                    topology.pipeline_stage,
-                    topology.data_parallel_rank if kind == "tensor" else topology.tensor_parallel_rank,
-                ),
-                [],
-            ).append(rank)
+            tensor_group = topology.data_parallel_rank, topology.sequence_parallel_rank
+            others = tensor_group if kind == "tensor" else (topology.tensor_parallel_rank,)
+            groups.setdefault((topology.pipeline_stage, *others), []).append(rank)
         for ranks in groups.values():
             parts = [rank_values[rank][kind] for rank in ranks]
             changed_names = [

@@ -21,8 +21,11 @@ _SETTING_NAMES = ("betas", "eps", "momentum")
 
 def _observe(observations: Observations) -> Any:
     groups = []
+    trained = [p for p in observations.parameters.values() if p.requires_grad]
+    has_matrix = any(len(getattr(p, "ds_shape", p.shape)) > 1 for p in trained)  # a pipeline stage may have none
+    names = (*_SETTING_NAMES, "weight_decay") if has_matrix else _SETTING_NAMES
     for group in observations.engine.optimizer.param_groups:
-        settings = {name: group[name] for name in (*_SETTING_NAMES, "weight_decay") if name in group}
+        settings = {name: group[name] for name in names if name in group}
         groups.append({name: list(v) if isinstance(v, tuple) else v for name, v in settings.items()})
     return groups
 

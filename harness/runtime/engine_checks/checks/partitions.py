@@ -17,7 +17,8 @@ def _observe(observations: Observations) -> Any:
     parameters = observations.parameters
     num_groups = Counter(id(p) for group in parameter_groups_of(observations.engine.optimizer) for p in group)
     trainable = {name: p for name, p in parameters.items() if p.requires_grad}
-    ungrouped = [name for name, p in trainable.items() if num_groups[id(p)] != 1]
+    # a tensor rank beyond the key-value heads has empty shards of attention, which no group needs
+    ungrouped = [name for name, p in trainable.items() if num_groups[id(p)] != 1 and numel_of(p)]
     frozen = [name for name, p in parameters.items() if not p.requires_grad and num_groups[id(p)]]
     trainable_before = {name for name, record in observations.initial_weights.items() if record.is_trainable}
     is_swapped = bool(getattr(observations.engine.optimizer, "swap_optimizer", False))

@@ -45,7 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=38, help="of ranks and of the store")
     parser.add_argument("--host-kills", type=int, default=12, help="of hosts in a box")
-    parser.add_argument("--steps", type=int, default=100, help="length of a training")
+    parser.add_argument("--steps", type=int, default=60, help="length of a training")
     parser.add_argument("--seed", type=int, default=34)
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "store-kills", help="what is done so far")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no training after so long")
@@ -61,7 +61,7 @@ def main() -> int:
             continue
         missing += run_chains(kind, count, asked, end)
     chains = [json.loads(file.read_text()) for file in sorted(asked.state.glob("*-[0-9]*.json"))]
-    text = page(chains, asked.seed, asked.steps)
+    text = page(chains, asked.seed, asked.steps, asked.kills + asked.host_kills)
     print(text)
     if asked.write:
         target = ROOT / "benchmarks" / "results" / f"store-kills-{date.today().isoformat()}.md"
@@ -142,7 +142,7 @@ def resources(kind: str, folder: Path, asked: argparse.Namespace) -> Iterator[Ru
         yield run
 
 
-def page(chains: Sequence[dict[str, Any]], seed: int, steps: int) -> str:
+def page(chains: Sequence[dict[str, Any]], seed: int, steps: int, num_drawn: int) -> str:
     """The figures as Markdown."""
     starts = [start for chain in chains for start in chain["starts"]]
     killed = [start for start in starts if start["kill"]]
@@ -152,14 +152,15 @@ def page(chains: Sequence[dict[str, Any]], seed: int, steps: int) -> str:
     counts = Counter((start["kill"]["target"], start["kill"]["moment"]) for start in killed)
     uploading = Counter(start["kill"]["target"] for start in killed if start["mid_save"])
     resumed = sum(bool(start["resumed_from"]) for start in starts)
+    seconds = sum(chain["seconds"] for chain in chains)
     lines = [
         f"# Kills with an object store alone, {date.today().isoformat()}",
         "",
-        f"`python benchmarks/store_kills.py --write`: {len(killed)} kills in {len(chains)} trainings of {steps} steps",
-        f"on 2 ranks, a checkpoint at each step, seed {seed}; {sum(chain['seconds'] for chain in chains):.0f} s. After",
-        "each kill the disk is emptied, and the next start has the store alone. A store fails for 0.3 to 3 s, and the",
-        "ranks are killed 1 to 10 steps after that began. Hosts are those of a cluster in a box, the others forked",
-        "ranks.",
+        f"`python benchmarks/store_kills.py --write`: {len(killed)} of the {num_drawn} kills that it draws, in",
+        f"{len(chains)} trainings of {steps} steps on 2 ranks, a checkpoint at each step, seed {seed};",
+        f"{seconds:.0f} s. After each kill the disk is emptied, and the next start has the store alone. A store",
+        "fails for 0.3 to 3 s, and the ranks are killed 1 to 10 steps after that began. Hosts are those of a cluster",
+        "in a box, the others forked ranks.",
         "",
         "| Killed | In an upload | In a download | At a step | A checkpoint was half uploaded |",
         "| --- | ---: | ---: | ---: | ---: |",

@@ -112,7 +112,7 @@ class SaidInALaunch:
 
 def read_table() -> dict[str, tuple[str, str]]:
     """The rows of docs/gpu.md: what doctor and a launch say, by machine."""
-    text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8").partition("## What is said")[2]
+    text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8").partition("## Messages by machine")[2]
     rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")]
     return {name.strip(): (doctor.strip(), launch.strip()) for name, doctor, launch in rows[2:]}
 

@@ -48,6 +48,7 @@ CASES = [
     ),
     ("IndexError: list index out of range", [(ENGINE, "f"), (ZERO_2, "__init__")], "LG147", "group"),
     ("ValueError: optimizer got an empty parameter list", [(ENGINE, "f"), ("torch/x.py", "f")], "LG147", "adapters"),
+    ("ValueError: max() arg is an empty sequence", [(ZERO_3, "initialize_optimizer_states")], "LG147", "trainable"),
     ("AssertionError", [(ENGINE, "_load_checkpoint"), (FACTORY, "check_ckpt_list")], "LG034", "resume"),
     ("FileExistsError: [Errno 17] File exists: 'out/m/offloaded_tensors'", [(ENGINE, "f")], "LG112", "0.18.0"),
     ("RuntimeError: narrow() cannot be applied to a 0-dim tensor.", [("x/zenflow/a.py", "f")], "LG113", "NVMe"),

@@ -71,7 +71,6 @@ LG147 * optimizer got an empty parameter list
 LG147 * zip\(\) argument \d is (?:longer|shorter) than argument ::! deepspeed/runtime/(?:lr_schedules|engine)
     title: the scheduler has a learning rate for an empty parameter group, which DeepSpeed dropped
     change: give the optimizer no empty group: with adapters (LoRA) the one without weight decay is often empty
-LG147 * max\(\) arg is an empty sequence ::! deepspeed/runtime/(?:zero|engine)
 LG116 * grad can be implicitly created only for scalar outputs
     title: the loss is not a scalar
     change: reduce it before the backward pass: `loss.mean()` (a model that returns a loss for each sample or device)

@@ -72,6 +72,7 @@ LG041 * TypeError: (?:not a string|stat: path should be string
     title: a path is None: a vocabulary file of the tokenizer, the model or the checkpoint
     change: check that the model's folder has `tokenizer.model` or `tokenizer.json` (install sentencepiece and
         tiktoken), and that the script passes the path on
+LG147 * max\(\) arg is an empty sequence ::! deepspeed/runtime/(?:zero|engine)
 LG231 * (?:received an empty list of sequences|stack expects a non-empty TensorList|expected a non-empty list of Tensors
     |max\(\) (?:arg|iterable argument) is (?:an )?empty|zero-size array to reduction operation
     |Could not infer dtype of \w+|need at least one array to (?:stack|concatenate))

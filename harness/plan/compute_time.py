@@ -53,7 +53,7 @@ def _gpu_seconds(
         forward = backward = fitted.matmul_share(device.name, work.width, work.rows) / 2
     attention = (work.attention_forward_flops / forward + work.attention_backward_flops / backward) / peak
     traffic = fitted.activation_passes * work.activation_bytes + fitted.logit_bytes * work.logits
-    traffic += work.dequantized_bytes + work.head_bytes
+    traffic += work.dequantized_bytes
     return products + attention + traffic / (device.bandwidth * fitted.memory_share), attention
 
 

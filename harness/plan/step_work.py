@@ -15,11 +15,9 @@ from harness.plan.pipeline_schedule import bubble_fraction
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.quantized_weights import count_quantized
 from harness.plan.trainable_split import split_parameters
-from harness.plan.trained_weights import model_training
 from harness.plan.zero_partitions import (
     count_trainable,
     local_num_parameters,
-    local_vocab_size,
     tensor_parallel_shard,
 )
 
@@ -36,8 +34,7 @@ class ComputeWork:
     the layers save for backward, written and read in passes; `logits`: elements of the logits. `width`: the narrowest
     side of the products, divided by tensor parallelism; `rows`: tokens of one product, an expert's share of them.
     `layer_passes`: layers times passes. `micro_batches`: of a step, `idle_share`: the share of a step that a pipeline
-    stage waits. `dequantized_bytes`: 4-bit weights that are read, and written in the training format. `head_bytes`:
-    what each chunk of the loss but the first moves of the head again.
+    stage waits. `dequantized_bytes`: 4-bit weights that are read, and written in the training format.
     """
 
     matmul_flops: float
@@ -52,7 +49,6 @@ class ComputeWork:
     idle_share: float = 0.0
     experts: bool = False
     dequantized_bytes: float = 0.0
-    head_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,21 +137,7 @@ def _count_compute(model: ModelFacts, settings: PlanSettings, trained_share: flo
         idle_share=bubble_fraction("1f1b", settings.pipeline_parallel_size, settings.accumulation),
         experts=model.experts > 0,
         dequantized_bytes=(2 + again.layers) * _dequantized_bytes(model, settings),
-        head_bytes=_head_bytes(model, settings),
     )
-
-
-def _head_bytes(model: ModelFacts, settings: PlanSettings) -> float:
-    """Of a trained head its fp32 gradient, read and written, and a product that is added to it; of a frozen one its
-    weight, read twice.
-    """
-    if not settings.loss_chunk_size:
-        return 0.0
-    training = model_training(model, settings.trainable)
-    is_trained = training is None or training.trains_head(model)
-    again = -(-settings.tokens_per_micro_batch // settings.loss_chunk_size) - 1
-    width = 8 + 2 * settings.param_bytes if is_trained else 2 * settings.param_bytes
-    return again * width * local_vocab_size(model, settings) * model.hidden
 
 
 def _dequantized_bytes(model: ModelFacts, settings: PlanSettings) -> float:

@@ -145,7 +145,7 @@ def test_a_wrong_id_is_wrong_usage_for_the_whole_program():
     command = [sys.executable, "-m", "harness", "explain", "qqqqq"]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     assert result.returncode == 2
-    assert "`qqqqq` is no id of a finding" in result.stderr
+    assert "`qqqqq` is not an id of a finding" in result.stderr
     assert "`harness explain` lists the families" in result.stderr
 
 

@@ -84,7 +84,7 @@ def test_what_stands_between_double_quotes_is_let_through(write, value):
 def test_a_spec_cannot_ignore_what_runs_code(write):
     text = "launch: {env: {PYTHONPATH: ./evil}}\nignore: {SE008: we trust it}"
     assert {"SE008", "GT002"} <= found(write, text).keys()
-    assert "does not count" in found(write, text)["GT002"].message
+    assert "has no effect" in found(write, text)["GT002"].message
     assert "SE008" not in found(write, text, allow_code=True)
 
 

@@ -106,7 +106,7 @@ def test_what_mpirun_and_srun_cannot_place_is_refused(monkeypatch):
     assert "first devices" in gates(run, monkeypatch)["EN012"]
     assert "EN012" not in gates(run_of("openmpi", slots=(2, 1)), monkeypatch)
     assert "different numbers" in gates(run_of("slurm", slots=(2, 1)), monkeypatch, SLURM_JOB_ID="1")["EN012"]
-    assert "no Slurm job" in gates(run_of("slurm"), monkeypatch)["EN012"]
+    assert "not a Slurm job" in gates(run_of("slurm"), monkeypatch)["EN012"]
     assert "EN012" not in gates(run_of("slurm"), monkeypatch, SLURM_JOB_ID="1")
 
 

@@ -27,7 +27,7 @@ TWO, THREE = frozenset({"flash_attn"}), frozenset({"flash_attn", "flash_attn_int
         ({"packages": THREE, "dropout": True}, "flash_attention_2", "is installed"),
         ({"packages": THREE, "gpu": "A100-80GB"}, "flash_attention_2", "is installed"),
         ({"gpu": "A100-80GB"}, "sdpa_varlen", "same algorithm"),
-        ({"dropout": True}, "sdpa_varlen", "a call for each document"),
+        ({"dropout": True}, "sdpa_varlen", "one call per document"),
         ({"packages": THREE, "is_16bit": False}, "sdpa_varlen", "fp32"),
         ({"packages": THREE, "head_size": 512}, "sdpa_varlen", "heads of 512"),
         ({"packages": THREE, "gpu": "V100-32GB"}, "sdpa_varlen", "this GPU"),

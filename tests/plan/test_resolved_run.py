@@ -53,7 +53,7 @@ def test_a_resolved_run_survives_its_file_and_notices_an_edit():
     assert ResolvedRun.from_json(body) == run
     assert render_ds_config(ResolvedRun.from_json(body)) == render_ds_config(run)
     body["spec"]["train"]["seed"] = 1
-    with pytest.raises(ValueError, match="edited or torn"):
+    with pytest.raises(ValueError, match="edited or not fully written"):
         ResolvedRun.from_json(body)
     with pytest.raises(ValueError, match="format_version"):
         ResolvedRun.from_json({**body, "format_version": 99})

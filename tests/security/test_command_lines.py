@@ -43,18 +43,9 @@ def decoded_words(command: list[str]) -> str:
     "in base64 on the command line of ssh and of each host, for all who list processes",
     "not sent: a compiler needs none",
 )
-def test_op_builders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands: list[list[str]] = []
-
-    def start(command: list[str], **_: Any) -> SimpleNamespace:
-        commands.append(command)
-        return SimpleNamespace()
-
-    monkeypatch.setattr("harness.launching.ops.remote_build.subprocess.Popen", start)
-    (tmp_path / "logs").mkdir()
+def test_op_builders(tmp_path: Path) -> None:
     plan = replace(planned(tmp_path, ("a", 2), ("b", 2)), ops=("cpu_adam",))
-    remote_build._start_builders(plan, tmp_path, tmp_path / "logs")
-    text = "".join(map(decoded_words, commands))
+    text = decoded_words(remote_build._builder_command(plan, tmp_path))
     assert '"PLAIN": "visible"' in text
     assert TOKEN not in text
     assert "caller5678" not in text

@@ -214,7 +214,7 @@ def test_swapped_run_directory(server: LiveServer, folder: Path, tmp_path: Path)
     for path in ("", "version"):
         answer = ask(server, GET.replace("TOKEN/", f"TOKEN/{path}") + "\n")
         assert " 410 " in answer.splitlines()[0]
-        assert "in the place of the run" in answer
+        assert "replaced by another one" in answer
 
 
 @Attempt("W29", "a second request behind the first one (smuggling)", "one answer", "one answer: it closes after each")

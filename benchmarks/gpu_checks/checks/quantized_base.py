@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.gpu_checks.check import Figures, Scene
+from benchmarks.gpu_checks.device import free_memory
 from benchmarks.gpu_checks.runs import read_lines, train_run
 from benchmarks.gpu_checks.training import llama, make_model, make_spec, resolve
 
@@ -42,21 +43,18 @@ def measure(scene: Scene) -> Figures:
             zero={"stage": 2},
         )
         spec["model"] = model if quantization is None else model | {"quantization": quantization}
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
+        before = free_memory()
         engine = train_run(scene, scene.folder / name, spec, torch_adam=True).engine
         plan = make_plan(resolve(json.loads(json.dumps(spec)), scene.world_size, tuned=True), with_alternatives=False)
         memory = plan.memory
         found[name] = {
             "losses": [line["loss"] for line in read_lines(scene.folder / name, "step")],
-            "peak_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0,
+            "peak_bytes": torch.cuda.max_memory_allocated() - before if torch.cuda.is_available() else 0,
             "frozen_bytes": state_bytes(engine).get("gpu.frozen", 0),
             "planned_bytes": sum(item.bytes for item in memory.items if item.kind == "frozen") if memory else 0,
         }
         engine.destroy()
         del engine
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
     return found
 
 

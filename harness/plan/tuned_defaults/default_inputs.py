@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.facts.devices import Device, describe_device, find_device
 from harness.facts.model_lookup import ModelFacts
-from harness.plan.cluster_sizes import parse_size
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.resolved_run import ResolvedRun
-from harness.units import parse_bytes
 
 _SECTIONS = ("offload_optimizer", "offload_param")
 
@@ -36,14 +33,6 @@ class DefaultInputs:
     def is_data_parallel_only(self) -> bool:
         """Ranks that only divide the batch: no tensor, pipeline or sequence parallelism."""
         return self.run.parallel_dims.model_parallel_size == 1
-
-    @property
-    def gpu(self) -> Device | None:
-        """The kind of GPU that the spec names, with its own figure of the memory; None where it is unknown."""
-        cluster = self.run.spec.cluster
-        memory, _ = parse_size("cluster.gpu_memory", cluster.gpu_memory, parse_bytes)
-        name = cluster.gpu or ""
-        return describe_device(name, memory, None, None, find_device(name) if name else None)
 
     def is_unset(self, key: str) -> bool:
         """Did the user leave this key of DeepSpeed's `zero_optimization` alone, wherever it can be written?"""

@@ -6,13 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from harness.facts.devices import Device, describe_device, find_device
 from harness.facts.model_facts import ModelFacts
 from harness.plan.checkpointed_layers import checkpointing_value, recompute_shares, with_checkpointing
+from harness.plan.cluster_sizes import parse_size
 from harness.plan.flops import FlopsInputs, executed_flops
 from harness.plan.memory_estimate import estimate_memory
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.tuned_default import TunedDefault
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
+from harness.units import parse_bytes
 
 KEY = "train.gradient_checkpointing"
 _EVERY = (8, 4, 3, 2, 1)
@@ -31,7 +34,7 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
     if not is_asked(inputs):
         return None
     model, settings = inputs.model, inputs.settings
-    device = inputs.gpu
+    device = _find_gpu(inputs)
     if model is None or settings is None or device is None or not device.memory:
         unknown = (
             "model" if model is None else "ranks or the micro-batch" if settings is None else "GPU (`cluster.gpu`)"
@@ -49,6 +52,14 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
             share = f"{peak / device.memory:.0%} of the memory of a {device.name}"
             return _default(checkpointing_value(candidate), f"fewest recomputed layers that fit: {share}")
     return _default(True, f"every layer: with fewer the run does not fit a {device.name}")
+
+
+def _find_gpu(inputs: DefaultInputs) -> Device | None:
+    """The kind of GPU that the spec names, with its own figure of the memory."""
+    cluster = inputs.run.spec.cluster
+    memory, _ = parse_size("cluster.gpu_memory", cluster.gpu_memory, parse_bytes)
+    name = cluster.gpu or ""
+    return describe_device(name, memory, None, None, find_device(name) if name else None)
 
 
 def _list_candidates(settings: PlanSettings, model: ModelFacts) -> Iterator[PlanSettings]:

@@ -37,6 +37,7 @@ _RULES: tuple[Callable[[DefaultInputs], TunedDefault | tuple[TunedDefault, ...] 
     sub_group_size.choose_default,
     pipelined_swap.choose_default,
     param_swap_buffers.choose_default,
+    loss_chunk_size.choose_default,
 )
 """Measured and rejected: `use_multi_rank_bucket_allreduce: false`, see `benchmarks/LOG.md`."""
 
@@ -71,7 +72,8 @@ def tuned_defaults_for(run: ResolvedRun, model: ModelFacts | None) -> tuple[Tune
         if choice is not None
         for default in ((choice,) if isinstance(choice, TunedDefault) else choice)
     )
-    for rule in (loss_chunk_size.choose_default, recomputed_layers.choose_default):  # they fill what the others leave
-        choice = rule(replace(inputs, settings=settings_of(run._replace(tuned_defaults=defaults))))
-        defaults = defaults if choice is None else (*defaults, choice)
-    return defaults
+    if not recomputed_layers.is_asked(inputs):
+        return defaults
+    settings = settings_of(run._replace(tuned_defaults=defaults))
+    layers = recomputed_layers.choose_default(replace(inputs, settings=settings))
+    return defaults if layers is None else (*defaults, layers)

@@ -3,7 +3,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from harness.spec.sections.section import Count, Fraction, Positive, Section, Strings
 
@@ -42,13 +42,19 @@ class LoraSpec(Section):
     """Only the layers with these numbers."""
 
 
+def _require_true(value: Any) -> Any:
+    if value is not True:  # 1 equals True for a `Literal`
+        raise ValueError("must be `true`: leave `model.quantization` out for weights in 16 or 32 bit")
+    return value
+
+
 class QuantizationSpec(Section):
     """Frozen weights in 4 bits under the adapters of `model.lora` (QLoRA), with the names of `transformers`
     (`BitsAndBytesConfig`). They are quantized as they are loaded, in blocks of 64, and computed with in the format of
     `precision`.
     """
 
-    load_in_4bit: Literal[True] = True
+    load_in_4bit: Annotated[Literal[True], BeforeValidator(_require_true)] = True
     """Quantize the linear layers; embeddings, head, norms and biases keep the training format."""
     bnb_4bit_quant_type: Literal["nf4", "fp4"] = "nf4"
     """The 16 values of a weight: `nf4`, quantiles of a normal distribution, or `fp4`."""

@@ -47,7 +47,7 @@ class TrainSpec(Section):
     """Default: the accelerator's own, which is `inductor`."""
     loss_chunk_size: Count | None = None
     """Tokens whose logits exist at once: head and loss go over a micro-batch in chunks. 0: all at once. Default: chosen
-    from the GPU and the vocabulary, where the model and its head allow it."""
+    from the vocabulary, where the model and its head allow it."""
     max_grad_norm: Annotated[float, Field(ge=0.0)] = 1.0
     """Clip the global gradient norm at this value; 0 turns clipping off."""
     on_nonfinite: Literal["skip", "stop"] = "skip"

@@ -13,7 +13,6 @@ from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from transformers import get_scheduler
 
 from harness.runtime.engine_protocol import Engine
 from harness.runtime.user_errors import user_error
@@ -54,6 +53,8 @@ def check_schedule(spec: SchedulerSpec, steps: int) -> None:
 
 def scheduler_factory(spec: SchedulerSpec, steps: int) -> Callable[[Optimizer], LRScheduler]:
     """The `lr_scheduler` for `deepspeed.initialize`, which calls it with the optimizer."""
+    from transformers import get_scheduler  # imports peft and bitsandbytes, which `lazy-compile` must come before
+
     warmup = warmup_steps(spec, steps)
 
     def build(optimizer: Optimizer) -> LRScheduler:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transformers import PretrainedConfig, PreTrainedTokenizerBase, set_seed
+from accelerate.utils import set_seed
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from harness.patches.lazy_compile import import_without_compile
 from harness.patches.nvme_counters import replace_aio_handle
 from harness.patches.patch_registry import PatchStates
 from harness.runtime.dataset.batch_prefetch import BatchPrefetcher
@@ -90,6 +92,8 @@ def build_context(
     patches = on_all_ranks(
         lambda: resolve_patches(run, ds_config, is_main_process=is_main_process, is_resumed=is_resumed)
     )
+    if patches.is_applied("lazy-compile"):
+        import_without_compile()
     status.set_activity("loading the tokenizer")
     tokenizer = on_all_ranks(lambda: load_tokenizer(run.spec.model, run.spec.data.chat_template))
     config = on_all_ranks(lambda: load_config(run.spec.model, tokenizer))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import set_seed
+from accelerate.utils import set_seed
 
 from harness.hostinfo.training_packages import install_command
 from harness.runtime.models.lora_merge import ADAPTER_NAME

@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, set_seed
+from accelerate.utils import set_seed
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from harness.plan.resolved_run import ResolvedRun
 from harness.plan.tuned_defaults.attention_kernel import missing_package

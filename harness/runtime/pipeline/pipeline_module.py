@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 import torch
+from accelerate.utils import set_seed
 from deepspeed import comm as dist
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentrant_checkpoint
@@ -21,7 +22,7 @@ from deepspeed.runtime.pipe.topology import (
     ProcessTopology,
 )
 from torch import nn
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel, set_seed
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from harness.plan.resolved_run import ResolvedRun
 from harness.runtime import plugin_loader

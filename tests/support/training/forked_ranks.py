@@ -117,9 +117,9 @@ def _import_deepspeed() -> None:
     importlib.import_module("deepspeed.pipe")
     from deepspeed.accelerator import get_accelerator
 
-    from harness.patches.muon_lazy_compile import import_muon_without_compile
+    from harness.patches.lazy_compile import import_without_compile
 
-    import_muon_without_compile()
+    import_without_compile()
     get_accelerator()
     for name in HARNESS:
         importlib.import_module(name)

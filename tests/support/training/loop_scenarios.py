@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -30,6 +31,14 @@ def measure_resume(side: Side) -> Measurement:
         different += resumed != straight
         results.append(straight)
     return Measurement(different, results, different)
+
+
+def measure_compiler_import(side: Side) -> Measurement:
+    """Does a run with adapters, which compiles nothing, import torch's compiler?"""
+    assert "torch._inductor.compile_fx" not in sys.modules
+    ctx = side.train("run", model={"config": LLAMA, "lora": {"r": 2}})
+    result = [[row["loss"] for row in side.rows("run")], digest_weights(ctx.engine.module)]
+    return Measurement("torch._inductor.compile_fx" in sys.modules, result)
 
 
 def measure_collective_times(side: Side) -> Measurement:

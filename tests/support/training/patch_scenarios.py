@@ -25,13 +25,6 @@ class Scenario(NamedTuple):
     bound: float = 0.0
 
 
-def measure_compiler_import(side: Side) -> Measurement:
-    """Does an engine that compiles nothing import torch's compiler?"""
-    assert "torch._inductor.compile_fx" not in sys.modules
-    result = train_engine(side)
-    return Measurement("torch._inductor.compile_fx" in sys.modules, result)
-
-
 def measure_mlflow_import(side: Side) -> Measurement:
     """Was mlflow imported with DeepSpeed?"""
     return Measurement("mlflow" in sys.modules, train_engine(side))
@@ -66,8 +59,8 @@ SCENARIOS = {
     "cpu-adam-resume": Scenario(loops.measure_resume),
     "cpu-offload-single-grad": Scenario(engines.measure_cpu_offload_grads, ranks=2),
     "cpuinfo-cache": Scenario(measure_cpuinfo_processes),
+    "lazy-compile": Scenario(loops.measure_compiler_import),
     "muon-embeddings": Scenario(engines.measure_muon_embeddings),
-    "muon-lazy-compile": Scenario(measure_compiler_import),
     "no-mlflow": Scenario(measure_mlflow_import, needs_mlflow=True),
     "nvme-counters": Scenario(loops.measure_swapped_bytes, needs_libaio=True),
     "nvme-offload-no-grad-swap": Scenario(engines.measure_nvme_grads, ranks=2, needs_libaio=True),

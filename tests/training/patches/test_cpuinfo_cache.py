@@ -26,8 +26,8 @@ subprocess.Popen = Watched
 from cpuinfo import get_cpu_info
 first, second = get_cpu_info(), get_cpu_info()
 import cpuinfo
-from harness.patches.muon_lazy_compile import import_muon_without_compile
-import_muon_without_compile()
+from harness.patches.lazy_compile import import_without_compile
+import_without_compile()
 from deepspeed.runtime.zero.muon import original_muon
 print(json.dumps({
     "started": [words for words in started if "cpuinfo" in words], "same": first == second, "info": first,
@@ -60,10 +60,12 @@ def test_it_is_compiled_when_it_is_called(forked: ForkedRanks, tmp_path: Path) -
     """As `torch.compile` would have at once: the same function under the same compiler."""
     script = tmp_path / "job.py"
     script.write_text(
-        "import torch\nfrom harness.patches import muon_lazy_compile\nseen = []\n"
-        "def compiler(function):\n    seen.append(function.__name__)\n    return function\n"
-        "kept = muon_lazy_compile._compile_on_first_call(compiler)(lambda x: x + 1)\n"
-        "assert not seen\nassert kept(1) == 2 and kept(2) == 3\nassert seen == ['<lambda>'], seen\n"
+        "import torch\nfrom harness.patches import lazy_compile\nseen = []\n"
+        "def compiler(function, **options):\n    seen.append(options)\n    return function\n"
+        "late = lazy_compile._compile_on_first_call(compiler)\n"
+        "for kept in (late(lambda x: x + 1), late(lambda x: x + 1, dynamic=False), late(dynamic=False)(lambda x: x + 1)):\n"
+        "    before = len(seen)\n    assert kept(1) == 2 and kept(2) == 3\n    assert len(seen) == before + 1\n"
+        "assert seen == [{}, {'dynamic': False}, {'dynamic': False}], seen\n"
         "assert torch.compile.__module__ == 'torch'\n"
     )
     forked.run(script, ranks=1)

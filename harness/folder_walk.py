@@ -31,5 +31,5 @@ def walk_files(folder: Path) -> Iterator[Path]:
 
 
 def find_deep_folder(folder: Path) -> Path | None:
-    """A folder nested deeper than `MAX_DEPTH`; None where there is none."""
+    """A folder nested deeper than `MAX_DEPTH`; None if there is none."""
     return next((path for path in walk_files(folder) if path.is_dir() and not path.is_symlink()), None)

@@ -103,7 +103,7 @@ def find_planted_below(folder: Path) -> PlantedFile | None:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """The folder and everything below it, each folder before its content, which is read only when it is asked for."""
+    """The folder and everything below it, each folder before its content, which is read lazily."""
     pending = [folder]
     while pending:
         current = pending.pop()

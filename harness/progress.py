@@ -56,7 +56,7 @@ class RunProgress:
         return (time.monotonic() - self.start_time) / num_done * max(0, self.total_steps - step)
 
     def next_save(self, step: int) -> int | None:
-        """The step of the next checkpoint; None when there is none."""
+        """The step of the next checkpoint; None if there is none."""
         if step >= self.total_steps:
             return None
         next_step = (step // self.save_steps + 1) * self.save_steps if self.save_steps else self.total_steps + 1

@@ -104,8 +104,8 @@ def write_verdict(run_dir: Path, verdict: Verdict) -> None:
 
 
 def read_verdict(run_dir: Path) -> Verdict | None:
-    """The verdict in `verdict.json`. None where there is none, as in a run that has not ended, that an older release
-    wrote or whose supervisor was killed; and where no launch has written such a file.
+    """The verdict in `verdict.json`. None if there is none: the run has not ended, is of an older release, or its
+    supervisor was killed. None also if the file is not one that a launch writes.
     """
     try:
         body = parse_json(read_regular(run_dir / VERDICT, input_limits.VERDICT, follow=False))

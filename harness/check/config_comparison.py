@@ -43,7 +43,7 @@ class ComparedKey(NamedTuple):
 
 @dataclass(frozen=True)
 class ConfigComparison:
-    """All keys of both; `name` is the JSON's, empty where the file has none."""
+    """All keys of both; `name` is the JSON's, empty if the file has none."""
 
     name: str
     keys: tuple[ComparedKey, ...]

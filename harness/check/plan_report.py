@@ -24,7 +24,7 @@ NUM_ALTERNATIVES = 3
 
 @dataclass(frozen=True)
 class PlanReport:
-    """`findings`: of the gates, the options and the plan. `next_command` is empty where there is none."""
+    """`findings`: of the gates, the options and the plan. `next_command` is empty if there is none."""
 
     plan: Plan
     searched: SearchResult | None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements of a machine by one of its runs: medians of its typical steps and its peaks, beside the plan."""
+"""Measurements of a machine by one of its runs: medians of its typical steps and its peaks, compared with the plan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LEAST_SHARE = 0.02
 
 
 def measure_run(run_dir: Path) -> tuple[Fingerprint, CalibratedRun]:
-    """The machine of a run and its measurements. Raises UserError with the reason that it has none to calibrate by."""
+    """The machine of a run and its measurements. Raises UserError with the reason if they cannot be used."""
     record = read_run_record(run_dir)
     if record.run is None:
         raise _not_usable(run_dir, "its `spec.resolved.json` is missing or cannot be read")

@@ -68,7 +68,7 @@ def _check_template(data: DataSpec, tokenizer: TokenizerFacts) -> Iterator[Findi
         message = f"`{chats.path}` has chats, and the tokenizer has no chat template"
         key = "data.chat_template"
         fix = Fix("set it to `chatml`, or name a file", {key: "chatml"}, effect="the format of the turns")
-        notes = ("a base model's tokenizer often has none",)
+        notes = ("the tokenizer of a base model often lacks one",)
         yield Finding("MD127", "error", message, key, notes=notes, fix=fix)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checkpoints that a path on the command line names: those of a run, or one.
 
-Functions raise UserError (CK113) where there is none.
+Functions raise UserError (CK113) if there is none.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def checksum(body: Mapping[str, Any]) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a checkpoint. Raises UserError: CK101 when there is none that can be used, CK108 when it was
+    """The manifest of a checkpoint. Raises UserError: CK101 when there is no usable one, CK108 when it was
     edited or damaged, CK112 when a path in it leads elsewhere.
     """
     return _check_body(folder, _parse_body(folder))

@@ -91,7 +91,7 @@ def find_stored_checkpoint(requested: str) -> tuple[StoreSource, Manifest, list[
 
 
 def _check_sizes(stored: StoredRun, manifest: Manifest) -> None:
-    """Raises StoreError where the store lacks a file of the manifest. One that the listing has not yet is asked for."""
+    """Raises StoreError if the store lacks a file of the manifest. A file that is not listed is looked up by key."""
     folder = checkpoint_name(manifest.step)
     listed = stored.store.list_sizes(folder)
     for name, record in manifest.files.items():

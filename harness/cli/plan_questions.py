@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions of `harness plan` beside the plan of one run: the option that asks, and the function that answers.
+"""Questions of `harness plan` other than the plan of one run: the option that asks, and the function that answers.
 
 A new question is an option in `plan_options.py`, a field of `PlanOptions`, and a line in `QUESTIONS`.
 """

@@ -79,7 +79,7 @@ def _simulate(
 
 
 def _write_trace(file: str, view: SimulationView) -> None:
-    """The trace of the last step, with a line on stderr. A simulation that ran out of memory has none."""
+    """The trace of the last step, with a line on stderr. A simulation that ran out of memory has no trace."""
     clock = view.result.get("clock")
     if not clock:
         print(f"{file} was not written: the simulation did not finish a step.", file=sys.stderr)

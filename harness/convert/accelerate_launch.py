@@ -68,7 +68,7 @@ def _add_ranks(draft: Draft, spec: RunSpec) -> None:
 
 
 def find_missing_json(loaded: LoadedSpec) -> str:
-    """The DeepSpeed JSON that an accelerate YAML names and that is not on this machine; empty where there is none."""
+    """The DeepSpeed JSON that an accelerate YAML names and that is not on this machine; empty if there is none."""
     if loaded.source is None or loaded.format != "accelerate-yaml":
         return ""
     section = parse(loaded.source.text, loaded.source.file).data.get("deepspeed_config")

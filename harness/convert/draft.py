@@ -48,7 +48,7 @@ class Draft:
     """Dotted key -> the comment behind its value, such as the program whose default it is."""
 
     def get(self, key: str) -> Any:
-        """The value of a dotted key; None where it has none."""
+        """The value of a dotted key; None if it has none."""
         value: Any = self.spec
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None

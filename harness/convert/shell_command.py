@@ -48,7 +48,7 @@ class ShellCommand(NamedTuple):
     source: Source
     ranks: int | None
     config: str
-    """The YAML or JSON that it names before its options; empty where there is none."""
+    """The YAML or JSON that it names before its options; empty if there is none."""
     others: int
     """Further training commands of the script."""
 

@@ -17,8 +17,8 @@ Values = Mapping[str, Any]
 class Default(NamedTuple):
     """A fact: the value that a program uses where its file leaves a key out.
 
-    `value` may be a function of the file's values; None then says that there is none. `since` and `until` are releases
-    of the program: the first with this value, the first without.
+    `value` may be a function of the file's values; None then means that the program has no default.
+    `since` and `until` are releases of the program: the first with this value, the first without.
     """
 
     key: str
@@ -133,7 +133,7 @@ def parse_release(text: str) -> tuple[int, ...]:
 
 
 def spec_default(key: str) -> Any:
-    """The run spec's own default of a dotted key; None where it has none."""
+    """The run spec's own default of a dotted key; None if it has none."""
     model: Any = RunSpec
     *sections, name = key.split(".")
     for section in sections:

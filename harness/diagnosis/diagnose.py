@@ -28,8 +28,8 @@ def diagnose(
 ) -> Diagnosis:
     """The first cause in one or several logs of one job, read one after the other.
 
-    `plan` is the `plan.json` of the run, `hosts` the hosts of its ranks, `verdict` that of its supervisor, which comes
-    before the logs. Memory stays bounded for logs of any size. Raises OSError when a stream cannot be read.
+    `plan` is the `plan.json` of the run, `hosts` the hosts of its ranks, `verdict` that of its supervisor, which
+    outranks the logs. Memory stays bounded for logs of any size. Raises OSError when a stream cannot be read.
     """
     scanner = LogScanner(hosts or {})
     logs = read_logs(streams, scanner)

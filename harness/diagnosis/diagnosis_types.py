@@ -86,7 +86,7 @@ NO_PHASE = PhaseMark()
 
 @dataclass(slots=True)
 class LogFacts:
-    """The facts that a log states of its job, or several logs that were merged. `versions` is by package, `config` the
+    """The facts that a log, or several merged logs, state about the job. `versions` is by package, `config` the
     text of the JSON that DeepSpeed printed; numbers are 0 where the log has none.
     """
 
@@ -153,7 +153,7 @@ class FailurePhase:
 
 @dataclass(frozen=True, slots=True)
 class FailedAllocation:
-    """The block that a job was allocating when memory or space ran out. `text` says it; `change` fits it."""
+    """The block that a job was allocating when memory or space ran out. `text` describes it; `change` is the remedy."""
 
     name: str
     text: str
@@ -187,10 +187,10 @@ class Diagnosis:
     allocation: FailedAllocation | None = None
     facts: LogFacts = field(default_factory=LogFacts)
     releases: str = ""
-    """The releases that say this message, where that is known."""
+    """The releases that print this message, where that is known."""
     hosts: tuple[str, ...] = ()
     verdict: Verdict | None = None
     """The verdict of the run's supervisor, which names rank, host, signal and step; None for other logs."""
     line_files: tuple[str, ...] = ()
-    """The log of each of `lines`, and of `line` in `file`, where several were read; their numbers count in each."""
+    """The log of each of `lines`, and of `line` in `file`, where several were read; numbers count within each log."""
     file: str = ""

@@ -35,7 +35,7 @@ _LOST_PEER_CAUSES = ("LG070", "LG073", "LG074")
 _GPU_CAUSE, _DISK_CAUSE, _TIMEOUT_CAUSE, _SETUP_CAUSE = "LG001", "LG050", "LG070", "LG192"
 _MAX_LAST_LINE = 1 << 12
 _SAYS_NOTHING = re.compile(r"[=*#~_-]+|error_file ?: <N/A>")
-"""Rules between lines, and a field of torchrun's table that is empty."""
+"""Separator lines, and an empty field of torchrun's table."""
 _MAX_EARLIER = 5
 """Failed attempts before the last one that get a note each."""
 _HOST_CAUSES = ("LG002", "LG003", "LG004")
@@ -181,7 +181,7 @@ def _confidence_of(selection: CauseSelection, first: LogEvent) -> Confidence:
 
 
 def _find_failed_rank(first: LogEvent, scanner: LogScanner) -> tuple[int | None, str]:
-    """The rank and host of the first failure, from torchrun's summary where the line has none."""
+    """The rank and host of the first failure, from torchrun's summary where the line does not name them."""
     if first.cause == _SETUP_CAUSE:
         return None, ""  # whoever reports it only waited
     rank, host = (scanner.torchrun_root_cause.get(name, "") for name in ("rank", "host"))
@@ -191,8 +191,8 @@ def _find_failed_rank(first: LogEvent, scanner: LogScanner) -> tuple[int | None,
 
 
 def describe_releases(cause: str, pattern: str) -> str:
-    """The releases of DeepSpeed that say this message, and the one after which the fault is gone; empty where it is in
-    all that were searched.
+    """The releases of DeepSpeed that print this message, and the one after which the fault is gone; empty where it is
+    in all that were searched.
     """
     from harness.diagnosis.rules.message_releases import releases_of
     from harness.facts.deepspeed_version import VERIFIED_RANGE
@@ -210,7 +210,7 @@ def describe_releases(cause: str, pattern: str) -> str:
 
 
 def _describe_range(first: str, last: str, oldest: str, newest: str) -> str:
-    """The releases that say a message; of those before the oldest and after the newest none was read."""
+    """The releases that print a message. Releases before the oldest and after the newest were not read."""
     if first == oldest:
         return f"DeepSpeed up to {last} says this"
     if last == newest:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events -> the first one. Pure functions of values."""
+"""Selects the first cause among the events of a log. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from harness.diagnosis.diagnosis_types import STOP_CAUSE, LogEvent
 
 MAX_PROGRESS_AFTER_ERROR = 4
-"""A job with more signs of progress after an error, for each writer, has survived it. One sign a rank is added:
-all ranks may have been before their next collective."""
+"""A job with more signs of progress after an error, for each writer, has survived it. One sign per rank is
+added: every rank may print one more before its next collective."""
 
 
 _MAX_ATTEMPTS = 100
-"""Of a job that was restarted more often, the last ones are looked at."""
+"""If a job was restarted more often, only its last attempts are examined."""
 FIRST_DATE = 31 * 86400.0
 """Times below have no date, and cannot be compared with those that have one."""
 _OOM_CAUSE = "LG002"
@@ -24,9 +24,9 @@ _WEAK_ENDS = ("LG074", "LG069", "LG245", "LG247", "LG253")
 """Launchers and schedulers report any end with these. An echo says more."""
 _END_ORDER = ("LG069", "LG247", "LG245", "LG074")
 _ECHO_ORDER = {"LG240": 0, "LG241": 1, "LG070": 2, "LG192": 2}
-"""The echo that says most is first: a dump that names who is missing, stacks that do, a timeout, any other."""
+"""The echo that says most comes first: a dump that names the missing rank, stacks that do, a timeout, any other."""
 _SILENT_CAUSES = ("LG204", "LG229")
-"""Faults that a job survives and that make its result worthless."""
+"""Faults that a job survives, but that make its result worthless."""
 _RECOVERABLE_CAUSE = "LG229"
 _GPU_MEMORY_CAUSE = "LG001"
 _LOST_PEER_CAUSE, _FAILED_CAUSE = "LG073", "LG074"
@@ -58,7 +58,7 @@ def select_first_cause(
     end_counts: Sequence[tuple[int, int]] = (),
 ) -> CauseSelection:
     """The first cause of the last attempt that failed. `progress` counts the signs of progress of each log,
-    `num_writers` those who wrote them. `reported_rank` failed first, says the launcher. `end_counts`: for each
+    `num_writers` those who wrote them. `reported_rank` failed first according to the launcher. `end_counts`: for each
     log, how often it says that the training ended well, and that a smaller batch is tried.
     """
     hints = [e for e in events if e.level == "hint"]
@@ -139,8 +139,8 @@ def _select_in_attempt(
 
 
 def _sort_events(events: list[LogEvent], *, clock_went_back: bool, reported_rank: int | None = None) -> list[LogEvent]:
-    """By time where every event has its own (or where several logs follow each other in one); else by line, where
-    several logs were read after the rank that the launcher reports.
+    """By time where every event has its own (or where several logs follow each other in one), else by line. If several
+    logs were read, the rank that the launcher reports comes first.
     """
     has_times = all(e.time is not None and (e.has_own_time or clock_went_back) for e in events)
     has_dates = {e.time >= FIRST_DATE for e in events if e.time is not None}

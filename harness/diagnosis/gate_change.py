@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A gate -> the setting to use instead, in the words of DeepSpeed's JSON."""
+"""A gate -> the setting to use instead, in the keys of DeepSpeed's JSON."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from harness.verdicts import VERDICT, Verdict
 _COMPARED_CHARS = 60
 """Characters of an error that are compared with the verdict's; the log may have its first line alone."""
 _LOST_PEER_CAUSE = "LG073"
-VERDICT_NOTE = f"`{VERDICT}` of the run has this cause: its supervisor saw the ranks end"
+VERDICT_NOTE = f"`{VERDICT}` of the run names this cause: its supervisor saw the ranks end"
 """A note on a diagnosis that no line of the log supports."""
 
 
@@ -46,8 +46,8 @@ def diagnose_clean_end(verdict: Verdict, notes: tuple[str, ...]) -> Diagnosis | 
 
 
 def follow_verdict(diagnosis: Diagnosis, verdict: Verdict) -> Diagnosis:
-    """The diagnosis with the verdict of the run, whose rank and host it has; without it where the verdict is that of a
-    rank that lost another one, which the log names.
+    """The diagnosis with the run's verdict, and with its rank and host. The verdict is left out if it is about a rank
+    that lost a peer, and the log names that peer.
     """
     notes = (*diagnosis.notes, *verdict.notes)
     if verdict.crashed and diagnosis.rank not in (None, verdict.rank):

@@ -29,7 +29,7 @@ _ACCELERATORS_OWN_KEYS = ("steps_per_print",)
 def review_config(
     config: dict[str, Any], file: Path | None, consumer: Consumer, release: str, world_size: int
 ) -> tuple[Finding, ...]:
-    """The findings about the file, or about the values of `config` where there is none, in reading order. Raises
+    """The findings about the file, or about the values of `config` if there is no file, in reading order. Raises
     RuntimeError where the linter gives no answer.
     """
     if file is not None:

@@ -51,7 +51,7 @@ class HarnessCallback(TrainerCallback):
 
 
 def _find_engine_of(model: Any) -> Any:
-    """The engine that trains this model, which the Trainer does not hand to its callbacks; None where there is none."""
+    """The engine that trains this model, which the Trainer does not hand to its callbacks; None if there is none."""
     if isinstance(model, deepspeed.DeepSpeedEngine):
         return model
     engines = [

@@ -17,7 +17,7 @@ def roundoff_of(dtype: torch.dtype) -> float:
 
 
 def widest_dtype(device: torch.device) -> torch.dtype:
-    """fp64, or fp32 on a device that has none."""
+    """fp64, or fp32 on a device without fp64."""
     try:
         torch.zeros(1, dtype=torch.float64, device=device)
     except (RuntimeError, TypeError):

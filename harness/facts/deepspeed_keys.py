@@ -74,7 +74,7 @@ class Key(NamedTuple):
     was: tuple[Any, Version] | None = None
 
     def default_at(self, version: Version) -> Any:
-        """The default of a release; MISSING where there is none."""
+        """The default in a release; MISSING if the key has no default."""
         return self.was[0] if self.was and version < self.was[1] else self.default
 
 

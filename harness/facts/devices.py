@@ -20,7 +20,7 @@ class Device:
     """One kind of accelerator. Bytes; FLOP/s without sparsity; bytes/s in one direction.
 
     `memory` is the total that the driver reports. `flops_16` and `flops_32` are peaks of dense matrix products with
-    16-bit and with 32-bit inputs (no TF32), `flops_8` with 8-bit floats (0: it has none). `bandwidth` is that of its
+    16-bit and with 32-bit inputs (no TF32), `flops_8` with 8-bit floats (0: not supported). `bandwidth` is that of its
     memory. `link` is to the other devices of a host, `pcie` to host memory, `network` is one device's share of its
     host's network cards as such machines are usually built (an assumption, not a data sheet's figure).
     """

@@ -78,16 +78,16 @@ _TABLE = """
     precision.loss_scale_window                                 training   without-fp16
     precision.hysteresis                                        training   without-fp16
     precision.min_loss_scale                                    training   without-fp16
-    deepspeed.bfloat16.*                                        training   beside-bf16
+    deepspeed.bfloat16.*                                        training   with-bf16-block
     deepspeed.bf16.check_grad_overflow                          training   at-stages-0-and-3
     deepspeed.bf16.immediate_grad_update                        training   outside-bf16-optimizer
     deepspeed.communication_data_type                           training   with-autocast-and-zero
     deepspeed.data_types.keep_in_fp32_modules                   training
-    optimizer.*                                                 training   beside-deepspeed-optimizer
-    optimizer.learning_rate                                     training   scheduled,beside-deepspeed-optimizer
-    optimizer.momentum                                          training   with-adam,beside-deepspeed-optimizer
-    optimizer.betas                                             training   with-sgd,beside-deepspeed-optimizer
-    optimizer.eps                                               training   with-sgd,beside-deepspeed-optimizer
+    optimizer.*                                                 training   with-deepspeed-optimizer
+    optimizer.learning_rate                                     training   scheduled,with-deepspeed-optimizer
+    optimizer.momentum                                          training   with-adam,with-deepspeed-optimizer
+    optimizer.betas                                             training   with-sgd,with-deepspeed-optimizer
+    optimizer.eps                                               training   with-sgd,with-deepspeed-optimizer
     deepspeed.optimizer.params.lr                               training   scheduled
     deepspeed.optimizer.params.adam_w_mode                      training   with-adamw
     deepspeed.optimizer.params.fp32_optimizer_states            memory     with-fp32-master-weights
@@ -159,7 +159,7 @@ def load_effects() -> dict[str, KeyEffect]:
 
 
 def find_effect(key: str) -> KeyEffect | None:
-    """The row of a key of the run spec, or that of its section; None where there is none."""
+    """The row of a key of the run spec, or that of its section; None if there is none."""
     effects = load_effects()
     key = section = _current_name(key)
     if key in effects:

@@ -216,7 +216,7 @@ GPU = (
     required("step", "count", "", "when a problem was noticed, or was over"),
     required("rank", "count", "", "the rank that computes on it"),
     required("host", "text", "", "its host"),
-    required("state", "text", "", "`problem`, or `gone` once it has none"),
+    required("state", "text", "", "`problem`, or `gone` once the GPU has no problem"),
     required(
         "problems",
         "texts",

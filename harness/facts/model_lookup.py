@@ -212,7 +212,7 @@ def find_configuration(
     base_dir: Path | None = None,
     revision: str | None = None,
 ) -> dict[str, Any] | None:
-    """The configuration itself, from the same places as `find_model`; None where there is none."""
+    """The configuration itself, from the same places as `find_model`; None if there is none."""
     if config is not None or not name_or_path:
         return None if config is None else dict(config)
     stored = _find_stored_config(name_or_path, base_dir, revision)
@@ -259,7 +259,7 @@ def _find_folder(name: str, base_dir: Path | None) -> Path | None:
 
 
 def _read_config(path: Path) -> dict[str, Any] | str:
-    """The object in a `config.json`, which may be a link into the cache's blobs; or why there is none."""
+    """The object in a `config.json`, which may be a link into the cache's blobs; or why it cannot be used."""
     try:
         config = json.loads(read_regular(path, input_limits.MODEL_CONFIG).decode())
     except OSError as error:

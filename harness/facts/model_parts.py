@@ -70,7 +70,7 @@ class ConfigFields:
         self._values = {**defaults, **{aliases.get(key, key): value for key, value in config.items()}}
 
     def get(self, key: str) -> Any:
-        """The value as it is, None where there is none."""
+        """The value as it is; None if the key is absent."""
         return self._values.get(key)
 
     def flag(self, key: str) -> bool:

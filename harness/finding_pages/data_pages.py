@@ -123,8 +123,8 @@ only if you allow it with `--allow-local-code` of `launch`, `tune`, `rehearse` o
 The ranks get the sha256 of the plug-in's file; one that was changed since, or differs on another host, is refused too.
 
 ## MD158 plug-in-not-usable
-The file of `plugins.file` cannot be read, fails when it is run, has none of the known functions, or one of them
-returns a wrong type.
+The file of `plugins.file` cannot be read, fails when it is run, or defines none of the known functions; or one of
+them returns a wrong type.
 
 ## MD159 compiler-backend
 torch has no compiler backend of that name, or DeepCompile cannot be used on this kind of device.
@@ -143,7 +143,7 @@ tokens that a router sends them, not tiles of the sequence.
 
 ## MD163 nothing-to-quantize
 `model.quantization` fits no layer of the model: bitsandbytes quantizes linear layers, and the stacked weights of
-experts are none.
+experts are not linear layers.
 
 ## OP101 no-optimizer
 The rendered DeepSpeed JSON has no optimizer.

@@ -29,8 +29,8 @@ An option of `harness plan` has an impossible value, or options contradict each 
 
 ## MM008 not-to-be-rehearsed
 `harness rehearse` shrinks a model by the names that `transformers` configurations use for layers, width and heads. This
-one has none of them, or has parts (images, latent attention on a CPU) that cannot be shrunk; or the number of ranks or
-the micro-batch of the run is unknown.
+model's configuration uses none of these names, or the model has parts (images, latent attention on a CPU) that cannot
+be shrunk; or the number of ranks or the micro-batch of the run is unknown.
 
 ## MM009 rehearsal-does-not-fit
 Even the smallest rehearsal needs more memory or disk than is free on this machine. On accelerators the width stays

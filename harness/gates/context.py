@@ -79,7 +79,7 @@ class OptimizerConfig(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`type` in lower case, which is how DeepSpeed compares its own names; empty when there is none."""
+        """`type` in lower case, which is how DeepSpeed compares its own names; empty if there is none."""
         return self.type.lower() if isinstance(self.type, str) else ""
 
 
@@ -255,7 +255,7 @@ class Context:
 
     @cached_property
     def scheduler(self) -> Mapping[str, Any]:
-        """DeepSpeed's own `scheduler` block, empty when there is none."""
+        """DeepSpeed's own `scheduler` block, empty if there is none."""
         block = self.ds("scheduler")
         for key in ("scheduler.type", "scheduler.params"):
             self.ds(key)  # raises where it cannot be read

@@ -130,13 +130,13 @@ def get_parameter_key(ctx: Context, name: str) -> str:
 
 
 def get_scheduler_name(ctx: Context) -> str:
-    """The name in the DeepSpeed `scheduler` block; empty when there is none."""
+    """The name in the DeepSpeed `scheduler` block; empty if there is none."""
     name = ctx.scheduler.get("type")
     return name if isinstance(name, str) else ""
 
 
 def get_scheduler_params(ctx: Context) -> Mapping[str, Any]:
-    """The `params` of the DeepSpeed `scheduler` block; empty when there are none."""
+    """The `params` of the DeepSpeed `scheduler` block; empty if there are none."""
     params = ctx.scheduler.get("params")
     return params if isinstance(params, dict) else {}
 

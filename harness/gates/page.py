@@ -93,7 +93,7 @@ def _example_of(sections: dict[str, str], name: str) -> Example:
 
 
 def _dedent(text: str) -> str:
-    """The block without its indentation and the empty lines around it; empty where there is none."""
+    """The block without its indentation and the empty lines around it; empty if there is none."""
     return dedent(text).strip("\n") + "\n" if text.strip() else ""
 
 

@@ -32,8 +32,8 @@ PRESETS: dict[str, frozenset[str]] = {
     "deepseek_v2": frozenset(("deepseek_v2", "deepseek_v3")),
 }
 """The families whose modules have the names in each preset (`module_inject/autotp_config.py`). A family of which it
-shards only one half of a pair of layers is left out: the first forward pass would not multiply. `phi3` has none, since
-its models cut query, key and value out of the whole width.
+shards only one half of a pair of layers is left out: the first forward pass would not multiply. The preset `phi3` fits
+no family, since its models cut query, key and value out of the whole width.
 """
 SPLIT_HEAD_NORMS = frozenset("qwen3 qwen3_moe gemma3_text gemma3".split())
 """Families that normalise queries and keys head by head, with one weight for all heads."""

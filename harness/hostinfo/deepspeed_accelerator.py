@@ -77,7 +77,7 @@ def find_accelerator_problem(
 
 
 def _find_other(value: str | None, torch: TorchDevices | None) -> str:
-    """The accelerator that is none of ours, as a clause; empty for none."""
+    """A clause on an accelerator that the harness does not support; empty if there is none."""
     if value in _OTHERS:
         return f"DS_ACCELERATOR is `{value}`: DeepSpeed takes {_OTHERS[value]}"
     if torch is not None and torch.xpu_count and value is None:

@@ -75,7 +75,7 @@ class GpuHealth:
 
 @dataclass(frozen=True, slots=True)
 class HostGpus:
-    """The answer of one host. `words`: why it has none, such as no `nvidia-ml-py` or no driver."""
+    """The answer of one host. `words`: why `gpus` is empty, such as no `nvidia-ml-py` or no driver."""
 
     gpus: tuple[GpuHealth, ...] = ()
     words: str = ""

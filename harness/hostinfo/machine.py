@@ -292,7 +292,7 @@ def _is_local_name(host: str) -> bool:
     """Does a name have an address that can be bound on this machine?"""
     try:
         addresses = socket.getaddrinfo(_normalize_host(host), 0, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError):  # the second: a name that no name server can be asked for, such as `a..b`
+    except (OSError, UnicodeError):  # UnicodeError: a name that cannot be looked up, such as `a..b`
         return False
     return any(_can_bind(family, address) for family, _, _, _, address in addresses)
 

@@ -122,7 +122,7 @@ def _sum_nvlink_errors(pynvml: Any, handle: Any) -> int | None:
 
 
 def _read(function: Callable[[], Any]) -> Any:
-    """A value, or None where this driver, this GPU or this pynvml has none."""
+    """A value, or None if this driver, this GPU or this pynvml does not support it."""
     try:
         return function()
     except Exception:

@@ -141,7 +141,7 @@ def find_similar_path(folder: str, text: str, is_there: Callable[[str], bool]) -
 
 def find_longer_name(folder: str, text: str) -> str | None:
     """The only file next to `text`, relative to `folder`, whose name is the same with a longer stem: `en_demo.json` for
-    `en.json`. None where there is none, or several.
+    `en.json`. None if there is none, or more than one.
     """
     head, slash, name = text.rpartition("/")
     stem, suffix = _split_suffix(name)

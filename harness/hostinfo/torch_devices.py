@@ -110,7 +110,7 @@ def format_device_names(names: Sequence[str]) -> str:
 
 
 def find_torch_problem(torch: TorchDevices, num_ranks: int = 1) -> TorchProblem | None:
-    """The problem that keeps `num_ranks` ranks from a machine's NVIDIA devices; None where there is none."""
+    """The problem that keeps `num_ranks` ranks from a machine's NVIDIA devices; None if there is none."""
     if not torch.answered:
         return TorchProblem(
             f"torch gave {torch.words}",

@@ -73,7 +73,7 @@ class ObjectStore:
         self._call(name, lambda filesystem, path: filesystem.get_file(path, str(file)))
 
     def size(self, name: str) -> int | None:
-        """The bytes of a key; None where there is none, such as for a folder."""
+        """The bytes of a key; None if there is none, such as for a folder."""
         try:
             info = self._call(name, lambda filesystem, path: filesystem.info(path))
             return None if info["type"] == "directory" else int(info["size"] or 0)
@@ -93,7 +93,7 @@ class ObjectStore:
         return self._call(folder, work)
 
     def find_entry(self) -> str | None:
-        """A key or a folder below the URL; None where there is none."""
+        """A key or a folder below the URL; None if there is none."""
 
         def work(filesystem: AbstractFileSystem, path: str) -> list[str]:
             return [str(entry).rstrip("/") for entry in filesystem.ls(path, detail=False, refresh=True)]

@@ -109,7 +109,7 @@ class Patch(NamedTuple):
     """One change inside another package.
 
     `before_initialize` changes the process for good; `around_initialize` is entered before `deepspeed.initialize` and
-    left after it; `on_engine` changes the engine that is built. A patch that takes effect elsewhere has none of them:
+    left after it; `on_engine` changes the engine that is built. A patch that takes effect elsewhere sets none of them:
     its caller asks `PatchStates.is_applied`.
     """
 

@@ -37,7 +37,7 @@ def check_target(target: Target) -> TargetState:
 
 @cache
 def compute_digest(name: str) -> str | None:
-    """The digest of an installed definition, `module:qualified.name`; None where there is none of that name."""
+    """The digest of an installed definition, `module:qualified.name`; None if there is no definition of that name."""
     module, _, qualified_name = name.partition(":")
     tree = _parse_module(module)
     node = None if tree is None else _find_definition(tree, qualified_name.split("."))

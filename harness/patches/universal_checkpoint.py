@@ -3,7 +3,8 @@
 
 Upstream: The loading of stages 1 and 2 fails on a rank that has no part of some group, and assigns the settings of
 groups by index; that of stage 3 gives every group the settings of the first, supports only Adam's states and cannot
-fill an optimizer on NVMe; stage 0 has none. All unpickle whatever a file holds (`weights_only=False`).
+fill an optimizer on NVMe; stage 0 has no such loading. All loading unpickles whatever a file
+holds (`weights_only=False`).
 
 Patch: `runtime/checkpoint/reshard/from_universal.py` has its own loops around DeepSpeed's functions for one parameter,
 and sets the counters of the engine (`global_steps`, `global_samples`, `skipped_steps`). Whether a resume needs it is

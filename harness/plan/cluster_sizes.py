@@ -21,7 +21,7 @@ _SIZE_EXAMPLES = {"cluster.nvme": "write it as `8x3.5TB`", "cluster.gpu_memory_b
 def parse_size(
     key: str, text: str | int | None, parse: Callable[[str | int], int]
 ) -> tuple[int | None, tuple[Finding, ...]]:
-    """The bytes of `text` by `parse`, or the finding (MM004) of a text that is none or beyond all machines."""
+    """The bytes of `text` by `parse`, or the finding (MM004) if it is not a size, or larger than any machine's."""
     if text is None:
         return None, ()
     smallest, largest = _BOUNDS.get(key, (0, None))

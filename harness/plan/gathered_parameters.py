@@ -25,7 +25,7 @@ def embedding_numel_kept_gathered(model: ModelFacts, max_reuse_distance: int) ->
     """Elements of the embeddings that stay gathered: all if the head, forward and backward, is within
     `max_reuse_distance`.
 
-    From any other module DeepSpeed counts a module's own parameters alone, and a leaf module has none of its own. An
+    From any other module, DeepSpeed counts only parameters that a module owns directly, and a leaf module owns none. An
     embedding that is the head too is used again after nothing but layers.
     """
     embedding_numel = sum(parameter.numel for parameter in model.before)

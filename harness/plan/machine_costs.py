@@ -107,7 +107,7 @@ def lost_share(model: ModelFacts, settings: PlanSettings, rates: Rates) -> float
 
 
 def _fitting(candidates: Iterable[Alternative], capacity: Capacity) -> Iterator[Alternative]:
-    """Those that fit with headroom, by the peaks that they have already: `check_fit` would count them anew."""
+    """Those that fit with headroom, by the peaks that they already have: `check_fit` would compute them again."""
     gpu, host = float(capacity.gpu or 0), float(capacity.host or 0) * (1 - HOST_RESERVE)
     for candidate in candidates:
         shares = {"GPU memory": candidate.gpu_peak / gpu, "host memory": candidate.host_peak / host}

@@ -59,7 +59,7 @@ def _frozen_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
 def quantized_item(
     tier: Tier, label: tuple[str, str], partitions: ZeroPartitions, phases: tuple[Phase, ...] = ENGINE
 ) -> MemoryItem:
-    """The 4-bit weights with their scales, whole on every rank; without bytes where there are none."""
+    """The 4-bit weights with their scales, whole on every rank; of 0 bytes if there are none."""
     formula = f"{partitions.quantized.bytes / max(1, partitions.quantized.numel):.3f} P in 4 bits"
     return MemoryItem(
         tier, *label, partitions.quantized.bytes, formula, "bitsandbytes nn/modules.py Params4bit", phases

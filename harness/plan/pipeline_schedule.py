@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pipeline schedules in closed form: how long a stage waits, and how many micro-batches it holds.
 
-`harness.plan.degrees.pass_sequence` has the order of the passes, and `pipeline_timeline` beside it plays them through;
+`harness.plan.degrees.pass_sequence` has the order of the passes, and `pipeline_timeline` next to it plays them through;
 the tests hold both against these forms. The 1F1B order is that of DeepSpeed (runtime/pipe/schedule.py).
 """
 

@@ -102,7 +102,7 @@ def _validate_sizes(request: PlanRequest) -> list[Finding]:
 
 
 def batch_finding(request: PlanRequest) -> Finding | None:
-    """A warning where no step has exactly the tokens that were asked for, with the nearest that a step can have."""
+    """A warning if no step can have exactly the requested tokens, with the nearest numbers that it can have."""
     asked, planned = request.tokens_per_step, request.planned_tokens
     if asked == planned:
         return None

@@ -334,7 +334,7 @@ def _autocast_bytes(run: ResolvedRun, width: int) -> int:
 
 def _comm_bytes(run: ResolvedRun, width: int) -> int:
     """Bytes of a gradient between ranks: with Ulysses alone fp32 unless `communication_data_type` says
-    otherwise. (ZeRO does not look at that key beside autocast.)
+    otherwise. (With autocast, ZeRO ignores that key.)
     """
     name = None if _is_autocast(run) else run.spec.deepspeed.get("communication_data_type")
     is_ulysses_group = run.parallel_dims.sequence > 1 and run.parallel_dims.autotp == 1

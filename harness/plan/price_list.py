@@ -31,7 +31,7 @@ class PriceList:
     read_on: date | None
 
     def only(self, name: str) -> PriceList:
-        """The price of one kind alone. Raises UserError for a kind that has none, or that is not known."""
+        """The price of one kind alone. Raises UserError for a kind without a price, or an unknown one."""
         device = find_device(name)
         if device is None:
             raise usage_error(f"GPU kind `{name}` is not known", _near_kind(name))
@@ -42,7 +42,7 @@ class PriceList:
 
 
 def split_price_options(options: Sequence[str] | None) -> tuple[float | None, tuple[str, ...]]:
-    """`--price X` and the `--price KIND=X` apart. Raises UserError for a price that is none."""
+    """`--price X` and the `--price KIND=X` apart. Raises UserError for an invalid price."""
     plain = [option for option in options or () if "=" not in option]
     if len(plain) > 1:
         raise usage_error(

@@ -47,7 +47,7 @@ def count_quantized(
 
 
 def is_quantized(parameter: Parameter, model: ModelFacts) -> bool:
-    """Is it the weight of a linear layer inside the decoder layers? The stacked weights of experts are none."""
+    """Is it the weight of a linear layer inside the decoder layers? The stacked weights of experts are not."""
     is_inside = parameter.name.startswith(f"{model.layer_path}.")
     return is_inside and len(parameter.shape) == _MATRIX and parameter.name.endswith(".weight")
 

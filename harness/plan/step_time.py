@@ -81,7 +81,7 @@ class StepTime:
         return self.tokens_per_step * self.fixed_seconds / variable if variable > 0 else 0.0
 
     def seconds_of(self, name: str) -> float:
-        """Seconds of a part, hidden ones included; 0 where there is none."""
+        """Seconds of a part, hidden ones included; 0 if there is none."""
         return next((part.seconds for part in self.parts if part.name == name), 0.0)
 
 

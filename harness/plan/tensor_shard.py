@@ -235,7 +235,7 @@ class TensorShard:
         yield from (parameter._replace(shape=self.local_shape(parameter, rank)) for parameter in self.model.after)
 
     def _spec_of(self, name: str) -> LayerSpec | None:
-        """The spec of a weight, or of the weight beside a bias."""
+        """The spec of a weight; for a bias, the spec of its layer's weight."""
         module = name.rpartition(".")[0]
         if module in _HEAD_NAMES:
             return None if self.head == "whole" else {"partition_type": "column"}
@@ -265,8 +265,8 @@ def shard_model(model: ModelFacts, degree: int, choice: TensorPlanChoice) -> Ten
 
 
 def _find_specs(model: ModelFacts, choice: TensorPlanChoice) -> tuple[LayerSpecs, str]:
-    """The layer specs that count, or why DeepSpeed has none. In its order: those of the run, those of `transformers`,
-    guesses.
+    """The layer specs in effect, or why DeepSpeed has none. In DeepSpeed's order: those of the run, those of
+    `transformers`, guesses.
     """
     if choice.partition is not None or choice.preset:
         own = tuple(read_layer_specs(choice.partition))

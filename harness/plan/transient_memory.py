@@ -255,7 +255,7 @@ def heap_items(
     Blocks of up to 32 MiB (DEFAULT_MMAP_THRESHOLD_MAX, which the threshold reaches with the first freed block of that
     size) come from the heap. It shrinks at its end alone, so that blocks of other sizes leave gaps. Measured, the gaps
     grow to the blocks that a micro-batch allocates, recomputed ones included; with MALLOC_MMAP_THRESHOLD_=1048576 there
-    are none (benchmarks/process_memory.py).
+    are no gaps (benchmarks/process_memory.py).
     """
     largest = settings.param_bytes * partitions.largest_parameter
     hidden_bytes = settings.tokens_per_micro_batch * model.hidden * (2 if settings.mixed_precision else 4)

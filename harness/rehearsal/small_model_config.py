@@ -40,7 +40,7 @@ def unsupported_reason(config: Mapping[str, Any], *, narrow: bool) -> str | None
     if any(isinstance(config.get(key), Mapping) for key in _NESTED_KEYS):
         return "its configuration has parts for text and images, which cannot be shrunk"
     if find_key(config, LAYER_KEYS) is None:
-        return f"its configuration has none of {', '.join(f'`{name}`' for name in LAYER_KEYS)}"
+        return f"its configuration contains none of {', '.join(f'`{name}`' for name in LAYER_KEYS)}"
     if narrow and (find_key(config, HIDDEN_SIZE_KEYS) is None or find_key(config, HEAD_KEYS) is None):
         return "its configuration has no known name for width and heads"
     if narrow and _LATENT_KEY in config:

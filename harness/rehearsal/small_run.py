@@ -86,7 +86,7 @@ class _SpecDraft:
 def shrink_run(
     run: ResolvedRun, config: Mapping[str, Any], resources: AvailableResources, files: Mapping[str, str]
 ) -> SmallRun | Finding:
-    """The largest rehearsal that fits, or the finding that says why there is none. `files`: the rehearsal's paths of
+    """The largest rehearsal that fits, or the finding that says why none fits. `files`: the rehearsal's paths of
     `model`, `data` and `nvme`. Needs a run whose ranks and micro-batch are known.
     """
     narrow = resources.num_devices == 0

@@ -166,7 +166,7 @@ def _parallel_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
     parallel = run.spec.parallel
     if run.parallel_dims.autotp > 1:
         yield "tensor_parallel.autotp_size", parallel.tensor_parallel_size, "`parallel.tensor_parallel_size`"
-    if parallel.sequence_parallel_size > 1 and run.parallel_dims.autotp == 1:  # beside AutoTP its data group has them
+    if parallel.sequence_parallel_size > 1 and run.parallel_dims.autotp == 1:  # AutoTP's data group includes them
         # Not `data_parallel_size` as well: the groups that DeepSpeed makes of the two leave gradients unreduced.
         yield "sequence_parallel_size", parallel.sequence_parallel_size, "`parallel.sequence_parallel_size`"
     if parallel.pipeline_parallel_size > 1 and run.checkpointing is not None:

@@ -36,7 +36,7 @@ def read_text(path: Path) -> tuple[str, str]:
 
 
 def json_of(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where there is none."""
+    """The object in a JSON file; empty if there is none."""
     return read_json(path)[0]
 
 

@@ -38,8 +38,9 @@ def list_run_summaries(folder: Path) -> list[RunSummary]:
 
 
 def find_run_dir(path_or_name: str) -> Path:
-    """The run directory of a path to it or to a folder of several (its `latest`), or of a name below `runs`: the name
-    of the directory, or its beginning, such as the run's name, then the newest. Raises UserError when there is none.
+    """The run directory of a path to it or to a folder of several (its `latest`), or of a name below `runs`. The
+    name is that of the directory, or its beginning, such as the run's name; the newest match counts. Raises UserError
+    if there is none.
     """
     path = Path(path_or_name)
     run_dir = _run_dir_of_path(path) or find_run_by_name(path_or_name)

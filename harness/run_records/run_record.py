@@ -217,13 +217,13 @@ class _RunFiles:
             self.unusable.append(f"`{name}` was left out: {reason}")
 
     def read_text(self, name: str) -> str:
-        """A text; empty where there is none."""
+        """A text; empty if there is none."""
         text, reason = read_text(self._run_dir / name)
         self.add_unusable(name, reason)
         return text
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """An object; empty where there is none."""
+        """An object; empty if there is none."""
         body, reason = read_json(self._run_dir / name)
         self.add_unusable(name, reason)
         return body

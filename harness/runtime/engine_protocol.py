@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The members of DeepSpeed's engines and ZeRO optimizers that the harness uses, as types: DeepSpeed has none.
+"""The members of DeepSpeed's engines and ZeRO optimizers that the harness uses, as types: DeepSpeed has no types.
 
 `tests/training/runtime/test_engine_protocol.py` compares them with real engines, so that a release without one of them
 is noticed. Private names of DeepSpeed are not here: patches, and functions that take an optimizer as `Any`, use those.

@@ -59,7 +59,7 @@ def scheduler_factory(spec: SchedulerSpec, steps: int) -> Callable[[Optimizer], 
 
     def build(optimizer: Optimizer) -> LRScheduler:
         name, options = _transformers_scheduler(spec, warmup, steps, float(optimizer.param_groups[0]["lr"]))
-        if spec.type == "polynomial":  # the one that reads the peak there, where Muon has none
+        if spec.type == "polynomial":  # only this one reads the peak there, and Muon sets none
             optimizer.defaults["lr"] = float(optimizer.param_groups[0]["lr"])
         scheduler: LRScheduler = get_scheduler(name, optimizer, warmup, steps, scheduler_specific_kwargs=options)
         return scheduler

@@ -119,7 +119,7 @@ def _execute_file(path: Path, code: bytes) -> dict[str, Any]:
     if not any(callable(function) for function in functions.values()):
         raise user_error(
             "MD158",
-            f"`{path}` has none of the functions {', '.join(f'`{name}`' for name in PLUGIN_FUNCTIONS)}",
+            f"`{path}` defines none of the functions {', '.join(f'`{name}`' for name in PLUGIN_FUNCTIONS)}",
             key="plugins.file",
             fix="define one of them",
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan's prediction for a changed spec: the same run with other keys, through the loader, the gates and the plan.
 
-Where the plan has no time, the prediction has none.
+If the plan has no time, the prediction has none either.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def is_accelerate_key(key: str) -> bool:
 
 
 def find_json_key(name: str) -> KeyPath | None:
-    """The key of the JSON that accelerate writes one of its own to; () where it has none, None for other names."""
+    """The JSON key that accelerate writes its own key `name` to; () if there is no such key, None for other names."""
     return _FIELDS.get(name, () if name in _OTHER_FIELDS or is_accelerate_key(name) else None)
 
 

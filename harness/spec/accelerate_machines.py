@@ -49,7 +49,7 @@ def check_machines(source: Source, fields: Mapping[str, Any]) -> Machines:
         return Machines((*findings, _missing_hostfile_finding(source, str(name))))
     if source.file == "-" or any(fields.get(option) for option in _FILTERS):
         return Machines(tuple(findings))
-    cluster, _ = read_hostfile(found, named_by_spec=True)  # a wrong line is told where the hosts of a run are read
+    cluster, _ = read_hostfile(found, named_by_spec=True)  # a wrong line is reported where the hosts of a run are read
     if cluster is not None:
         findings += _check_hosts(source, cluster, hosts, ranks // hosts if _is_count(ranks) else None)
     return Machines(tuple(findings), os.path.relpath(found, Path(source.file).parent))

@@ -109,7 +109,7 @@ def auto_in_deepspeed(path: KeyPath, version: Version) -> Literal["own", "defaul
 
 
 def guess_consumer(config: dict[str, Any]) -> Consumer:
-    """The reader of a DeepSpeed JSON, guessed by its "auto" values; DeepSpeed itself where it has none."""
+    """The reader of a DeepSpeed JSON, guessed by its "auto" values; DeepSpeed itself if it has none."""
     open_keys = {path for path in find_auto_values(config) if path not in NATIVE_AUTO_KEYS}
     if open_keys & (FILLED_BY_PLUGIN | {GATHER_16BIT_WEIGHTS}) and open_keys <= FILLED_BY_ACCELERATE:
         return "accelerate"

@@ -108,8 +108,8 @@ def _unknown_key_finding(
 
 
 def _find_foreign_key(name: str, *, is_elsewhere: bool) -> KeyPath | None:
-    """DeepSpeed's key for another program's name; () where it has none, None for a name of no program. A name that
-    another block of DeepSpeed has is no foreign one, unless DeepSpeed's key for it is known.
+    """DeepSpeed's key for another program's name; () if DeepSpeed has no such key, None if no program has the name. A
+    name that another block of DeepSpeed has is not foreign, unless DeepSpeed's key for it is known.
     """
     from harness.spec.accelerate_config import find_json_key
     from harness.spec.trainer_names import ADVICE, SPEC_KEYS
@@ -182,7 +182,7 @@ def _move_fix(name: str, block: str | None, value: Any, key_path: KeyPath) -> Fi
 
 
 def _section_at(source: Source, path: KeyPath) -> dict[str, Any]:
-    """The section of the user's file at `path`; empty where there is none."""
+    """The section of the user's file at `path`; empty if there is none."""
     value: Any = source.data
     for part in path:
         if isinstance(value, dict):
@@ -198,7 +198,7 @@ def _blocks_by_nearness(path: str) -> tuple[str, ...]:
 
 
 def _find_block_with_key(name: str, path: str, version: Version) -> str | None:
-    """The block that has a key of this name (`` is the top level), near ones first; None where there is none."""
+    """The block that has a key of this name (`` is the top level), near ones first; None if there is none."""
     if name in ("enabled", "type", "params", "dtype"):
         return None
     blocks = _blocks_by_nearness(path)

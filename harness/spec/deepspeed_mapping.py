@@ -125,7 +125,7 @@ def find_maps_as_values(config: dict[str, Any], path: KeyPath = ()) -> frozenset
 
 
 def spec_field_of(path: KeyPath) -> KeyPath | None:
-    """The spec's own field for a key of DeepSpeed's JSON; None where it has none. (The optimizer block may stay a
+    """The spec's own field for a key of DeepSpeed's JSON; None if it has none. (The optimizer block may stay a
     whole.)
     """
     if path in _SCALARS:
@@ -137,7 +137,7 @@ def spec_field_of(path: KeyPath) -> KeyPath | None:
 
 
 def json_key_of(field: KeyPath) -> str | None:
-    """The key of DeepSpeed's JSON that has the same meaning as a field of the spec; None where there is none."""
+    """The key of DeepSpeed's JSON that has the same meaning as a field of the spec; None if there is none."""
     by_field = {target: path for path, target in _SCALARS.items()} | {("optimizer", "type"): ("optimizer", "type")}
     by_field |= {("optimizer", name): ("optimizer", "params", key) for key, name in _OPTIMIZER_PARAMS["adamw"].items()}
     if field[0] == "zero" and spec_field_of(("zero_optimization", *field[1:])) == field:

@@ -27,7 +27,7 @@ _UPPERCASE_WORD = re.compile(r"(?!NAN\b|NULL\b|TRUE\b|FALSE\b|NONE\b|INF\b)[A-Z]
 
 
 def find_placeholder(text: str, line: int, column: int) -> str | None:
-    """The template's placeholder at or near the place of a JSON or YAML syntax error; None where there is none."""
+    """The template's placeholder at or near the place of a JSON or YAML syntax error; None if there is none."""
     lines = text.split("\n")
     line_text = lines[line - 1] if line <= len(lines) else ""
     match = _TEMPLATE_SYNTAX.search(line_text) or _UPPERCASE_WORD.match(line_text[column - 1 :])

@@ -42,7 +42,7 @@ class PartialSpec(NamedTuple):
 
 
 class PartialSource(Source):
-    """A file without its unreadable keys: `data` has none of them, and `has_key` refuses to answer for them."""
+    """A file without its unreadable keys: `data` lacks them, and `has_key` refuses to answer for them."""
 
     unreadable: frozenset[KeyPath]
 

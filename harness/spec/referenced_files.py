@@ -57,7 +57,7 @@ def _deepspeed_keys() -> frozenset[str]:
 
 def _not_a_config_error(file: str) -> UserError:
     """A file without DeepSpeed's keys may be any file of this machine: it is not quoted."""
-    message = f"`{file}` is no DeepSpeed configuration: it has none of DeepSpeed's keys"
+    message = f"`{file}` is not a DeepSpeed configuration: it contains none of DeepSpeed's keys"
     return input_error("SP016", message, Place(file, 1, 1), "name a DeepSpeed JSON")
 
 

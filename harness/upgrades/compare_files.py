@@ -34,8 +34,8 @@ _Releases = tuple[DeepSpeedTarget, DeepSpeedTarget]
 
 
 def compare_files(options: UpgradeOptions) -> tuple[CheckOutcome, list[CheckedFile]]:
-    """The outcome of the whole call, with the worst exit code, and each file's result. Raises UserError for releases
-    that are none.
+    """The outcome of the whole call, with the worst exit code, and each file's result. Raises UserError for
+    invalid releases.
     """
     releases = parse_releases(options.before, options.after)
     files = discover_files(options.files)

@@ -42,7 +42,7 @@ PHASE_LABELS = {
     "export": "while a folder is exported",
 }
 _UNKNOWN_DEVICE = (
-    "The kind of GPU is not known: set `cluster.gpu`, such as `H100-80GB`, or `cpu` where there is none. "
+    "The kind of GPU is not known: set `cluster.gpu`, for example to `H100-80GB`, or to `cpu` if there is no GPU. "
     "`harness plan --here` takes the CPU where this machine has no GPU, as `harness launch` does."
 )
 _LABEL = 11

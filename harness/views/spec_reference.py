@@ -103,7 +103,7 @@ def _format_bounds(field: Schema) -> Iterator[str]:
 
 
 def format_default(field: Schema) -> str:
-    """A field's default as written in YAML; empty where it has none."""
+    """A field's default as written in YAML; empty if it has none."""
     if field.get("default") is None:
         return ""
     return json.dumps(field["default"], ensure_ascii=False).strip('"')

@@ -100,7 +100,7 @@ def package_version(name: str) -> str | None:
 
 
 def hash_code(folder_name: str) -> str | None:
-    """One sha256 over names and contents of the Python files below a folder; None when there are none."""
+    """One sha256 over names and contents of the Python files below a folder; None if there are none."""
     root, digest, count = Path(folder_name), hashlib.sha256(), 0
     for file in sorted(root.rglob("*.py")):
         try:

@@ -393,4 +393,4 @@ def test_a_file_that_a_configuration_names_and_that_is_none_is_not_quoted(write,
             result = run(command, file)
             assert result.exit_code == 1, result.output
             assert HIDDEN not in result.stdout + result.stderr
-            assert "it has none of DeepSpeed's keys" in result.stdout + result.stderr
+            assert "it contains none of DeepSpeed's keys" in result.stdout + result.stderr

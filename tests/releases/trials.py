@@ -138,7 +138,7 @@ def environment_of_rank(place: Path, rank: int, port: str, ranks: int = RANKS) -
     shared = {**rank_environment(), "PYTHONPATH": str(place), "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1"}
     shared["MASTER_PORT"] = port
     if place.parent == OVERLAYS:  # else the ops of the environment are there
-        shared["TORCH_EXTENSIONS_DIR"] = str(OVERLAYS / f"ops-{place.name}")
+        shared["TORCH_EXTENSIONS_DIR"] = str(place / "torch-extensions")
     shared |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "RANK": str(rank), "LOCAL_RANK": str(rank)}
     shared["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"  # old releases cannot load their own checkpoints otherwise
     shared.pop("LOCAL_SIZE", None)  # without it, nothing is left in /dev/shm

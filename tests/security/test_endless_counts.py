@@ -83,7 +83,7 @@ def test_endless_layers(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
 @Attempt(
     "I74",
     "`attn_implementation: evil/kernel` in `model.config`, for `plan` where the package `kernels` is installed",
-    "transformers asked for `evil/kernel` from the Hub, to load and run it",
+    "transformers requested `evil/kernel` from the Hub, to load and run it",
     "no key that chooses kernels gets there, at any level, and the process is offline",
 )
 def test_kernels_of_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:

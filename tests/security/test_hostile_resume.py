@@ -70,7 +70,7 @@ ATTACKS = [
         Attempt(
             "K54",
             "A tensor of a shard has 2^40 elements in 16 bytes, by a stride of 0",
-            "4 TiB were asked for, then a traceback",
+            "4 TiB were requested, then a traceback",
             "CK120 where the file is read",
         ),
         "K54",

@@ -88,9 +88,7 @@ def test_planted_running_run(runs: Path) -> None:
             "latest",
         ),
         attempt_param(
-            Attempt(
-                "S56", "another user's run has a name that begins as the one that is asked for", "resumed", "CK129"
-            ),
+            Attempt("S56", "the name of another user's run begins with the requested name", "resumed", "CK129"),
             "demo",
         ),
     ],

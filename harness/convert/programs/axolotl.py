@@ -217,7 +217,7 @@ AXOLOTL = Program(
         "resize_token_embeddings_to_32x": "adds rows to the embeddings, the run spec does not",
         "shrink_embeddings": "takes rows off the embeddings",
         "eot_tokens": "names the tokens that end a turn; the run spec takes the chat template's",
-        "default_system_message": "a system prompt before each chat, the run spec has none",
+        "default_system_message": "puts a system prompt before each chat, the run spec does not",
         "noisy_embedding_alpha": "adds noise to the embeddings, the run spec does not",
         "rope_scaling": "stretches the position embeddings, the run spec takes them from the model",
         "overrides_of_model_config": "changes the model's configuration",

@@ -9,16 +9,16 @@ CAUSES = (
     FailureCause(
         "LG195",
         "no-gradient-reaches-the-loss",
-        "the loss does not depend on any trainable parameter: its inputs are frozen, as those of a checkpointed "
-        "block with LoRA, or were computed without gradients",
+        "the loss does not depend on any trainable parameter: its inputs are frozen, as in a checkpointed block with "
+        "LoRA, or were computed without gradients",
         "call `model.enable_input_require_grads()` before training, or give gradient checkpointing "
         '`use_reentrant=False` (`gradient_checkpointing_kwargs={"use_reentrant": False}`); check with '
         "`print_trainable_parameters()` that some parameters are trainable, and look for `detach`, `no_grad` and "
         "`.item()`",
         (),
-        page="Reentrant gradient checkpointing gives a block gradients only if one of its inputs requires one. With "
-        "LoRA the embedding is frozen, so none does. peft calls `enable_input_require_grads` only when the model's "
-        "gradient checkpointing is on before the adapter is added.",
+        page="Reentrant gradient checkpointing computes gradients in a block only if one of its inputs requires a "
+        "gradient. With LoRA the embedding is frozen, so no input does. peft calls `enable_input_require_grads` only "
+        "when the model's gradient checkpointing is on before the adapter is added.",
     ),
     FailureCause(
         "LG196",
@@ -43,14 +43,14 @@ CAUSES = (
         "`bnb_4bit_quant_storage` of the same dtype as the other weights, and DeepSpeed 0.12.3 or later",
         (),
         page="ZeRO-3 gathers the parameters of a module together. The packed weights of a quantized model are uint8, "
-        "the others bf16, and the state of the quantization belongs to the whole weight.",
+        "the others bf16, and the quantization state belongs to the whole weight.",
     ),
     FailureCause(
         "LG199",
         "adapter-of-another-model",
         "the loaded adapter does not match the model, or its configuration does not match this peft",
         "load it on the base model and with the `LoraConfig` that it was trained with (rank, targets, "
-        "`modules_to_save`, size of the vocabulary), with a peft not older than the one that saved it",
+        "`modules_to_save`, size of the vocabulary), with a peft that is at least as new as the one that saved it",
         (),
     ),
     FailureCause(

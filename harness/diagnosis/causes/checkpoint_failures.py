@@ -26,7 +26,7 @@ CAUSES = (
         "LG031",
         "checkpoint-of-another-model",
         "the checkpoint's tensors do not match this model",
-        "compare the model's configuration with that of the run that saved: layers, widths, vocabulary, tied "
+        "compare the model's configuration with that of the run that saved it: layers, widths, vocabulary, tied "
         "weights, adapters",
         (
             FailureSignature(r"size mismatch for (?P<name>\S+?): copying a param with shape"),

@@ -16,7 +16,7 @@ CAUSES = (
         (FailureSignature(r"^flight recorder: .*(?:never joined|wrote no dump)", sure=False),),
         level="echo",
         page="Dumps of torch's flight recorder show it: `TORCH_FR_BUFFER_SIZE=2000` (`TORCH_NCCL_TRACE_BUFFER_SIZE` "
-        "before torch 2.9) and `TORCH_NCCL_DUMP_ON_TIMEOUT=1` write one file a rank, whose name begins with "
+        "before torch 2.9) and `TORCH_NCCL_DUMP_ON_TIMEOUT=1` write one file per rank, whose name begins with "
         "`TORCH_FR_DUMP_TEMP_FILE` (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE`). Give their folder to `--log`.",
     ),
     FailureCause(
@@ -78,9 +78,8 @@ CAUSES = (
         "ray-worker-died",
         "a worker process of Ray died, and the driver does not see why",
         "check on its node whether the kernel killed it because the host ran out of memory, the most common reason "
-        "(`dmesg`, the pod's state; a container's limit counts /dev/shm too), then for a native crash in the "
-        "worker's `.err` in "
-        "`/tmp/ray/session_latest/logs`",
+        "(`dmesg`, the pod's state; a container's limit counts /dev/shm too), then look for a native crash in the "
+        "worker's `.err` file in `/tmp/ray/session_latest/logs`",
         (FailureSignature(r"(?:WorkerCrashed|ActorDied|RayActor|ActorUnavailable)Error\b", sure=False),),
         level="end",
     ),
@@ -127,8 +126,8 @@ CAUSES = (
     FailureCause(
         "LG253",
         "step-cancelled",
-        "Slurm cancelled the step: a task of it had failed, or somebody cancelled it",
-        "read the log of the task that failed first; where there is none, `sacct -j JOB "
+        "Slurm cancelled the step: one of its tasks had failed, or somebody cancelled it",
+        "read the log of the task that failed first; if there is no such log, `sacct -j JOB "
         "--format=JobID,State,ExitCode,Reason` names the state, and `scontrol show job` the user",
         (FailureSignature(r"srun: (?:Force Terminated|Job step aborted|Terminating) ?", sure=False),),
         level="end",

@@ -6,7 +6,8 @@ from __future__ import annotations
 from harness.diagnosis.diagnosis_types import FailureCause, FailureSignature
 
 _TIMED_OUT = (
-    "find the missing rank: it may have had a longer data, checkpoint or evaluation step, one batch more or less "
+    "find the missing rank: it may have been in a longer data, checkpoint or evaluation step, have had one batch more "
+    "or less than the others, have waited for a lock, or be on a dead host (`py-spy dump` shows it); "
 )
 
 CAUSES = (
@@ -14,9 +15,7 @@ CAUSES = (
         "LG070",
         "collective-timed-out",
         "ranks waited in a collective for one that did not join; the ranks that report the timeout only waited",
-        _TIMED_OUT
-        + "than the others, a lock, or a dead host (`py-spy dump` shows it); set a longer timeout only where such a "
-        "wait is normal",
+        _TIMED_OUT + "set a longer timeout only where such a wait is normal",
         (
             FailureSignature(
                 r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)"
@@ -52,9 +51,8 @@ CAUSES = (
         "LG071",
         "ranks-disagree",
         "the ranks called different collectives: another operation, shape or order",
-        "look for a branch that only some ranks take (saving, evaluation, an empty batch, an expert without "
-        "tokens), and "
-        "for shapes that differ; TORCH_DISTRIBUTED_DEBUG=DETAIL names the first one",
+        "look for a branch that only some ranks take (saving, evaluation, an empty batch, an expert without tokens), "
+        "and for shapes that differ; TORCH_DISTRIBUTED_DEBUG=DETAIL names the first mismatch",
         (
             FailureSignature(r"Is there a distributed collective mismatch in your code"),
             FailureSignature(r"op\.preamble\.length <= op\.nbytes"),
@@ -131,7 +129,7 @@ CAUSES = (
     FailureCause(
         "LG076",
         "run-hung",
-        "no rank made progress within `launch.hang_timeout_seconds`, so the run was ended",
+        "no rank made progress within `launch.hang_timeout_seconds`, so the harness ended the run",
         "read the stacks of the ranks in the run's `logs/stacks-*.txt`: the others wait for the rank named, or for the "
         "one outside their collective; set a longer `launch.hang_timeout_seconds` only where such a wait is normal",
         (
@@ -143,8 +141,8 @@ CAUSES = (
         "LG077",
         "host-cut-off",
         "a host stopped sending heartbeats: it went down, or lost its network",
-        "check that the host is up, its link and its logs (`last -x`, `dmesg`); `launch.max_restarts` with "
-        "`launch.min_hosts` continues without it",
+        "check whether the host is up, and look at its link and its logs (`last -x`, `dmesg`); `launch.max_restarts` "
+        "with `launch.min_hosts` continues without it",
         (
             FailureSignature(r"^harness no heartbeat from host (?P<host>\S+)(?: and \d+ more hosts?)?; ending the run"),
             FailureSignature(r"^harness nothing is heard of host (?P<host>\S+) any more; ending the run"),

@@ -6,8 +6,8 @@ from __future__ import annotations
 from harness.diagnosis.diagnosis_types import FailureCause, FailureSignature
 
 _REPORT = (
-    "report it to DeepSpeed with the parallel dims that saved and that load; until then resume with the parallel dims "
-    "that saved, without `checkpoint.load_universal`"
+    "report it to DeepSpeed with the parallel dims of the run that saved and of the run that loads; until it is "
+    "fixed, resume with the parallel dims that saved it, without `checkpoint.load_universal`"
 )
 
 CAUSES = (
@@ -27,7 +27,7 @@ CAUSES = (
         "divides the sizes in the message; convert it again if an older DeepSpeed converted it",
         (),
         page="`ds_to_universal` writes each parameter consolidated, and each rank takes its own shard when it loads. "
-        "Checkpoints of uneven tensor shards need the sizes of the shards, which only newer releases record.",
+        "Checkpoints with uneven tensor shards need the sizes of the shards, which only newer releases record.",
     ),
     FailureCause(
         "LG165",
@@ -49,7 +49,7 @@ CAUSES = (
             FailureSignature(r"\bAffineTransferError\b"),
             FailureSignature(r"\bInvalidReplicaPolicyError\b"),
         ),
-        page="An invariant inside DeepSpeed (`checkpoint/affine*.py`): a user cannot cause it alone, except with files "
-        "of different saves in one folder.",
+        page="This is an invariant inside DeepSpeed (`checkpoint/affine*.py`). A user alone cannot break it, except "
+        "with files of different saves in one folder.",
     ),
 )

@@ -9,8 +9,8 @@ CAUSES = (
     FailureCause(
         "LG010",
         "driver-too-old",
-        "the NVIDIA driver is older than the CUDA that torch was built with",
-        "update the driver on that host, or install a torch that was built for its CUDA version",
+        "the NVIDIA driver is too old for the CUDA version that torch was built with",
+        "update the driver on that host, or install a torch that was built for the CUDA version of this driver",
         (
             FailureSignature(r"CUDA driver version is insufficient for CUDA runtime version"),
             FailureSignature(r"The NVIDIA driver on your system is too old"),
@@ -33,7 +33,7 @@ CAUSES = (
         "LG012",
         "no-gpu",
         "a rank found no GPU",
-        "look at `nvidia-smi` on that host, at CUDA_VISIBLE_DEVICES, and that this torch is a CUDA build",
+        "look at `nvidia-smi` on that host and at CUDA_VISIBLE_DEVICES, and check that this torch is a CUDA build",
         (
             FailureSignature(r"No CUDA GPUs are available|no CUDA-capable device is detected"),
             FailureSignature(r"Cannot access accelerator device when none is available"),
@@ -50,9 +50,8 @@ CAUSES = (
         "LG014",
         "index-beyond-the-embedding",
         "an index is out of range of its table: most often a token id, position or label",
-        "compare the tokenizer's size with `vocab_size` of the model (and labels other than -100 with it), "
-        "and the length "
-        "of sequences with its positions; CUDA_LAUNCH_BLOCKING=1 names the place",
+        "compare the tokenizer's size with `vocab_size` of the model (and labels other than -100 too), and the "
+        "sequence length with the model's number of positions; CUDA_LAUNCH_BLOCKING=1 names the place",
         (
             FailureSignature(
                 r"(?:indexSelect|index_select|vectorized_gather|IndexKernel|ScatterGather|Indexing|gather).*Assertion"
@@ -91,7 +90,7 @@ CAUSES = (
         "illegal-memory-access",
         "a kernel accessed invalid memory: a bug in a kernel, or a broken GPU",
         "run again with CUDA_LAUNCH_BLOCKING=1 to find it; try without custom kernels (flash attention, fused "
-        "optimizers); if it is always the same host, suspect the GPU",
+        "optimizers); if it always fails on the same host, suspect the GPU",
         (
             FailureSignature(r"an illegal memory access was encountered", sure=False),
             FailureSignature(

@@ -15,14 +15,13 @@ CAUSES = (
         "do not enter `no_sync` or `accelerator.accumulate` by hand; update transformers and accelerate, whose "
         "loops entered it; or use ZeRO stage 1",
         (),
-        page="DeepSpeed 0.16.0 added `engine.no_sync`. Loops that call `model.no_sync()` during accumulation, "
-        "where the "
-        "model has it, fail since then.",
+        page="DeepSpeed 0.16.0 added `engine.no_sync`. Loops that call `model.no_sync()` during accumulation "
+        "whenever the model has it have failed since then.",
     ),
     FailureCause(
         "LG116",
         "backward-without-the-engine",
-        "the script called `loss.backward()`, or unscaled gradients, instead of the engine",
+        "the script called `loss.backward()` or unscaled gradients itself, instead of leaving that to the engine",
         "call `engine.backward(loss)` with a scalar loss (with accelerate `accelerator.backward(loss)`); where the"
         " script must call `backward` itself, `engine.scale(loss).backward()`",
         (),
@@ -30,7 +29,7 @@ CAUSES = (
     FailureCause(
         "LG117",
         "local-rank-unknown",
-        "the rank has no LOCAL_RANK, or got two different ones",
+        "the rank has no LOCAL_RANK, or got two that differ",
         "start the script with `deepspeed`, `torchrun` or `accelerate launch`, which set LOCAL_RANK; under srun or"
         " mpirun export LOCAL_RANK (from SLURM_LOCALID or OMPI_COMM_WORLD_LOCAL_RANK) before "
         "`deepspeed.initialize`, and pass no other `args.local_rank`",
@@ -78,8 +77,8 @@ CAUSES = (
         "LG123",
         "checkpoint-process-ended",
         "the process that writes checkpoints in the background ended or does not answer",
-        "read its own traceback above; without one it was most likely killed for host memory (`dmesg`) or its disk"
-        " is full or slow; or leave `checkpoint.writer` out, which writes in the rank itself",
+        "read its own traceback above; if there is none, the kernel most likely killed it because host memory ran "
+        "out (`dmesg`), or its disk is full or slow; or leave `checkpoint.writer` out, so that the rank itself writes",
         (),
     ),
     FailureCause(
@@ -109,7 +108,7 @@ CAUSES = (
     FailureCause(
         "LG127",
         "autoep-checkpoint-refused",
-        "a checkpoint of AutoEP experts does not fit this run, or cannot be written as it is set up",
+        "a checkpoint of AutoEP experts does not fit this run, or this run's settings do not allow saving one",
         "resume with the expert, tensor and ZeRO degrees that saved it, or convert it with `ds_to_universal.py`; "
         "for a save use the settings that the message names",
         (),
@@ -125,8 +124,8 @@ CAUSES = (
         "LG129",
         "activation-checkpointing-misused",
         "DeepSpeed's activation checkpointing was used in a way that it does not support",
-        "call `.backward()` once for each forward pass and no `torch.autograd.grad`; configure it once, before the"
-        " model runs (`deepspeed.checkpointing.configure`); or use `torch.utils.checkpoint` with "
+        "call `.backward()` once for each forward pass, and do not call `torch.autograd.grad`; configure it once, "
+        "before the model runs (`deepspeed.checkpointing.configure`); or use `torch.utils.checkpoint` with "
         "`use_reentrant=False`",
         (),
     ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks, files and rights."""
+"""Disks, files and permissions."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ CAUSES = (
         "LG064",
         "program-missing-on-a-host",
         "a host lacks Python, a package or the script",
-        "make every host have the same environment under the same path; an ssh command skips the part of ~/.bashrc "
+        "set up the same environment under the same path on every host; an ssh command skips the part of ~/.bashrc "
         "for interactive shells",
         (
             FailureSignature(r"(?:python\S*|deepspeed|conda|torchrun|accelerate): (?:command )?not found"),

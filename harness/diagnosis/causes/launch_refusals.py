@@ -17,8 +17,8 @@ CAUSES = (
         "LG151",
         "no-master-address",
         "the launcher found no address of the first host",
-        "pass `--master_addr ADDRESS` with an address of the first host that all other hosts reach; the launcher asks "
-        "`ssh HOST hostname -I` for it, which some systems do not have",
+        "pass `--master_addr ADDRESS` with an address of the first host that all other hosts reach; the launcher "
+        "runs `ssh HOST hostname -I` to find it, and some systems do not have that option",
         (FailureSignature(r"Unable to detect suitable master address via"),),
     ),
     FailureCause(
@@ -48,7 +48,7 @@ CAUSES = (
     FailureCause(
         "LG154",
         "launchers-disagree",
-        "the environment has other ranks or sizes than the launcher that started the processes",
+        "the environment names other ranks or sizes than the launcher that started the processes",
         "use one launcher: do not start `mpirun` or `srun` around `deepspeed` or `torchrun`, and unset variables "
         "that an outer job left (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `PMI_RANK`, `PMIX_RANK`)",
         (),
@@ -67,7 +67,7 @@ CAUSES = (
             FailureSignature(r"SLURM_JOB_NUM_NODES['\"]?[=: ]+['\"]?(?P<hosts>[2-9]|[1-9]\d+)\b"),
         ),
         level="hint",
-        page="accelerate writes the environment into `.deepspeed_env`, and warns of variables that it leaves out "
-        "there, only for several machines.",
+        page="accelerate writes the environment into `.deepspeed_env` only for several machines, and only then warns "
+        "of variables that it leaves out there.",
     ),
 )

@@ -24,8 +24,8 @@ CAUSES = (
             FailureSignature(r"NCCL WARN.*Cuda failure.*out of memory"),
             FailureSignature(r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", sure=False),
         ),
-        page="Given a run directory, the numbers in the message are compared with the plan. Memory that is "
-        "reserved and not allocated is fragmentation: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.",
+        page="Given a run directory, the harness compares the numbers in the message with the plan. Memory that is "
+        "reserved but not allocated is fragmentation: set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.",
     ),
     FailureCause(
         "LG002",
@@ -46,11 +46,11 @@ CAUSES = (
                 r"^failed on rank (?P<rank>\d+) .*: killed by SIGKILL of the kernel's out-of-memory killer"
             ),
         ),
-        page="Linux ends the process that uses most memory with SIGKILL: no message and no traceback, exit code -9 or "
-        "137. `dmesg` on that host, or the scheduler's log, confirms it. `harness launch` compares the kernel's count "
-        "of such kills (`oom_kill` in `/proc/vmstat`) before and after the rank ended. The count is that of the whole "
-        "host: where jobs share it, a kill of another job in the same half minute counts too, and `dmesg` names the "
-        "process.",
+        page="Linux ends the process that uses most memory with SIGKILL: no message and no traceback, exit code -9 "
+        "or 137. `dmesg` on that host, or the scheduler's log, confirms it. `harness launch` compares the kernel's "
+        "count of such kills (`oom_kill` in `/proc/vmstat`) before and after the rank ended. The count covers the "
+        "whole host: where jobs share the host, a kill in another job in the same half minute counts too, and "
+        "`dmesg` names the process.",
     ),
     FailureCause(
         "LG003",
@@ -74,8 +74,8 @@ CAUSES = (
         "LG004",
         "host-allocation-refused",
         "the host refused a rank memory, a thread or a pinned buffer",
-        "raise the limit (`ulimit -v`, `ulimit -l` for pinned memory, the container's), or reduce the need: fewer "
-        "ranks per host, no `pin_memory`, a smaller batch; `harness plan` counts the bytes per host",
+        "raise the limit (`ulimit -v`, `ulimit -l` for pinned memory, or the container's limit), or reduce the need: "
+        "fewer ranks per host, no `pin_memory`, a smaller batch; `harness plan` counts the bytes per host",
         (
             FailureSignature(
                 r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory).*?(?P<bytes>\d+) bytes"

@@ -55,8 +55,8 @@ CAUSES = (
         "LG042",
         "weight-files-missing",
         "the model's folder lacks weight files",
-        "download the folder again: every file that its index (`*.index.json`) lists must be there, and no "
-        "git-lfs pointer",
+        "download the folder again: every file that its index (`*.index.json`) lists must be there, and none may be "
+        "a git-lfs pointer",
         (
             FailureSignature(
                 r"No such file or directory: '?\S*(?:model|pytorch_model)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
@@ -69,7 +69,7 @@ CAUSES = (
         "LG043",
         "model-too-new",
         "the installed transformers does not support the model's architecture or its own code",
-        "update transformers on every host, or give a model that it knows",
+        "update transformers on every host, or use a model that it supports",
         (
             FailureSignature(r"Transformers does not recognize this architecture"),
             FailureSignature(r"requires you to execute the (?:modeling|configuration|tokenizer)? ?.*file in that repo"),
@@ -126,9 +126,8 @@ CAUSES = (
         "LG047",
         "loss-scale-at-its-minimum",
         "the loss scale fell to its minimum: gradients were NaN or infinite step after step",
-        "train in bf16 where the device has it, lower the learning rate or warm up longer, clip gradients, "
-        "and look at the "
-        "first step with a NaN; a model that was trained in bf16 often overflows in fp16",
+        "train in bf16 where the device supports it, lower the learning rate or warm up longer, clip gradients, and "
+        "look at the first step with a NaN; a model that was trained in bf16 often overflows in fp16",
         (
             FailureSignature(r"loss scale already at minimum"),
             FailureSignature(r"Exiting run.*loss scale|FloatingPointError: Minimum loss scale reached"),

@@ -11,17 +11,17 @@ CAUSES = (
         "LG110",
         "optimizer-process-ended",
         "the process that runs the offloaded optimizer ended or no longer answers",
-        "read its own traceback above, which has the cause; without one it was most likely killed for host memory:"
-        " look for `Killed process` in `dmesg`, start fewer ranks per host, or leave out `zenflow` or "
-        "`offload_optimizer.super_offload`",
+        "read its own traceback above, which has the cause; if there is none, the kernel most likely killed it "
+        "because host memory ran out: look for `Killed process` in `dmesg`, start fewer ranks per host, or leave out "
+        "`zenflow` or `offload_optimizer.super_offload`",
         (),
     ),
     FailureCause(
         "LG111",
         "swap-bookkeeping",
-        "an internal check of swapping to NVMe failed",
-        "raise `buffer_count` and `buffer_size` of `offload_param` and `offload_optimizer`, set `pipeline_read` "
-        "and `pipeline_write` to false, and remove what other jobs left in `nvme_path`; if it stays, offload to "
+        "an internal check of NVMe swapping failed",
+        "raise `buffer_count` and `buffer_size` of `offload_param` and `offload_optimizer`, set `pipeline_read` and "
+        "`pipeline_write` to false, and remove what other jobs left in `nvme_path`; if the error stays, offload to "
         "`cpu` and report it to DeepSpeed with the JSON and the traceback",
         (),
         page=INTERNAL_PAGE,

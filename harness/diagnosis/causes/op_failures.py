@@ -87,9 +87,8 @@ CAUSES = (
         "LG026",
         "stale-lock-of-an-op",
         "ranks wait for the lock file of a compiled op that no process holds any more",
-        "remove the file `lock` in the folder named, with no job running that builds it; `harness launch` "
-        "builds ops in "
-        "one process beforehand",
+        "remove the file `lock` in the folder named, while no job builds that op; `harness launch` builds ops in one "
+        "process beforehand",
         (FailureSignature(r"(?:[Ww]aiting for|stale|held).*torch_extensions\S*/lock"),),
         page="torch makes a file `lock` in the op's folder below TORCH_EXTENSIONS_DIR while it builds. A "
         "build that was killed leaves it there, and every later run waits for it forever, silently: the last line is "

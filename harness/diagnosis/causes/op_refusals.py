@@ -39,8 +39,8 @@ CAUSES = (
         "cuda-toolkit-incomplete",
         "the CUDA toolkit that compiles lacks a header or a library",
         "install the whole toolkit of torch's CUDA version (the `-devel` image, `cuda-toolkit`, or `conda install -c "
-        "nvidia cuda-toolkit`) and set `CUDA_HOME` to it; the wheels of torch have the libraries and no compiler, and "
-        "not all headers; `LIBRARY_PATH` must hold the folder with the `lib*.so` that the linker misses",
+        "nvidia cuda-toolkit`) and set `CUDA_HOME` to it; torch's wheels contain the libraries, but no compiler and "
+        "not all headers; `LIBRARY_PATH` must contain the folder with the `lib*.so` that the linker misses",
         (
             FailureSignature(
                 r"fatal error: (?P<header>cuda\w*\.h|cublas\w*\.h|curand\w*\.h|cusparse\w*\.h|cusolver\w*\.h|cufile\.h|"
@@ -53,10 +53,9 @@ CAUSES = (
         "LG159",
         "cpu-optimizer-op-missing",
         "the op of a CPU optimizer could not be built or loaded, so creating the optimizer failed",
-        "the cause is the first error of that op further up (a compiler, `ninja`, the CUDA toolkit): build it alone "
-        "with "
-        '`python -c "from deepspeed.ops.op_builder import CPUAdamBuilder; CPUAdamBuilder().load()"`, or leave out '
-        "`offload_optimizer`",
+        "fix the first error of that op further up, which is the cause (a compiler, `ninja`, the CUDA toolkit): "
+        'build the op alone with `python -c "from deepspeed.ops.op_builder import CPUAdamBuilder; '
+        'CPUAdamBuilder().load()"`, or leave out `offload_optimizer`',
         (),
         level="end",
         page="`DeepSpeedCPUAdam.__del__` of releases up to 0.19.7 reads `ds_opt_adam`, which `__init__` sets after "
@@ -85,7 +84,7 @@ CAUSES = (
         (FailureSignature(r"please install the libaio\S* package with"),),
         level="hint",
         page="DeepSpeed links a test program to find out, and warns whenever it looks through its ops: `cannot find "
-        "-laio` and `cannot find -lcufile` are lines of that test. A job without offload to NVMe runs on.",
+        "-laio` and `cannot find -lcufile` are lines of that test. A job without offload to NVMe continues.",
     ),
     FailureCause(
         "LG177",

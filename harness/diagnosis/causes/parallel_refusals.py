@@ -27,8 +27,8 @@ CAUSES = (
         "expert-dispatch-failed",
         "the exchange of tokens between experts failed",
         "use the plain exchange: `expert_parallel.comm_backend: comm`, no `async_split_plan`, no "
-        "`row_weighting_impl` or `combine_impl`; without AutoTP if it persists, and report it to DeepSpeed with the "
-        "message",
+        "`row_weighting_impl` or `combine_impl`; if the error stays, train without AutoTP and report it to DeepSpeed "
+        "with the message",
         (),
     ),
     FailureCause(

@@ -29,10 +29,10 @@ CAUSES = (
         "LG132",
         "pipeline-bookkeeping",
         "an internal check of the pipeline engine failed",
-        "keep shapes and number of tensors the same for every micro-batch (or call `reset_activation_shape()` when"
-        " they change), let every rank of a stage read the same data, and set `pipe_partitioned` and "
-        "`grad_partitioned` to false; report what stays to DeepSpeed with the traceback of the first rank that "
-        "fails",
+        "keep shapes and number of tensors the same for every micro-batch (or call `reset_activation_shape()` when "
+        "they change), let every rank of a stage read the same data, and set `pipe_partitioned` and "
+        "`grad_partitioned` to false; report an error that stays to DeepSpeed with the traceback of the first rank "
+        "that fails",
         (),
         page=INTERNAL_PAGE,
     ),
@@ -54,16 +54,16 @@ CAUSES = (
     FailureCause(
         "LG135",
         "indexed-dataset-damaged",
-        "an index of an indexed dataset is damaged, of another format, or was read past its end",
-        "build the dataset again (`.bin` and `.idx` belong together, and to one dtype), and check that the run that"
-        " wrote it had ended",
+        "the index of an indexed dataset is damaged, has another format, or was read past its end",
+        "build the dataset again (`.bin` and `.idx` must be from one build and have one dtype), and check that the "
+        "run that wrote it had ended",
         (),
     ),
     FailureCause(
         "LG136",
         "data-analysis-failed",
         "DeepSpeed's data analyzer could not finish",
-        "check that every map worker has ended and writes to the same folder, that the metric function returns an "
+        "check that every map worker has finished and wrote to the same folder, that the metric function returns an "
         "integer tensor of the type given for it, and run the analysis again into an empty folder",
         (),
     ),

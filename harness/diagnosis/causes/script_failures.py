@@ -136,7 +136,7 @@ CAUSES = (
         "LG093",
         "pipeline-used-otherwise",
         "the pipeline engine does not support the called function",
-        "save through `save_checkpoint`, train with `train_batch`; `save_16bit_model` is not for pipelines",
+        "save through `save_checkpoint`, train with `train_batch`; pipelines do not support `save_16bit_model`",
         (
             FailureSignature(r"PipelineEngine expects module_state_dict\(\) to be called from save_checkpoint"),
             FailureSignature(r"Only train_batch\(\) is accessible in pipeline mode|Only eval_batch"),

@@ -10,8 +10,8 @@ CAUSES = (
         "LG162",
         "inference-refused",
         "DeepSpeed's inference, or its kernel injection, does not support this model or setting",
-        "set `replace_with_kernel_inject: false` (AutoTP or plain torch then computes), or change the setting that the "
-        "message names; the hybrid engine needs kernel injection: generate without it",
+        "set `replace_with_kernel_inject: false` (AutoTP or plain torch then runs the model), or change the setting "
+        "that the message names; the hybrid engine needs kernel injection: generate without it",
         (FailureSignature(r"You are running with DeepSpeed Inference mode"),),
     ),
     FailureCause(

@@ -61,8 +61,8 @@ CAUSES = (
         "LG216",
         "process-start-refused",
         "a child process could not be started",
-        "start processes with the method `spawn` before CUDA is used, put the script's start under "
-        '`if __name__ == "__main__":`, and give them only objects that can be pickled (no lambdas, locals, open files)',
+        "start processes with the method `spawn` before CUDA is used, put the script's entry point under `if "
+        '__name__ == "__main__":`, and give them only objects that can be pickled (no lambdas, locals, open files)',
         (),
     ),
     FailureCause(
@@ -110,10 +110,9 @@ CAUSES = (
     FailureCause(
         "LG239",
         "rendezvous-tried-again",
-        "a rank did not reach the rendezvous yet and tried again",
+        "a rank had not reached the rendezvous yet and tried again",
         "check that the main process is up on that host and started first, that MASTER_ADDR is an address that all "
-        "hosts "
-        "reach, that the port is open in firewalls, and that the number of nodes is right",
+        "hosts reach, that firewalls open the port, and that the number of nodes is right",
         (),
         level="echo",
         page="Torch prints these warnings while it waits for the first rank. Any other failure in the log comes first.",

@@ -10,8 +10,8 @@ CAUSES = (
         "LG180",
         "json-contradicts-the-arguments",
         "the DeepSpeed JSON and the arguments of the Trainer or of accelerate have different values for one setting",
-        'write `"auto"` for the keys named in the JSON, which takes the argument\'s value, or give both places the '
-        "same value",
+        'write `"auto"` for the named keys in the JSON, so that they take the argument\'s value, or set the same '
+        "value in both places",
         (),
         page="The Trainer and accelerate compare the JSON with their own arguments before they start DeepSpeed: batch "
         "sizes, accumulation, clipping, learning rate, warm-up and the number of steps.",
@@ -35,8 +35,8 @@ CAUSES = (
     FailureCause(
         "LG183",
         "device-map-under-zero3",
-        "the model was loaded with `device_map` or `low_cpu_mem_usage`, which place weights otherwise than ZeRO or "
-        "data parallelism does",
+        "the model was loaded with `device_map` or `low_cpu_mem_usage`, which place the weights differently from "
+        "ZeRO or data parallelism",
         "remove `device_map` (and `low_cpu_mem_usage=True`) from `from_pretrained`; DeepSpeed places the weights; a "
         'quantized model takes `device_map={"": local_rank}` and ZeRO stage 2 at most',
         (),
@@ -93,7 +93,7 @@ CAUSES = (
     FailureCause(
         "LG190",
         "collective-saving-on-one-rank",
-        "a collective function was called on the main process alone, or with tensors off its GPU",
+        "a collective function was called on the main process alone, or with tensors that are not on its GPU",
         "call `save_checkpoint`, `save_state`, `get_state_dict` and `gather` on all ranks, outside of "
         "`if accelerator.is_main_process`",
         (),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that do not fit each other. `messages` has what an import says."""
+"""Packages that are incompatible. `messages` has the errors of their imports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CAUSES = (
         "LG220",
         "optional-package-missing",
         "a package that this configuration needs is not installed, or is too old",
-        "install it with the command of the message, on every host, in the environment that the ranks use",
+        "install it with the command that the message shows, on every host, in the environment that the ranks use",
         (),
     ),
     FailureCause(

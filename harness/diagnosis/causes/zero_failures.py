@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters and gradients in another state than ZeRO needs. `harness.diagnosis.messages` leads to them."""
+"""Parameters and gradients that are not in the state that ZeRO needs. `harness.diagnosis.messages` leads to them."""
 
 from __future__ import annotations
 
@@ -57,13 +57,14 @@ CAUSES = (
         "LG104",
         "gradient-reduced-twice",
         "ZeRO got the gradient of one parameter twice in the same backward pass",
-        "use `use_reentrant=False` in activation checkpointing (for the Trainer `gradient_checkpointing_kwargs="
-        '{"use_reentrant": False}`); call `engine.backward` once for each forward pass, with the sum of its losses; a '
-        "module that runs several times in one pass needs ZeRO stage 0 or 3 otherwise",
+        "use `use_reentrant=False` in activation checkpointing (for the Trainer "
+        '`gradient_checkpointing_kwargs={"use_reentrant": False}`); call `engine.backward` once for each forward '
+        "pass, with the sum of its losses; otherwise a module that runs several times in one pass needs ZeRO stage 0 "
+        "or 3",
         (),
-        page="ZeRO-2 reduces a gradient as soon as it arrives. Reentrant activation checkpointing of a module that"
-        " runs twice or shares its weights, and several backward passes of one forward pass, make a second "
-        "one arrive.",
+        page="ZeRO-2 reduces a gradient as soon as it arrives. Reentrant activation checkpointing of a module that "
+        "runs twice or shares its weights, and several backward passes of one forward pass, make a second gradient "
+        "arrive.",
     ),
     FailureCause(
         "LG105",
@@ -103,9 +104,8 @@ CAUSES = (
         "zero-bookkeeping",
         "an internal check of ZeRO failed",
         "install a newer DeepSpeed, or the release that worked before; try without `overlap_comm`, "
-        "`contiguous_gradients` and `round_robin_gradients`, at another ZeRO stage, or with another release of "
-        "DeepSpeed; report it to DeepSpeed with the versions, the JSON and the traceback of the first rank that "
-        "fails",
+        "`contiguous_gradients` and `round_robin_gradients`, or at another ZeRO stage; report it to DeepSpeed with "
+        "the versions, the JSON and the traceback of the first rank that fails",
         (),
         page=INTERNAL_PAGE,
     ),

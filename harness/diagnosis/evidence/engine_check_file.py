@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The differences in `engine_checks.json` next to a log: only this file has them where the training went on."""
+"""The differences in `engine_checks.json` next to a log. If training continued, only this file has them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.run_records.run_files import json_of
 _FILE = "engine_checks.json"
 _MAX_TEXT = 400
 _ERROR = "EngineDifferenceError"
-"""Of a training that stopped: its log says the same."""
+"""The error of a training run that stopped: its log says the same as the file."""
 
 
 def add_engine_differences(diagnosis: Diagnosis, logs: Sequence[Path]) -> Diagnosis:

@@ -78,10 +78,10 @@ _TEXTS = {
 }
 
 _TEXTS_OF_LINES = {
-    "import": "early: the log shows no more than the import of DeepSpeed",
-    "rendezvous": "early: the log shows no more than the rendezvous of the ranks",
+    "import": "early: the log shows nothing after the import of DeepSpeed",
+    "rendezvous": "early: the log shows nothing after the rendezvous of the ranks",
 }
-"""Texts where no frame names the phase: programs print nothing of the phases that follow these."""
+"""Texts where no frame names the phase: programs print nothing in the phases that follow these."""
 
 
 def find_phase(frames: Sequence[Frame], mark: PhaseMark, *, is_over: bool = False) -> FailurePhase | None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dumps of torch's flight recorder -> the collective that some ranks never joined, or in which they disagree.
 
-torch writes one file a rank when a collective times out (`TORCH_FR_BUFFER_SIZE`): a pickle, or JSON. A pickle can hold
-calls of any function. Here it may hold none: only containers, texts, numbers, booleans and None. Containers that hold
+torch writes one file per rank when a collective times out (`TORCH_FR_BUFFER_SIZE`): a pickle, or JSON. A pickle can
+call any function. This reader allows no calls: only containers, texts, numbers, booleans and None. Containers that hold
 each other many times over are small in a pickle and endless as text, so only texts and numbers are read out of them.
 """
 
@@ -36,7 +36,7 @@ _TORCH_FILE = re.compile(r"/torch/|/deepspeed/comm/")
 @dataclass(frozen=True, slots=True)
 class CollectiveCall:
     """One call of a collective. `group` is the description of its process group, `types` and `sizes` are those of the
-    inputs; `frames`, outermost first, are kept of calls that did not end, and of the last one of a group.
+    inputs; `frames`, outermost first, are kept for calls that did not end and for the last call of a group.
     """
 
     operation: str = "a collective"
@@ -63,7 +63,7 @@ class FlightDump:
 @dataclass(frozen=True, slots=True)
 class StuckCollective:
     """A collective that cannot end. `missing` never joined it, `waiting` did; where all joined, `disagreement` says in
-    what they differ. `frames` are those of a waiting rank, `last` what a missing rank had called before.
+    what they differ. `frames` are those of a waiting rank, `last` what a missing rank had called last.
     """
 
     group: str
@@ -106,11 +106,11 @@ def read_flight_dump(data: bytes, name: str, index: int) -> FlightDump:
     except (MemoryError, RecursionError):
         raise ValueError("the dump is nested too deeply or too large") from None
     except Exception as error:  # a damaged pickle raises almost anything
-        raise ValueError(f"the dump is damaged or of another program: {error}") from None
+        raise ValueError(f"the dump is damaged or was written by another program: {error}") from None
 
 
 def _unpickle(data: bytes) -> Any:
-    """The value of a pickle, in memory of a few times its size: a dozen bytes can ask for a table of 32 GiB.
+    """The value of a pickle, read with a memory limit of a few times its size: a dozen bytes can ask for 32 GiB.
 
     Raises MemoryError, and whatever a damaged pickle raises.
     """
@@ -171,7 +171,7 @@ def _parse_frames(frames: Sequence[Mapping[str, Any]]) -> tuple[Frame, ...]:
 
 
 def _parse_count(value: Any) -> int:
-    """A number as programs count. Raises ValueError: Python prints no number of many thousand digits."""
+    """A number that fits 64 bits. Raises ValueError for others: Python prints no number of many thousand digits."""
     number = int(value)
     if abs(number) >= 1 << 63:
         raise ValueError("a number in it is larger than any count")
@@ -193,7 +193,7 @@ def _text(value: Any) -> str:
 
 
 def find_stuck_collectives(dumps: Sequence[FlightDump]) -> list[StuckCollective]:
-    """The collectives that cannot end, those with missing ranks first; at most one a process group."""
+    """The collectives that cannot end, those with missing ranks first; at most one per process group."""
     by_group: dict[str, list[FlightDump]] = defaultdict(list)
     for dump in dumps:
         for group in {*dump.collectives, *dump.groups}:

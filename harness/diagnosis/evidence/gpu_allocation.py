@@ -45,7 +45,7 @@ _RULES = (
         r" nested_gather | gather_for_metrics |pad_across_processes",
         "the logits of all evaluation batches, which the Trainer keeps on the GPU until it moves them to the host",
         "set `eval_accumulation_steps` (a few batches), `prediction_loss_only: true` where only the loss is read, or "
-        "`preprocess_logits_for_metrics` that keeps the predicted ids alone; lower `per_device_eval_batch_size`",
+        "`preprocess_logits_for_metrics` that keeps only the predicted ids; lower `per_device_eval_batch_size`",
     ),
     _rule(
         "key-value-cache",
@@ -106,15 +106,15 @@ _RULES = (
         r"grad_partitions",
         "gradients and the buckets in which ZeRO reduces them",
         "lower `reduce_bucket_size` (and `allgather_bucket_size`) in `zero_optimization`, set `overlap_comm: false` "
-        "(it keeps a second bucket), set `contiguous_gradients: true`, or offload the optimizer",
+        "(overlap keeps a second bucket), set `contiguous_gradients: true`, or offload the optimizer",
     ),
     _rule(
         "whole-model",
         r"_configure_distributed_model |_move_model_to_device |modeling_utils\.py (?:to|cuda) |"
         r"torch/nn/modules/module\.py (?:convert|_apply|cuda) | \.cuda\(\)| caching_allocator_warmup ",
         "the whole model: it was moved to this GPU before it was partitioned",
-        "build the model with ZeRO stage 3 known before `from_pretrained` (make `TrainingArguments(deepspeed=...)` or "
-        "keep an `HfDeepSpeedConfig` alive first, or use `deepspeed.zero.Init`), load it in 16 bits, and do not move "
+        "set up ZeRO stage 3 before `from_pretrained` (create `TrainingArguments(deepspeed=...)` or "
+        "keep an `HfDeepSpeedConfig` alive, or use `deepspeed.zero.Init`), load it in 16 bits, and do not move "
         "it by hand (`.cuda()`, `device_map`)",
     ),
     _rule(
@@ -131,7 +131,7 @@ _RULES = (
         r"attn_weights|attention_scores|_make_causal_mask|causal_mask|_prepare_4d|_update_causal_mask|_expand_mask|"
         r"torch\.baddbmm",
         "scores or a mask of attention, which grow with the square of the sequence length",
-        "use an attention without them (`attn_implementation: flash_attention_2` or `sdpa`; "
+        "use an attention that does not materialize them (`attn_implementation: flash_attention_2` or `sdpa`; "
         f"`model.attn_implementation` of a run spec), {_SHORTER}, or divide sequences over ranks "
         "(`parallel.sequence_parallel_size`, Ulysses)",
     ),
@@ -140,14 +140,14 @@ _RULES = (
         r"torch/utils/checkpoint\.py|activation_checkpointing/checkpointing\.py",
         "activations of a layer (they are already recomputed)",
         f"{_SMALLER_BATCH}, {_SHORTER}, divide sequences over ranks (`parallel.sequence_parallel_size`), or free "
-        f"memory of "
-        "the model states: a higher ZeRO stage, offload",
+        "memory that the model states take: use a higher ZeRO stage or offload",
     ),
     _rule(
         "backward",
         r"torch/autograd/|runtime/engine\.py backward | backward ",
         "gradients and temporaries of the backward pass, on top of the activations",
-        f"{_RECOMPUTE}, {_SMALLER_BATCH}, {_SHORTER}, or free memory of the model states: a higher ZeRO stage, offload",
+        f"{_RECOMPUTE}, {_SMALLER_BATCH}, {_SHORTER}, or free memory that the model states take: use a higher "
+        "ZeRO stage or offload",
     ),
     _rule(
         "activations",
@@ -180,7 +180,7 @@ def find_gpu_allocation(frames: Sequence[Frame], phase: str) -> FailedAllocation
 
 
 def compare_numbers(text: str) -> tuple[str, ...]:
-    """Notes on torch's numbers: fragments, other processes, memory outside torch, a request larger than the GPU."""
+    """Notes on torch's numbers: fragmentation, other processes, memory outside torch, a request larger than the GPU."""
     sizes = {name: _find_size(pattern, text) for name, pattern in _SIZES.items()}
     wanted, total, unallocated = sizes["wanted"], sizes["total"], sizes["unallocated"]
     own, allocated = sizes["own"], sizes["allocated"]
@@ -192,7 +192,7 @@ def compare_numbers(text: str) -> tuple[str, ...]:
         notes.append("the request alone is larger than the GPU: one tensor, most often logits, a mask or a flat buffer")
     if wanted and unallocated >= wanted:
         notes.append(
-            f"torch had {format_bytes(unallocated)} reserved and not allocated: fragments; set "
+            f"torch had {format_bytes(unallocated)} reserved but not allocated: fragmentation; set "
             "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
         )
     others = (

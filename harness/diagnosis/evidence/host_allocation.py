@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The use of a host's memory or disk that filled it: by the phase, as far as it says."""
+"""Causes of a full host memory or disk, as far as the phase of the failure shows them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATES_LOW, _STATES_HIGH = 12, 16
 _LOADING = (
     "whole-model-per-rank",
     "the model: each rank reads all of it into host memory",
-    "set up ZeRO stage 3 before `from_pretrained`, so that each rank keeps its partition only (create "
+    "set up ZeRO stage 3 before `from_pretrained`, so that each rank keeps only its partition (create "
     "`TrainingArguments(deepspeed=...)` first, or keep an `HfDeepSpeedConfig` alive, or use `deepspeed.zero.Init`);"
     " else load in 16 bits with `low_cpu_mem_usage=True`, or start fewer ranks per host; safetensors files need "
     "less than `.bin` files",
@@ -32,7 +32,7 @@ _SAVING = (
     "the full model, which one rank gathers in host memory to save it",
     "set `stage3_gather_16bit_weights_on_model_save: false` in `zero_optimization` "
     "(`zero.stage3_gather_16bit_weights_on_model_save` of a run spec) and consolidate the weights from the "
-    "checkpoint later with `zero_to_fp32.py`, or give rank 0's host memory for the full model",
+    "checkpoint later with `zero_to_fp32.py`, or give rank 0's host enough memory for the full model",
 )
 _EVALUATION = (
     "evaluation-logits",
@@ -116,8 +116,8 @@ _DISK_BY_TEXT = (
         r"swap_tensor|/aio|nvme|zero_stage_\d",
         "swap-files",
         "the files that ZeRO swaps to NVMe",
-        "free or name a larger disk in `nvme_path`; remove folders `zero_stage_3` of dead jobs; `harness plan` counts "
-        "the bytes",
+        "free space, or name a larger disk in `nvme_path`; remove folders `zero_stage_3` of dead jobs; `harness plan` "
+        "counts the bytes",
     ),
     (
         r"cpp_extension|torch_extensions|op_builder|triton|inductor|ninja",
@@ -129,7 +129,7 @@ _DISK_BY_TEXT = (
     (
         r"huggingface_hub|file_download|snapshot_download",
         "downloaded-model",
-        "a model that is downloaded",
+        "a model that was being downloaded",
         "set `HF_HOME` to a larger disk, or remove old models from its cache",
     ),
     (

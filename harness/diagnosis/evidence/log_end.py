@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log that simply stops -> the words in which it stops. A job that is killed from outside leaves just this."""
+"""A log that simply stops -> the part of the job in which it stops. A job killed from outside leaves nothing else."""
 
 from __future__ import annotations
 
@@ -27,11 +27,7 @@ _STARTED_NOTE = (
     "shows which"
 )
 _NEXT_STEP = (
-    "if the job failed, read the logs of its other ranks and hosts, and ask the scheduler and `dmesg` on each host; if "
-    "it still runs, `py-spy dump --pid PID` of each rank shows where it waits"
-)
-_NEXT_STEP = (
-    "if the job failed, read the logs of its other ranks and hosts, and ask the scheduler and `dmesg` on each host; if "
+    "if the job failed, read the logs of its other ranks and hosts, the scheduler's log, and `dmesg` on each host; if "
     "it still runs, `py-spy dump --pid PID` of each rank shows where it waits"
 )
 

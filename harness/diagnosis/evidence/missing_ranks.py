@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A collective that timed out -> the ranks that are missing in it, and what they probably did: by the phase."""
+"""A collective that timed out -> the ranks that it misses, and what they probably did, judging by the phase."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ _WAITS = {
     "by modality)",
 }
 _WAIT_IN_A_STEP = (
-    "one rank had no batch left, a longer one, or ran another part of the model (experts, a branch by modality), "
-    "or it died"
+    "one rank had no batch left, got a longer one, ran another part of the model (experts, a branch by modality), or "
+    "died"
 )
 
 
 def describe_wait(phase: str) -> str:
-    """The likely fate of the rank that a collective which timed out misses; empty where the phase is unknown."""
+    """What the missing rank of a timed-out collective probably did; empty where the phase is unknown."""
     if phase in _WAITS:
         return f"likely, by the phase: {_WAITS[phase]}"
     if phase in ("training", "forward", "backward", "optimizer step", "batch"):

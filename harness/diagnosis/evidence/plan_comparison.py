@@ -14,12 +14,14 @@ def compare_with_plan(details: Mapping[str, str], plan: Mapping[str, Any]) -> tu
     peak, capacity = plan.get("gpu_peak_bytes"), plan.get("gpu_capacity_bytes")
     if not isinstance(peak, int) or not peak:
         return ()
-    notes = [f"the plan has {format_bytes(peak)} per GPU at the peak, in {plan.get('gpu_peak_phase') or 'a step'}"]
+    notes = [f"the plan expects {format_bytes(peak)} per GPU at the peak, in {plan.get('gpu_peak_phase') or 'a step'}"]
     total = _parse_detail(details, "total")
     usage = _parse_detail(details, "allocated") or _parse_detail(details, "used")
     request = _parse_detail(details, "wanted")
     if total and isinstance(capacity, int) and abs(total - capacity) > capacity // 10:
-        notes.append(f"this GPU has {format_bytes(total)}, the plan took {format_bytes(capacity)}: set `cluster.gpu`")
+        notes.append(
+            f"this GPU has {format_bytes(total)}, the plan assumed {format_bytes(capacity)}: set `cluster.gpu`"
+        )
     if usage and request:
         need = usage + request
         comparison = "more" if need > peak else "less"

@@ -27,7 +27,7 @@ def diagnose_silent_end(events: Sequence[LogEvent], last_lines: tuple[tuple[int,
     if killing is not None and not any(_STOPPED.search(text) for _, text in last_lines):
         number, text = killing
         memory = next((m["percent"] for _, t in last_lines if (m := _MEMORY_IN_USE.search(t))), "")
-        notes = (f"{memory} % of the host's memory were in use shortly before",) if memory else ()
+        notes = (f"{memory} % of the host's memory was in use shortly before",) if memory else ()
         return Diagnosis(
             *("failed", "likely", "LG003", _KILLED_TITLE, text, _KILLED_CHANGE),
             line=number,

@@ -51,7 +51,7 @@ class ProcessStack:
 
     @property
     def kind(self) -> Literal["collective", "device", "outside"]:
-        """Does it stand in a collective, does it wait for the device, or neither?"""
+        """Is it in a collective, is it waiting for the device, or neither?"""
         inner = self.frames[:12]
         for frame in inner:
             if _COLLECTIVE_FUNCTION.match(frame.function) and _DISTRIBUTED_FILE.search(frame.file):
@@ -137,7 +137,7 @@ class StackTraces:
 
 
 def find_outsiders(stacks: Sequence[ProcessStack]) -> tuple[list[ProcessStack], list[ProcessStack]]:
-    """(the processes outside of the collective, those in it); no outsiders where none stands in one, or where most are
+    """(the processes outside of the collective, those in it); no outsiders if no process is in one, or if most are
     outside.
     """
     inside = [stack for stack in stacks if stack.kind == "collective"]

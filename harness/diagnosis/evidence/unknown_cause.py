@@ -65,7 +65,7 @@ _AREAS: tuple[tuple[str, str, str], ...] = (
     (r"torch/utils/data", "the data loader", "run with `num_workers=0`: the error then shows its own traceback"),
     (r"torch/_dynamo|torch/_inductor|triton", "torch's compiler", "run without `torch.compile` "
      "(`TORCHDYNAMO_DISABLE=1`)"),
-    (r"torch/", _TORCH, "print the shapes, formats and devices of the tensors at the line below"),
+    (r"torch/", _TORCH, "print the shapes, dtypes and devices of the tensors at the line below"),
 )  # fmt: skip
 _ACCUSERS = {
     "LG064": r"(?:site|dist)-packages/",
@@ -73,7 +73,7 @@ _ACCUSERS = {
     "LG096": r"(?:site|dist)-packages/",
 }
 """Causes that blame the script or the host for an error of Python's own, such as a TypeError. Where the last frame is
-in a package like these, the pattern of the cause alone says nothing: two packages may not fit, or one has a fault.
+in a package like these, the pattern of the cause alone says nothing: packages may be incompatible, or one has a bug.
 """
 _PACKAGE = re.compile(r"(?:site|dist)-packages/([\w-]+)")
 

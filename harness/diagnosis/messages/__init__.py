@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages with which programs end -> the cause of each. One module a program, each with a table `MESSAGES`.
+"""Maps the messages with which programs end to their causes. One module per program, each with a table `MESSAGES`.
 
 A row is `ID pattern`: the id of a gate, a finding or a cause, and a pattern that the line must contain. Marks:
 
-    ID * pattern              the pattern alone is not sure
+    ID * pattern              the pattern alone does not prove the cause
     ID pattern :: frames      a file or function of the traceback above must match, if there is a traceback
-    ID pattern ::! frames     it must match in any case
-    ID pattern ::$ frames     the last file and function of the traceback must match, in any case
+    ID pattern ::! frames     the same, and a line without a traceback does not match
+    ID pattern ::$ frames     the last file and function must match, and a line without a traceback does not match
         title: ...            what happened, where this message says more than the cause
         change: ...           what to change, where this message needs another remedy than the cause
 
-Indented lines belong to the row above; a long `title:` or `change:` continues on the next indented line, and so does a
-long pattern, which is joined without a space. Rows are tried
-from the top, tables in the order of `all_rows`, and all of them before the signatures in `harness.diagnosis.causes`.
+Indented lines belong to the row above. A long `title:` or `change:` continues on the next indented line, and so does a
+long pattern, which is joined without a space. Rows are tried from the top, tables in the order of `all_rows`, and all
+of them before the signatures in `harness.diagnosis.causes`.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def all_rows() -> tuple[MessageRow, ...]:
 
 
 def parse_rows(table: str) -> Iterator[MessageRow]:
-    """The rows of one table. Raises ValueError for a line that is no row."""
+    """The rows of one table. Raises ValueError for a line that is not part of a row."""
     row, name = dict[str, str](), ""
     for line in table.strip("\n").splitlines():
         text = line.strip()

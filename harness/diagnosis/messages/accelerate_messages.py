@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of accelerate around DeepSpeed."""
+"""Messages that accelerate prints when it runs DeepSpeed."""
 
 from __future__ import annotations
 
 MESSAGES = r"""
 LG181 When using DeepSpeed,? `accelerate\.prepare\(\)` requires you to pass at least one of training or evaluation
 LG181 unsupported operand type\(s\) for \*: 'NoneType' and 'int' ::! accelerate/accelerator
-    title: accelerate cannot compute the batch size: the DeepSpeed JSON has no `train_micro_batch_size_per_gpu` or no
+    title: accelerate cannot compute the batch size: the DeepSpeed JSON lacks `train_micro_batch_size_per_gpu` or
         `gradient_accumulation_steps`
     change: write `train_micro_batch_size_per_gpu` and `gradient_accumulation_steps` into the DeepSpeed JSON, as numbers
         or `"auto"`
@@ -26,8 +26,8 @@ LG180 values that mismatch kwargs +values:(?: \| )?(?P<pairs>.*?)(?: \| The easi
         the data loader, `gradient_accumulation_steps`, the mixed precision)
 HF003 `(?P<key>[\w.]+)` not found in kwargs\. Please specify `[\w.]+` without `auto`
     title: the DeepSpeed JSON has `auto` for `{key}`, which accelerate cannot fill in
-    change: write a number for `{key}` in the DeepSpeed JSON; accelerate fills in `auto` only for what the script's
-        objects give: batch size, accumulation, clipping, precision and bucket sizes
+    change: write a number for `{key}` in the DeepSpeed JSON; accelerate replaces `auto` only where the script's objects
+        give the value: batch size, accumulation, clipping, precision and bucket sizes
 HF003 Can't find `model\.config` entry,
     title: `auto` in the DeepSpeed JSON needs `model.config.hidden_size`, and this model has no `config`
     change: write integers for `reduce_bucket_size`, `stage3_prefetch_bucket_size` and
@@ -44,19 +44,20 @@ LG182 You cannot specify an optimizer in the config file and in the code at the 
     title: the optimizer is both in the DeepSpeed JSON and in the script
     change: remove `optimizer` from the DeepSpeed JSON, or prepare `accelerate.utils.DummyOptim(params)` in the script
 LG182 You cannot create a `DummyOptim` without specifying an optimizer in the config file
-    title: the script prepares a `DummyOptim`, and the DeepSpeed JSON has no `optimizer`
+    title: the script prepares a `DummyOptim`, but the DeepSpeed JSON has no `optimizer`
     change: add `optimizer` to the DeepSpeed JSON, or create a real optimizer in the script
 LG182 You cannot specify a scheduler in the config file and in the code at the same time
     title: the scheduler is both in the DeepSpeed JSON and in the script
     change: remove `scheduler` from the DeepSpeed JSON, or prepare `accelerate.utils.DummyScheduler` in the script
 LG182 specify a scheduler in the config file or pass in the `lr_scheduler_callable`
-    title: the script prepares a `DummyScheduler`, and the DeepSpeed JSON has no `scheduler`
+    title: the script prepares a `DummyScheduler`, but the DeepSpeed JSON has no `scheduler`
     change: add `scheduler` to the DeepSpeed JSON, or give `DummyScheduler` an `lr_scheduler_callable`
 LG182 You can only specify `accelerate\.utils\.DummyScheduler` in the code when using `accelerate\.utils\.DummyOptim`
     title: the script prepares a `DummyScheduler` together with a real optimizer
-    change: use `DummyOptim` and `DummyScheduler` together (both in the DeepSpeed JSON), or a real scheduler
+    change: use `DummyOptim` and `DummyScheduler` together (with `optimizer` and `scheduler` in the DeepSpeed JSON), or
+        create a real scheduler
 LG183 You can't train a model that has been loaded with `device_map='auto'` in any distributed mode
-    title: the model was loaded with `device_map="auto"`, which spreads it over the GPUs of each rank
+    title: the model was loaded with `device_map="auto"`, which spreads it over all GPUs that a rank sees
     change: remove `device_map` from `from_pretrained` for training on several ranks, or set `device_map={"":
         local_rank}`
 LG183 Your model contains `DTensor` parameters, which is incompatible with DDP
@@ -71,15 +72,16 @@ LG197 You can't train a model that has been loaded in 8-bit(?: or 4-bit)? precis
     change: load it with `device_map={"": local_rank}` (`PartialState().local_process_index`), so that each rank has the
         whole quantized model
 LG197 You can't train a model that has been loaded in 8-bit(?: or 4-bit)? precision on a different device
-    title: the quantized model was loaded on another GPU than that of its rank
+    title: the quantized model was loaded on a GPU that is not its rank's own
     change: load it with `device_map={"": local_rank}` (`PartialState().local_process_index`), and call
         `torch.cuda.set_device(local_rank)` first
 LG197 You can't train a model that has been loaded in 8-bit(?: or 4-bit)? precision with CPU or disk offload
-    title: parts of the quantized model did not fit on the GPU and were offloaded by `device_map="auto"`
+    title: `device_map="auto"` offloaded parts of the quantized model, because they did not fit on the GPU
     change: load it with `device_map={"": local_rank}`; if it does not fit, use a smaller model or 4-bit instead of
         8-bit
 LG184 When using `deepspeed_config_file`, the following accelerate config variables will be ignored
-    title: accelerate's config file sets `deepspeed_config_file` and also DeepSpeed settings that it would then ignore
+    title: accelerate's config file sets `deepspeed_config_file`, and also DeepSpeed settings that accelerate then
+        ignores
     change: remove `gradient_accumulation_steps`, `gradient_clipping`, `zero_stage`, `offload_*`,
         `zero3_save_16bit_model` and `mixed_precision` from accelerate's file, and write them in the DeepSpeed JSON
 LG184 `--mixed_precision` arg cannot be set to `(?P<arg>\w+)` when `(?P<key>\w+)` is set in the DeepSpeed config file
@@ -98,7 +100,7 @@ LG184 Please specify the ZeRO optimization config in the DeepSpeed config
     change: add `"zero_optimization": {"stage": 1}` (or another stage) to the JSON
 LG184 You cannot pass in a `deepspeed_plugin` when creating a second `Accelerator`
     change: give all plugins to the first Accelerator (`deepspeed_plugins={"a": ..., "b": ...}`, accelerate 1.0 and
-        later) and select with `state.select_deepspeed_plugin`
+        later) and select one with `state.select_deepspeed_plugin`
 LG184 Couldn't retrieve the active `DeepSpeedPlugin` as none were enabled|A `DeepSpeedPlugin` object must be enabled
     title: the script reads the DeepSpeed plugin, but the Accelerator was created without DeepSpeed
     change: start it with `accelerate launch --use_deepspeed` (or `distributed_type: DEEPSPEED` in accelerate's file),
@@ -108,7 +110,7 @@ LG184 DeepSpeed is not enabled, please make sure that an `Accelerator` is config
     change: start it with `accelerate launch --use_deepspeed`, or pass a `deepspeed_plugin` to the Accelerator
 LG184 (?:cannot|You can't) pass in both `(?P<a>\w+)` and `(?P<b>\w+)`
     |`deepspeed_plugin` must be a(?:n `accelerate| DeepSpeedPlugin)
-    title: the Accelerator was given plugins that exclude each other
+    title: the script gave the Accelerator plugins that exclude each other
     change: pass a single `deepspeed_plugin` (a DeepSpeedPlugin), or a dictionary as `deepspeed_plugins`
 LG184 'enabled' can only be set through calling 'AcceleratorState
     change: call `AcceleratorState().select_deepspeed_plugin(name)`
@@ -141,8 +143,8 @@ LG067 Tried to launch on distributed with multinode, but `MASTER_ADDR` env was n
     change: export MASTER_ADDR (the first host's name) and MASTER_PORT on every node
 LG186 You can't use same `Accelerator\(\)` instance with multiple models when using DeepSpeed
     title: the script prepared several models with one Accelerator and one DeepSpeed configuration
-    change: prepare only the model that is trained and leave a frozen one outside `prepare`; a second trained model
-        needs a plugin and an Accelerator of its own (`deepspeed_plugins`, accelerate 1.0 and later)
+    change: prepare only the model that you train, and do not pass a frozen one to `prepare`; a second model that you
+        train needs its own plugin and its own Accelerator (`deepspeed_plugins`, accelerate 1.0 and later)
 LG186 Please make sure to properly initialize your accelerator via `accelerator = Accelerator\(\)`
     change: create the Accelerator before any other use of accelerate (loggers, `PartialState`)
 LG186 object has no attribute `\w+`\. This happens if `(?:AcceleratorState|PartialState)\._reset_state\(\)` was called
@@ -153,18 +155,18 @@ LG206 Cannot pickle a prepared model with automatic mixed precision
     change: save `accelerator.unwrap_model(model)`
 LG207 You can't save the model since some parameters are on the meta device
 LG188 You can't use batches of different size with `dispatch_batches=True`
-    title: the main process dispatches batches of different sizes, as an iterable dataset yields them
+    title: the main process dispatched batches of different sizes, as happens with an iterable dataset
     change: set `dispatch_batches=False` (`accelerator_config={"dispatch_batches": false}` in TrainingArguments), so
         that each rank reads its own batches; or pad all batches to one length
 LG188 Iterable datasets require `dispatch_batches=False`
     change: set `accelerator_config={"dispatch_batches": False}`
 LG188 the batch size \(.*?\) needs to be a round multiple of the number of processes
     |In order to use `split_batches==True`
-    change: choose a batch size that the number of ranks divides, or set `split_batches=False`
+    change: choose a batch size that is a multiple of the number of ranks, or set `split_batches=False`
 LG188 Using `dispatch_batches=True` requires `put_on_device=True`
     change: leave out `dispatch_batches`, or set `put_on_device=True`
 LG045 Batch does not contain any data \(`
-    title: the main process had no data left for some of the ranks of a dispatched batch
+    title: the main process ran out of data: some ranks got no part of a dispatched batch
     change: set `drop_last=True` or `even_batches=True`, or give the main process enough samples for all ranks
 LG189 Can only concatenate tensors but got|Cannot find the batch size from empty|Can only find the batch size of tensors
     title: a batch has values that are not tensors, so accelerate cannot concatenate or split it
@@ -180,7 +182,7 @@ LG185 DeepSpeed and FSDP +do not support `clip_grad_value_`
     title: accelerate cannot run `clip_grad_value_` under DeepSpeed or FSDP
     change: set `gradient_clipping` in the DeepSpeed JSON, or call `accelerator.clip_grad_norm_`
 LG001 * No executable batch size found, reached zero
-    title: the automatic batch size reached 0: an out-of-memory error came at every size, most often of the GPU
+    title: the automatic batch size reached 0: every size ran out of memory, most often GPU memory
     change: use a higher ZeRO stage or offload, gradient checkpointing, shorter sequences or LoRA
 LG019 (?:fp16|bf16) mixed precision requires (?:a GPU|a device|PyTorch)
     title: this device or torch does not support the requested mixed precision
@@ -192,15 +194,15 @@ LG031 Trying to set a tensor of shape torch\.Size\(\[(?P<new>[\d, ]+)\]\) in "(?
     change: remove `device_map` and `low_cpu_mem_usage` from `from_pretrained` under ZeRO-3, and create
         TrainingArguments (or HfDeepSpeedConfig) before it
 LG031 Trying to set a tensor of shape .* in "(?P<name>[^"]*)" \(which has shape .*this looks? incorrect
-    title: the checkpoint's `{name}` has another shape than the model's
-    change: compare the model's configuration with the checkpoint's; after tokens were added call the same
-        `resize_token_embeddings` before loading
+    title: `{name}` has a different shape in the checkpoint than in the model
+    change: compare the model's configuration with the checkpoint's; if tokens were added, make the same
+        `resize_token_embeddings` call before loading
 LG207 is on the meta device, we need a `value` to put in on
 LG034 Tried to find (?P<path>\S+) but folder does not exist
     title: the folder to resume from does not exist: {path}
     change: give `load_state` the folder that `save_state` wrote, visible on every host under the same path
 LG236 Checkpoint directory (?P<path>\S+) \(\w+\) already exists
-    title: the checkpoint folder {path} exists already
+    title: the checkpoint folder {path} already exists
     change: remove it, or set `project_configuration.iteration` to the next number
 LG089 Deepspeed (?:TP|ALST/Ulysses) requires deepspeed ?>= ?(?P<version>[\d.]+)
     title: this feature needs DeepSpeed {version} or later
@@ -210,23 +212,23 @@ LG089 DeepSpeed (?:MLU |MUSA )?version must be (?P<version>[<>]= ?[\d.]+)
     change: install DeepSpeed {version} on every host, or an accelerate that supports the installed DeepSpeed
 LG220 * DeepSpeed is not (?:installed|available) => (?:run|install)
     title: accelerate found no DeepSpeed in the environment of this rank
-    change: `pip install deepspeed` in the environment that the ranks use, on every host; an import error of DeepSpeed
-        itself also looks like this (`python -c "import deepspeed"` shows it)
+    change: `pip install deepspeed` in the environment that the ranks use, on every host; accelerate also says this when
+        `import deepspeed` itself fails (`python -c "import deepspeed"` shows the error)
 LG220 `?zero3_init_flag`? is set, it requires Transformers to be installed
     change: `pip install transformers`, or set `zero3_init_flag: false`
 LG013 Using RTX 4000 series doesn't support faster communication
     title: GPUs of the RTX 4000 series support neither P2P transfers nor InfiniBand in NCCL
     change: set `NCCL_P2P_DISABLE=1` and `NCCL_IB_DISABLE=1`, or start with `accelerate launch`, which sets them
 LG184 ParallelismConfig total_size \((?P<have>\w+)\) does not match num_processes \((?P<ranks>\w+)\)
-    title: the sizes of ParallelismConfig multiply to {have}, and the job has {ranks} ranks
+    title: the sizes of ParallelismConfig multiply to {have}, but the job has {ranks} ranks
     change: make `dp_replicate_size * dp_shard_size * tp_size * cp_size * sp_size` equal to the number of ranks
 LG184 ParallelismConfig is only compatible|`--use_parallelism_config` without|sp_backend='deepspeed', yet you configured
     change: under DeepSpeed set `sp_size` with `sp_backend="deepspeed"` only
 LG089 * 'Accelerator' object has no attribute 'deepspeed_engine_wrapped'
-    title: accelerate has no DeepSpeed engine to run `backward` with: accelerate and transformers have incompatible
-        releases, or the model was not passed to `accelerator.prepare()` with its optimizer
+    title: accelerate has no DeepSpeed engine to run `backward` with: the releases of accelerate and transformers are
+        incompatible, or the model was not passed to `accelerator.prepare()` with its optimizer
     change: install an accelerate and a transformers released at about the same time (`pip install -U accelerate
-        transformers`); in a script of your own prepare the model, the optimizer and the data loader before `backward`
+        transformers`); in your own script, prepare the model, the optimizer and the data loader before `backward`
 LG089 * 'NoneType' object has no attribute 'backward' ::! accelerate/accelerator
     title: accelerate has no DeepSpeed engine to run `backward` with: the model was not passed to
         `accelerator.prepare()`, or a second Accelerator prepared it
@@ -239,7 +241,7 @@ LG089 Accelerator\.__init__\(\) got an unexpected keyword argument '(?P<name>dis
     |even_batches|use_seedable_sampler)'
     title: the installed accelerate removed the argument `{name}` of Accelerator, which an older transformers or script
         still passes
-    change: install a newer transformers, or accelerate before 1.0; a script passes
+    change: install a newer transformers, or accelerate before 1.0; a script must pass
         `DataLoaderConfiguration({name}=...)` as `dataloader_config` (accelerate 0.28 and later)
 LG089 Accelerator\.__init__\(\) got an unexpected keyword argument '(?P<name>logging_dir|use_fp16|fp16)'
     title: the installed accelerate removed the argument `{name}` of Accelerator, which an older script or package still
@@ -260,13 +262,13 @@ LG089 * 'Accelerator' object has no attribute '(?P<name>\w+)'
 LG089 * 'AcceleratorState' object has no attribute '(?P<name>\w+)'
     title: `AcceleratorState` has no `{name}`: the script created no Accelerator with DeepSpeed, or accelerate does not
         match the package that reads it
-    change: create the Accelerator first, started with `accelerate launch --use_deepspeed`, and install an accelerate
-        released at about the same time as the package that reads it
+    change: create the Accelerator first, launch the script with `accelerate launch --use_deepspeed`, and install an
+        accelerate released at about the same time as the package that reads it
 LG089 'DeepSpeedZeroOptimizer\w*' object has no attribute '(?:train|eval)'
-    title: this accelerate calls `train()` or `eval()` of DeepSpeed's optimizer, which has no such method
+    title: this accelerate calls `train()` or `eval()` on DeepSpeed's optimizer, which has no such method
     change: install accelerate 0.34 or later, which checks for the method first, and a matching transformers
 LG089 'DeepSpeedOptimizerWrapper' object has no attribute '(?P<name>\w+)'
-    title: accelerate's wrapper of the optimizer has no `{name}`: accelerate does not match DeepSpeed or the script
+    title: accelerate's optimizer wrapper has no `{name}`: accelerate does not match DeepSpeed or the script
     change: install a newer accelerate; in a script use the DeepSpeed engine (`model.optimizer`)
 LG186 decorator must be called with a function on an instantiated `Accelerator` object
     title: a decorator of the Accelerator was used before an Accelerator existed
@@ -291,7 +293,7 @@ LG184 (?:dp_replicate|dp_shard|tp|cp|sp)_size must be at least 1|(?:cp|sp)_backe
     |are mutually exclusive\. Got cp_size|cannot be used with pure data parallelism|Parallelism must be one of
     |cp_backend=\S+ requires|sp_seq_length_is_variable|Invalid sp_attn_implementation|(?:Tensor|Data
     |Shard-based data) parallelism is not configured|parallelism is currently not supported in Accelerate
-    title: accelerate's ParallelismConfig has a value that does not exist, or values that conflict with each other
+    title: accelerate's ParallelismConfig has an invalid value, or values that conflict with each other
     change: set the sizes in ParallelismConfig so that they multiply to the number of ranks; under DeepSpeed set
         `sp_size` with `sp_backend="deepspeed"`, `sp_seq_length` and `flash_attention_2` or `sdpa`, and leave out
         `cp_size`
@@ -301,9 +303,9 @@ LG184 Your assigned backend (?P<a>\S+) is not available, please use (?P<b>\S+)
 LG184 --module and --no_python cannot be used together|Unknown dynamo backend|Invalid mixed precision(?: policy)?:
     |Your training script should be a python script|should have a function named
     title: `accelerate launch` refused an argument or its value
-    change: change the argument that the message names
+    change: correct the argument that the message names
 LG062 mpirun or mpiexec were not found
-    title: accelerate should launch with MPI, but neither `mpirun` nor `mpiexec` is installed
+    title: accelerate was asked to launch with MPI, but neither `mpirun` nor `mpiexec` is installed
     change: install an MPI, or start without it (`accelerate launch --use_deepspeed`)
 LG034 No input_dir provided and automatic checkpoint naming is disabled
     change: give `load_state` the folder that `save_state` wrote
@@ -329,8 +331,8 @@ LG181 KeyError: '(?P<key>train_micro_batch_size_per_gpu|train_batch_size|gradien
     change: add `{key}` to the DeepSpeed JSON, as a value or `"auto"`
 LG089 'DeepSpeedZeRoOffload' object has no attribute '(?P<name>\w+)'
     title: the calling package reads `DeepSpeedZeRoOffload.{name}`, which this DeepSpeed release does not have
-    change: install releases of about the same date of DeepSpeed and of trl (or the package whose file is last in the
-        traceback)
+    change: install releases of DeepSpeed and trl (or the package whose file is last in the traceback) from about the
+        same time
 LG184 MS-AMP is not supported for ZeRO Stage 3|Invalid optimization level for MS-AMP
     title: MS-AMP does not work with this ZeRO stage or level
     change: use ZeRO stage 0 to 2 with level `O1` or `O2`, or another FP8 library
@@ -338,6 +340,6 @@ LG184 Could not find a transformer layer class called '(?P<name>[^']*)'
     title: `transformer_moe_cls_names` of the DeepSpeed plugin names a class that the model does not have: {name}
     change: give the class name of the model's MoE block, as `print(model)` shows it
 LG185 You can't use an Offload Optimizer with HPU in Lazy Mode
-    title: optimizer offload does not work in the lazy mode of Gaudi
+    title: optimizer offload does not work in Gaudi's lazy mode
     change: set PT_HPU_LAZY_MODE=0, or turn `offload_optimizer` off
 """

@@ -12,7 +12,7 @@ LG065 (?:Error|Exception|Exit)\b.*?(?:Some (?:specified arguments
         the installed version
 LG065 (?:Error|Exception|Exit)\b.*?(?:Unknown arguments from config file: (?P<names>.*)|Truthy value expected: got
     |invalid truth value|must contain a YAML mapping|`env` field should be a dict|No YAML config files found)
-    title: the configuration file of the script has keys or values that it does not take
+    title: the script's configuration file has keys or values that the script does not accept
     change: compare the file with the script's arguments (`--help`), and write `true` or `false` for switches
 LG298 (?:Error|Exception|Exit)\b.*?(?:(?P<name>Wandb|Trackio|Comet|MLflow|AzureML|Neptune|ClearML|CodeCarbon|DVCLive
     |SwanLab|TensorBoard|DagsHub|Kubeflow|Flyte)Callback requires)
@@ -31,10 +31,10 @@ LG185 (?:Error|Exception|Exit)\b.*?(?:generation_batch_size \(\d+\) must be divi
     |'generation_batch_size' and 'steps_per_generation' can not be both|global eval batch size \(.*must be divisible
     |requires at least 2 generations per prompt|batch size per SP group|batch size must be > 1\. KTO
     |the KL term will be equivalent|[Nn]ot enough samples \(\d+\) to fill)
-    title: the batch size does not match the number of generations per prompt, the ranks, or the minimum of this trl
-        trainer
-    change: make micro-batch x ranks x `steps_per_generation` a multiple of `num_generations` (2 or more), and the batch
-        of KTO 2 or more
+    title: the batch size does not fit the number of generations per prompt or of ranks, or is below this trl trainer's
+        minimum
+    change: make micro-batch x ranks x `steps_per_generation` a multiple of `num_generations` (2 or more), and use a
+        batch size of at least 2 for KTO
 LG185 (?:Error|Exception|Exit)\b.*?(?:(?:does not|doesn't) support sequence-dim parallelism
     |auto_find_batch_size is not supported by|`precompute_ref_log_probs=True|sync_ref_model=True
     |truncation_mode='keep_end' is not supported|padding_free=True|[Pp]acking is not (?:supported|compatible)
@@ -44,7 +44,8 @@ LG185 (?:Error|Exception|Exit)\b.*?(?:(?:does not|doesn't) support sequence-dim 
     |(?:GRPO|RLOO|DPO|SFT|KTO)Trainer does not support|You cannot set both|is not supported with IterableDataset
     |SFTTrainer cannot prepare a dataset that uses|prompt-learning PEFT methods|`use_transformers_continuous_batching`
     |liger_kernel_config=)
-    title: this trl trainer does not support the combination of options, or one of them with this dataset or model
+    title: this trl trainer does not support this combination of options, or one of the options with this dataset or
+        model
     change: turn off the option that the message names (packing, padding-free, precomputed reference log-probs, a custom
         collator)
 LG185 (?:Error|Exception|Exit)\b.*?(?:(?:`train_dataset` (?:is required|must be a)|`(?:args|processing_class
@@ -56,7 +57,8 @@ LG185 (?:Error|Exception|Exit)\b.*?(?:(?:`train_dataset` (?:is required|must be 
 LG185 (?:Error|Exception|Exit)\b.*?(?:You passed (?:\w*model_(?:init_)?kwargs|`model_init_kwargs`) to the .* (?:but
     |already)|your (?:model|teacher_model) is already instantiated)
     title: the script passed `model_init_kwargs` together with a model that is already loaded
-    change: pass the model's name to the trainer, or load the model with these arguments yourself and leave them out
+    change: pass the model's name to the trainer, or load the model with these arguments yourself and do not pass
+        `model_init_kwargs`
 LG186 (?:Error|Exception|Exit)\b.*?(?:DeepSpeed ZeRO-3 is enabled and is not compatible with `create_reference_model)
     title: `create_reference_model` copies weights that ZeRO-3 has partitioned
     change: load the reference model a second time with `from_pretrained`, or use peft and `ref_model=None`
@@ -67,7 +69,7 @@ LG067 (?:Error|Exception|Exit)\b.*?(?:The vLLM server can't be reached at (?P<ad
     |vLLM server at \S+ (?:does not|has no))
     title: the trainer cannot reach the vLLM server {address}, or the server lacks an endpoint
     change: start `trl vllm-serve` (`vllm serve`) first, on GPUs that the training does not use, with matching versions,
-        and check host and port
+        and check the host and port
 LG290 (?:Error|Exception|Exit)\b.*?(?:tensor_parallel_size \(\d+\) must divide world size
     |must be divisible by (?:the )?(?:tensor|pipeline|context|sequence)[ _-]parallel|vllm_tensor_parallel_size .*(?:divi
     |evenly)|expert_parallel_size \(\d+\).*world_size|num_experts\S* not divisible by ep_size
@@ -79,11 +81,11 @@ LG290 (?:Error|Exception|Exit)\b.*?(?:tensor_parallel_size \(\d+\) must divide w
 LG185 (?:Error|Exception|Exit)\b.*?(?:`(?:predict_with_generate|pure_bf16)` is incompatible with DeepSpeed ZeRO-3
     |Cannot use multiple adapters in DeepSpeed ZeRO-3|Cannot use `?predict_with_generate`? and)
     title: this option does not work under ZeRO-3
-    change: use ZeRO stage 2, or turn the option off (evaluate with `predict_with_generate` after the training; merge
+    change: use ZeRO stage 2, or turn the option off (evaluate with `predict_with_generate` after training; merge
         adapters first)
 LG185 (?:Error|Exception|Exit)\b.*?(?:Distributed training does not support (?:layer-wise|lora)|(?:Radio
     |Ratio)-based BAdam does not yet support|Per-layer (?:GaLore|APOLLO) does not)
-    title: this memory-saving optimizer does not work with several ranks or with accumulation
+    title: this memory-saving optimizer does not work with several ranks or with gradient accumulation
     change: use it on one GPU without its layer-wise form, or `adamw_torch` with DeepSpeed
 LG185 (?:Error|Exception|Exit)\b.*?(?:(?:Cannot specify `(?:val_size|num_train_epochs)`|`(?:max_samples|mask_history
     |neat_packing|train_on_prompt|use_dora|pissa_init|use_rslora|loraplus_lr_ratio|interleave_probs|use_llama_pro
@@ -97,24 +99,23 @@ LG185 (?:Error|Exception|Exit)\b.*?(?:(?:Cannot specify `(?:val_size|num_train_e
 LG185 (?:Error|Exception|Exit)\b.*?(?:Output directory (?:\S+ )?(?:already exists
     |\(\S+\) already exists) and is not empty)
     title: the output folder exists and is not empty
-    change: give another `output_dir`, set `overwrite_output_dir: true` (`--overwrite_output_dir`), or resume with
+    change: choose another `output_dir`, set `overwrite_output_dir: true` (`--overwrite_output_dir`), or resume with
         `resume_from_checkpoint`
 LG290 (?:Error|Exception|Exit)\b.*?(?:`?num_layers`? \d+ should be divisible by
     |q_len \d+ should be divisible by group size|devices in the Ray cluster \(\d+\) should be greater)
     title: a number of layers, tokens or devices is not divisible by the group size of this method
-    change: change `num_layer_trainable`, the cutoff length or the number of workers so that the division has no
-        remainder
+    change: change `num_layer_trainable`, the cutoff length or the number of workers so that the group size divides it
 LG220 (?:Error|Exception|Exit)\b.*?(?:Unsupported torch version detected: (?P<what>.*)|Please update `transformers`
     |DenseMixer is not installed|needs? to be installed to (?:be able to )?(?:return|use)
     |requires `?kernels`? to be installed|blobfile` is required|Please install (?:https?\S+|grokadamw)
     |bitsandbytes is not available, please install|You need to have PEFT library|Polars needs to be installed)
-    title: a package that this option needs is missing or of an unsupported version
+    title: a package that this option needs is missing or has an unsupported version
     change: install the package and version that the message names, on every host
 LG034 (?:Error|Exception|Exit)\b.*?(?:DeepSpeed was unable to load the checkpoint\. Ensure you passed in a DeepSpeed com
     patible checkpoint|is not a valid DeepSpeed checkpoint: (?P<path>\S+))
     title: Lightning's DeepSpeed strategy found no DeepSpeed checkpoint at that path
-    change: give the folder (`*.ckpt/`) that the DeepSpeed strategy saved, with `checkpoint/` in it; load a single-file
-        `.ckpt` with `load_full_weights=True` of the strategy, and consolidate a DeepSpeed checkpoint with
+    change: pass the folder (`*.ckpt/`) that the DeepSpeed strategy saved and that contains `checkpoint/`; to load a
+        single-file `.ckpt`, set `load_full_weights=True` on the strategy; consolidate a DeepSpeed checkpoint with
         `zero_to_fp32.py`
 LG185 (?:Error|Exception|Exit)\b.*?(?:DeepSpeed handles gradient clipping automatically within the optimizer)
     title: the script clips gradients through Fabric, but DeepSpeed clips them inside its optimizer
@@ -133,22 +134,22 @@ LG013 (?:Error|Exception|Exit)\b.*?(?:selected device indices .* don't match the
         torch is a CUDA build
 LG154 (?:Error|Exception|Exit)\b.*?(?:number of tasks per node configured in SLURM|You set `--ntasks=\d+` in your SLURM
     |number of nodes configured in SLURM|You set `(?:devices|num_nodes)=\d+` in Lightning)
-    title: `devices` and `num_nodes` of Lightning differ from the tasks per node and nodes of the Slurm job
-    change: give Slurm `--ntasks-per-node` equal to `devices` and `--nodes` equal to `num_nodes`, and start with `srun`
+    title: Lightning's `devices` and `num_nodes` differ from the Slurm job's tasks per node and number of nodes
+    change: set Slurm's `--ntasks-per-node` to `devices` and `--nodes` to `num_nodes`, and start with `srun`
 LG182 (?:Error|Exception|Exit)\b.*?(?:Training with multiple optimizers is only supported with manual optimization)
-    change: return one optimizer from `configure_optimizers`, since DeepSpeed takes one
+    change: return one optimizer from `configure_optimizers`, since DeepSpeed accepts only one
 LG191 (?:Error|Exception|Exit)\b.*?(?:`?ModelCheckpoint\(monitor='?(?P<name>[^'`]*)'?\)`? could not find the monitored k
     ey|Early stopping conditioned on metric `(?P<name2>[^`]*)`)
     title: the metric `{name}{name2}` that a callback monitors was never logged
-    change: log it under this name (`self.log("{name}{name2}", value)`), or monitor one that the message lists
+    change: log it under this name (`self.log("{name}{name2}", value)`), or monitor a metric that the message lists
 LG045 (?:Error|Exception|Exit)\b.*?(?:within local rank has zero length
     |Skipping the `training_step` by returning None in distributed)
-    title: a rank has no batch, or its `training_step` returned None, while others train
+    title: a rank has no batch, or its `training_step` returned None, while other ranks train
     change: give every rank the same number of batches (`drop_last`, more data), and return a loss in each step
 LG032 (?:Error|Exception|Exit)\b.*?(?:Trying to restore (?:optimizer
     |learning rate scheduler) state but checkpoint contains only the model)
     title: the checkpoint has weights but no optimizer or scheduler state, so Lightning cannot resume from it
-    change: load it before the training (`load_from_checkpoint`, `load_state_dict`), not as `ckpt_path`
+    change: load the weights before training (`load_from_checkpoint`, `load_state_dict`) instead of passing `ckpt_path`
 LG216 (?:Error|Exception|Exit)\b.*?(?:Lightning can't create new processes if CUDA is already initialized)
     title: the process used CUDA before Lightning forked the ranks
     change: do not call `torch.cuda.*` before `fit`, or use `strategy="deepspeed"` started as a script (not
@@ -177,7 +178,7 @@ LG186 (?:Error|Exception|Exit)\b.*?(?:You must initialize the accelerate state b
 LG034 (?:Error|Exception|Exit)\b.*?(?:Number of custom checkpoints in folder .* does not match the number of registere
     d objects)
     title: the checkpoint has a different number of custom objects than the script registered
-    change: call `register_for_checkpointing` for the same objects in the same order as when it was saved
+    change: call `register_for_checkpointing` for the same objects in the same order as when the checkpoint was saved
 LG183 (?:Error|Exception|Exit)\b.*?(?:(?:We need|please pass along) an `?offload_(?:dir|folder)`?
     |model submodule will be offloaded to disk|passing a string for `device_map`|does not support `device_map=
     |Passing along a `device_map` requires)
@@ -186,12 +187,12 @@ LG183 (?:Error|Exception|Exit)\b.*?(?:(?:We need|please pass along) an `?offload
         `offload_folder`
 LG184 (?:Error|Exception|Exit)\b.*?(?:You can only pass one `(?P<name>\w+)` in `kwargs_handlers?`)
     title: `kwargs_handlers` has more than one `{name}`
-    change: pass one
+    change: pass only one
 LG138 (?:Error|Exception|Exit)\b.*?(?:Sequence parallelism does not support attention layers|`(?:cp_size
     |sp_size) ?> ?1` specified|Context parallelism does not support|cp_size>1` requires FSDP2)
     title: sequence or context parallelism does not support this model or backend
     change: use `sp_backend="deepspeed"` with full causal attention (`sdpa` or `flash_attention_2`) and without
-        recurrent layers, or no sequence parallelism
+        recurrent layers, or turn sequence parallelism off
 LG196 (?:Error|Exception|Exit)\b.*?(?:`?layers_(?:to_transform|pattern)`? cannot be used
     |When `layers_pattern` is specified|should be a positive integer value but the value passed
     |Unknown initialization init_lora_weights|`?loftq_config`? must be|lora_bias=|lora\.\w+ does not work with
@@ -203,12 +204,13 @@ LG199 (?:Error|Exception|Exit)\b.*?(?:(?:Following adapter\(s\)
     |Adapter(?:\(s\))?(?: with name)?) \S+ (?:could not be found|not found|does not exist|already exists)
     |missing required keys: |Invalid task type: |Expected target PEFT class|Multiple active adapters detected)
     title: the adapter's name or type does not match the adapters of this model
-    change: compare the name with `model.peft_config`, add each name once, and use the PEFT class of its `task_type`
+    change: compare the name with `model.peft_config`, add each name once, and use the PEFT class of the adapter's
+        `task_type`
 LG118 (?:Error|Exception|Exit)\b.*?(?:Invalid (?:learning rate|beta parameter|epsilon value|weight_decay value|momentum
     |eps|beta)\b.*:|Betas \S+ must be in range|lr_end \(\S+\) must be smaller|requires `num_(?:warmup|training)_steps`
     |One of min_lr or min_lr_rate|Cannot combine manual `lr`|`warmup_init=True` requires
     |Either num_training_steps or num_stable_steps)
     title: an argument of the optimizer or scheduler is out of range or missing
-    change: correct the argument that the message names: learning rate at least 0, betas below 1, the scheduler's number
-        of steps
+    change: correct the argument that the message names: the learning rate must be at least 0, the betas below 1, and
+        the scheduler needs its number of steps
 """

@@ -13,20 +13,20 @@ LG213 A different number of tensors was saved during the original forward and re
     |trying to save more tensors during recomputation
     title: gradient checkpointing saved a different number of tensors in the recomputation than in the forward pass
     change: set `use_reentrant=True` (`gradient_checkpointing_kwargs={"use_reentrant": True}`), `use_cache=False`, and
-        make the block run the same operations twice: expert routing, a KV cache or autocast may change them
+        make the block run the same operations both times: expert routing, a KV cache or autocast may change them
 LG213 Unpack is being triggered for a tensor that was already unpacked once
     |torch\.utils\.checkpoint is incompatible with \.grad\(\)|Checkpointing is not compatible with \.grad\(\)
     title: gradient checkpointing does not support this backward call (`torch.autograd.grad`, `inputs=`, or a second
-        one)
-    change: set `use_reentrant=False`, call `backward` without `inputs`, and only once
+        call)
+    change: set `use_reentrant=False`, call `backward` without `inputs`, and call it only once
 LG116 object has no attribute 'ipg_(?:index|buffer|buckets)'
     title: the script did not call the engine's backward, so ZeRO has no buffer for the gradients
     change: call `engine.backward(loss)` (or `accelerator.backward(loss)`) instead of `loss.backward()`
 LG080 has already been reduced\..*Gradient computed twice|Gradient computed twice for this partition
     title: ZeRO got a parameter's gradient twice in one backward pass: under reentrant gradient checkpointing a module
         runs twice or shares its parameters
-    change: use `use_reentrant=False` (`gradient_checkpointing_kwargs={"use_reentrant": False}`) or no gradient
-        checkpointing for the module that runs more than once, ZeRO stage 1 or 3, or a newer DeepSpeed
+    change: use `use_reentrant=False` (`gradient_checkpointing_kwargs={"use_reentrant": False}`) or turn gradient
+        checkpointing off for the module that runs more than once; or use ZeRO stage 1 or 3, or a newer DeepSpeed
 LG080 Expected to mark a variable ready only once
     title: DDP got a parameter's gradient twice in one backward pass, most often from reentrant gradient checkpointing
     change: set `use_reentrant=False`, or `find_unused_parameters=False`
@@ -37,18 +37,18 @@ LG080 Trying to backward through the graph a second time
 LG214 one of the variables needed for gradient computation has been modified by an inplace operation
 LG214 a (?:view of a )?leaf Variable that requires grad is being used in an in-place operation
     |a view of a leaf Variable that requires grad
-    title: code changed a parameter, or a view of one, in place while autograd records
+    title: code changed a parameter, or a view of one, in place while autograd was recording
     change: change it under `torch.no_grad()`; after `enable_input_require_grads` clone the embeddings before you write
         into them
 LG214 Output \d+ of \w+ is a view and is being modified inplace
 LG212 Expected to have finished reduction in the prior iteration
 LG212 DDP expects same model across all ranks|has inconsistent \d+ params|verify(?:ing)? model across processes
     title: the ranks built different models
-    change: build the model from the same configuration and seed on all ranks; with the same adapters and frozen
+    change: build the model from the same configuration and seed on all ranks, with the same adapters and frozen
         parameters
 LG212 DistributedDataParallel is not needed when a module doesn't have any parameters that require a gradient
     title: no parameter of the model requires a gradient
-    change: set `requires_grad` on what should be trained, or add adapters
+    change: set `requires_grad` on the parameters that should be trained, or add adapters
 LG083 (?:'weight'|weight) must be 2-D
     title: an embedding was called while ZeRO-3 had its weight partitioned (1-D)
     change: run the model through the engine (`engine(...)`, not a submodule by itself); read weights inside
@@ -57,7 +57,7 @@ LG198 * mat1 and mat2 shapes cannot be multiplied \(\S+ and 1x\d{5,}\)
     title: a matrix multiplication got a packed 4-bit weight: its layer was replaced, copied or partitioned without the
         quantization state
     change: use ZeRO stage 2 for the quantized model, do not read `weight` of its layers, and install bitsandbytes, peft
-        and transformers released at about the same time; or load it without quantization
+        and transformers released at about the same time; or load the model without quantization
 LG083 mat2 must be a matrix, got 1-D tensor|mat1 and mat2 shapes cannot be multiplied \(\S+ and (?:0x\d*|\d+x0|0)\)
     title: a matrix multiplication got a weight of size 0, which ZeRO-3 has partitioned
     change: run the module through the engine, gather its parameters (`deepspeed.zero.GatheredParameters`), or use ZeRO
@@ -84,8 +84,8 @@ LG216 An attempt has been made to start a new process before the current process
 LG216 (?:Can't|cannot) pickle (?P<what>.*)|Can't get attribute '(?P<name>\w+)' on <module '__m(?:p_)?main__'
     |Can't pickle local object|object (?:that )?cannot be pickled
     title: an object that should be saved or sent to another process cannot be pickled
-    change: move functions and classes to the top level of a module, pass workers no lambdas, locks, open files or the
-        engine, or use `num_workers=0`
+    change: move functions and classes to the top level of a module, do not pass lambdas, locks, open files or the
+        engine to workers, or use `num_workers=0`
 LG216 context has already been set
     change: call `set_start_method` once, at the top of the script
 LG217 * torch\._dynamo\.exc\.(?P<kind>\w+)|torch\._inductor\.exc\.(?P<kind2>\w+)|BackendCompilerFailed|InductorError
@@ -95,7 +95,8 @@ LG217 * torch\._dynamo\.exc\.(?P<kind>\w+)|torch\._inductor\.exc\.(?P<kind2>\w+)
         TORCHDYNAMO_DISABLE=1 shows whether the model runs without it
 LG217 RuntimeError: (?:Triton Error \[CUDA\]: (?P<error>.*))
     title: CUDA refused a triton kernel: {error}
-    change: install the triton of this torch, give each rank or host its own TRITON_CACHE_DIR, and check the driver
+    change: install the triton that this torch requires, give each rank or host its own TRITON_CACHE_DIR, and check the
+        driver
 LG217 triton\.(?:compiler\.errors|runtime\.(?:errors|autotuner))\.(?P<kind>\w+)
     |OutOfResources: out of resource: shared memory
     title: a triton kernel cannot be compiled or run on this GPU: {kind}
@@ -117,30 +118,31 @@ LG035 (?:Weights only load failed|WeightsUnpickler error|Unsupported (?:global|c
     title: a checkpoint engine of DeepSpeed calls `torch.load` with the default `weights_only=True`, which refuses
         `{name}`
     change: load it with the default engine (remove `checkpoint.writer` from the JSON), or add the class to the
-        allow-list (`torch.serialization.add_safe_globals`); TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 for a checkpoint that
-        you trust
+        allow-list (`torch.serialization.add_safe_globals`); for a checkpoint that you trust, set
+        TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1
 LG035 (?:GLOBAL|[Uu]nsupported (?:global|class):?) (?:GLOBAL )?(?P<name>deepspeed\.[\w.]+)
     title: torch 2.6 and later refuse to unpickle `{name}` from a DeepSpeed checkpoint (`weights_only` is on by
         default), and the caller of `torch.load` did not set it to False
     change: install DeepSpeed 0.16.0 or later, which loads its own files with `weights_only=False`; for a script or a
-        `checkpoint.writer` engine that calls `torch.load` itself allow-list the class
+        `checkpoint.writer` engine that calls `torch.load` itself, allow-list the class
         (`torch.serialization.add_safe_globals`) or set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 for a checkpoint that you
         trust
 LG035 (?:GLOBAL|[Uu]nsupported (?:global|class):?) (?:GLOBAL )?(?P<name>numpy\.[\w.]+)
     title: torch 2.6 and later refuse to unpickle `{name}`, as in `rng_state_*.pth` of the Trainer (`weights_only` is on
         by default)
     change: install a newer transformers, which allow-lists numpy's random state, or remove the `rng_state_*.pth` files
-        of that checkpoint; TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 for a checkpoint that you trust
+        of that checkpoint; for a checkpoint that you trust, set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1
 LG035 (?:GLOBAL|[Uu]nsupported (?:global|class):?) (?:GLOBAL )?(?P<name>(?:transformers|accelerate|trl|peft|argparse
     |omegaconf|megatron)[\w.]*)
     title: torch 2.6 and later refuse to unpickle `{name}` (`weights_only` is on by default)
     change: install newer DeepSpeed (0.16.0 and later), transformers and accelerate, or allow-list the class
-        (`torch.serialization.add_safe_globals`); TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 for a checkpoint that you trust
+        (`torch.serialization.add_safe_globals`); for a checkpoint that you trust, set
+        TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1
 LG035 Weights only load failed|WeightsUnpickler error
-    title: torch 2.6 and later refuse to unpickle this file: `weights_only` is on by default, and the file has more than
-        tensors
-    change: install newer releases of what loads it (DeepSpeed 0.16.0 and later, transformers, accelerate); for a file
-        that you trust set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, allow-list its classes
+    title: torch 2.6 and later refuse to unpickle this file: `weights_only` is on by default, and the file contains more
+        than tensors
+    change: install newer releases of the packages that load it (DeepSpeed 0.16.0 and later, transformers, accelerate);
+        for a file that you trust, set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, allow-list its classes
         (`torch.serialization.add_safe_globals`), or pass `weights_only=False`
 LG048 Function '\w+Backward\d*' returned nan values
 LG231 stack expects each tensor to be equal size|each element in list of batch should be of equal size
@@ -161,8 +163,8 @@ LG083 * returned an invalid gradient at index \d+ - got \[0\] but expected shape
     change: use parameters only inside the `forward` of their own module, register them
         (`deepspeed.zero.register_external_parameter`), or use ZeRO stage 2
 LG081 returned an invalid gradient at index \d+ - expected (?:type|device)
-    title: a gradient has another dtype or device than its tensor
-    change: keep all modules of the model on one dtype and device, and do not cast inside a checkpointed block
+    title: a gradient has a different dtype or device than its tensor
+    change: keep all modules of the model in one dtype and on one device, and do not cast inside a checkpointed block
 LG237 [Tt]ensors? must be contiguous|input tensor must be contiguous|expected contiguous tensor
 LG081 Attempting to unscale FP16 gradients
     title: the trainable weights are fp16, and torch's GradScaler only unscales gradients of fp32 weights

@@ -7,14 +7,14 @@ MESSAGES = r"""
 LG235 Dataset scripts are no longer supported, but found (?P<name>\S+)
 LG234 (?:Couldn't find cache for|Dataset \S+ is not cached in)
     title: the dataset is not in this host's cache, and cannot be downloaded here
-    change: download it once with a network (`load_dataset`), give all hosts the same HF_HOME, or pass the files
-        (`data_files`)
+    change: download it once on a host with a network (`load_dataset`), give all hosts the same HF_HOME, or pass the
+        files (`data_files`)
 LG234 Unknown split "?(?P<split>\w+)"?|Bad split: (?P<bad>\w+)\. Available splits
     title: the dataset has no split `{split}{bad}`
     change: use a split that the message lists
 LG234 BuilderConfig '?(?P<name>\S+?)'? not found\. Available|Config name is missing
-    title: the script named no configuration of the dataset, or one that it does not have
-    change: give one that the message lists as the second argument (`name`)
+    title: the script named no configuration of the dataset, or one that the dataset does not have
+    change: pass, as the second argument (`name`), one that the message lists
 LG234 Couldn't infer the same data file format for all splits|No \(supported\) data files? found
     |doesn't contain any data files|EmptyDatasetError|DataFilesNotFoundError
     title: the path has no data file of a supported format
@@ -57,7 +57,8 @@ LG230 chat_template is not set|does not have a chat template|no chat template|No
     title: the tokenizer has no chat template
     change: use the instruct model's tokenizer, set `tokenizer.chat_template`, or format the texts yourself
 LG230 (?:Conversation roles must alternate|TemplateError|jinja2\.exceptions\.\w+)
-    title: the chat template refused a conversation, most often for its roles, a system message or an empty message
+    title: the chat template refused a conversation, most often because of its roles, a system message or an empty
+        message
     change: alternate user and assistant messages, starting with the user; some templates accept no system message
 LG230 You need to specify either `text` or `text_target`|text input must be? of type `str`
     |TextEncodeInput must be Union|TextInputSequence must be str
@@ -66,13 +67,13 @@ LG230 You need to specify either `text` or `text_target`|text input must be? of 
 LG238 Error: .*(?:longer than|exceeds?) .*(?:max_position_embeddings|max(?:imum)? (?:model|sequence|context
     |position) ?(?:length|embeddings)?)
 LG014 index out of range in self
-    title: a token id or a position is larger than the embedding that it is looked up in
+    title: a token id or a position is beyond the end of the embedding table that it indexes
     change: compare `len(tokenizer)` with `model.config.vocab_size`: call
         `model.resize_token_embeddings(len(tokenizer))` after adding tokens; compare the length of inputs with
         `max_position_embeddings`
 LG045 num_samples should be a positive integer value, but got num_samples=0
     title: the training dataset is empty: the filters removed every record, or none was read
-    change: check the path, the split and the filters (a `max_length` that drops every record?)
+    change: check the path, the split and the filters (does `max_length` drop every record?)
 LG045 object of type '(?P<name>\w*Dataset\w*|generator|NoneType)' has no len\(\) :: sampler|dataloader|data_loader
     |trainer
     title: the sampler needs a dataset with a length: this one is iterable, or None

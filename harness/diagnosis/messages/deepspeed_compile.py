@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of DeepCompile and AutoSP (`deepspeed.compile`), of 0.16.9 to 0.19.8."""
+"""Messages of DeepCompile and AutoSP (`deepspeed.compile`), from releases 0.16.9 to 0.19.8."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CC003 compile\.offload_opt_states cannot be combined with ZeRO's
 CC004 compile\.offload_activation cannot be combined with
     change: enable only one of `offload_activation`, `offload_parameters` and `offload_opt_states`
 CC004 offload_parameters and offload_opt_states cannot be enabled together
-    change: enable one of the two; DeepSpeed sets `offload_parameters` itself where `offload_param` and
+    change: enable only one of the two; DeepSpeed sets `offload_parameters` itself if `offload_param` and
         `offload_optimizer` are both on `cpu`
 CC008 offload_parameters may have been enabled implicitly
 CC005 AutoTP compile pass (?:cannot rewrite|reached \S+ tensor-parallel layer)
@@ -25,8 +25,8 @@ LG089 mutates the MoE routing tensor in place inside batched_mm_experts_forward
     title: this transformers cannot be compiled with the AutoTP pass
     change: install the transformers version that the message names, or remove `autotp` from `compile.passes`
 CC002 The schedule contains the ZeRO-3 pass add_z3_gather_release, but ZeRO stage
-    title: the DeepCompile schedule has the pass of a different ZeRO stage
-    change: use the pass of this stage in the schedule (`add_z1_reduce`, `add_z2_reduce`), or leave the schedule out
+    title: the DeepCompile schedule has a pass for a different ZeRO stage
+    change: use the pass for this stage in the schedule (`add_z1_reduce`, `add_z2_reduce`), or leave the schedule out
 LG091 * ValueError: Unsupported backend (?P<backend>\S+)
 LG089 AutoSP requires PyTorch >= (?P<wanted>[\d.]+)
     title: AutoSP needs a newer torch
@@ -36,9 +36,9 @@ SQ004 AutoSP requires the number of (?:\w+ )?(?:attention )?heads \(\S+\) to be 
 SQ003 AutoSP mesh .*must cover the distributed world size
     change: launch as many ranks as sequence degree times data degree
 SQ003 AutoSP mesh dimensions must be positive
-    change: write a sequence degree of at least 1 that divides the ranks
+    change: write a sequence degree of at least 1 that divides the number of ranks
 SQ003 World mesh-size should be divisible by SP_SIZE
-    change: choose a sequence degree that divides the ranks
+    change: choose a sequence degree that divides the number of ranks
 LG170 Incorrect initialization of SP/DP mesh
     title: AutoSP ran before its process groups were initialized
     change: set `sequence_parallel_size`, and call `engine.compile()` after `deepspeed.initialize`
@@ -63,7 +63,7 @@ LG172 seq_dim \S+ (?:must be a valid index|is out of bounds) for
     title: the sequence dimension that AutoSP was given does not exist
     change: pass the index of the sequence dimension (1 for [batch, sequence])
 LG172 Failed to find a node for the (?:input sequence|label)
-    title: AutoSP does not find its inputs in the compiled graph
+    title: AutoSP did not find its inputs in the compiled graph
     change: pass the tensors that `prepare_autosp_inputs` returned straight to the model
 LG172 (?:expected|Expected) sequence dimension to be
     title: the sequence length was compiled as a constant
@@ -91,18 +91,19 @@ LG166 partition_sizes=\S+ does not match TP world size
 LG166 produced width \S+, but partition_sizes expects
 LG166 No real inputs available for graph_id
     title: DeepCompile lost the inputs of a graph
-    change: call `engine.compile()` once, before the first step, and keep the shapes of batches equal; else remove
-        `compile.deepcompile`, and report it to DeepSpeed
+    change: call `engine.compile()` once, before the first step, and keep the shapes of all batches the same; if the
+        error stays, remove `compile.deepcompile`, and report it to DeepSpeed
 LG166 No inputs stored in InputStorage
     title: DeepCompile lost the inputs of a graph
-    change: set `compile.keep_int_input_tensors: true`; else remove `compile.deepcompile`, and report it to DeepSpeed
+    change: set `compile.keep_int_input_tensors: true`; if the error stays, remove `compile.deepcompile`, and report it
+        to DeepSpeed
 LG166 All param inputs should have param_id
-    title: DeepCompile met a parameter that ZeRO-3 does not manage
+    title: DeepCompile found a parameter that ZeRO-3 does not manage
     change: initialize the engine before `compile()`, and add no parameters afterwards
 LG166 DeepCompile ZeRO-3 (?:final schedule fingerprint mismatch|\S+ node has no stable integer ds_id)
     title: the ranks compiled different schedules
-    change: feed all ranks batches of the same shape, with the same model code; else remove `compile.deepcompile`, and
-        report it to DeepSpeed
+    change: feed all ranks batches of the same shape, with the same model code; if the error stays, remove
+        `compile.deepcompile`, and report it to DeepSpeed
 LG166 * No output node found
     title: DeepCompile's scheduler found its graph inconsistent
     change: remove `compile.deepcompile`, and report it to DeepSpeed with the model
@@ -141,13 +142,13 @@ LG166 Inputs must be real tensors
     change: remove `compile.deepcompile`, and report it to DeepSpeed with the model
 LG166 profiling failed on another rank
     title: DeepCompile could not profile its graph
-    change: remove `compile.deepcompile`; where another rank failed, its error is the cause
+    change: remove `compile.deepcompile`; if another rank failed, its error is the cause
 LG166 Error\. Duration is 0
     title: DeepCompile could not profile its graph
-    change: remove `compile.deepcompile`; where another rank failed, its error is the cause
+    change: remove `compile.deepcompile`; if another rank failed, its error is the cause
 LG166 wrong comm_op specified
     title: DeepCompile could not profile its graph
-    change: remove `compile.deepcompile`; where another rank failed, its error is the cause
+    change: remove `compile.deepcompile`; if another rank failed, its error is the cause
 LG153 Distributed environment is not initialized but comm operator
     change: call `deepspeed.initialize` before `compile`
 """

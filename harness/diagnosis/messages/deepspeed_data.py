@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of deepspeed/runtime/data_pipeline and of rollouts, of 0.14.5 to 0.19.8."""
+"""Messages of deepspeed/runtime/data_pipeline and of rollouts (0.14.5 to 0.19.8)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LG134 Unsupported (?:curriculum|random LTD) schedule type
     change: set `schedule_type` to `fixed_linear`, `fixed_root`, `fixed_discrete` or `custom` (random-LTD:
         `fixed_linear`)
 LG134 random_ltd_layer_num \S+ must be
-    title: `random_ltd_layer_num` is not the number of layers in `random_ltd_layer_id` that the model has
+    title: `random_ltd_layer_num` differs from the number of layers in `random_ltd_layer_id` that the model has
 LG134 ValueError: not yet support$ ::! deepspeed/runtime/engine
     title: `layer_token_lr_schedule` of random layer-token dropping is not implemented
     change: set `random_ltd.layer_token_lr_schedule.enabled: false`
@@ -63,10 +63,11 @@ LG137 Dynamic batching is not enabled in the config
 LG137 sample_seqlen_fn must be provided if dataset_seqlens is not
 LG137 Seqlens size does not match the input dataset size
 LG137 * ^AssertionError$ ::$ variable_batch_size_and_lr
-    title: `dynamic_batching` has an unknown `sequence_picking_order`, or batches that do not divide over the ranks
+    title: `dynamic_batching` has an unknown `sequence_picking_order`, or batches that cannot be divided evenly over the
+        ranks
     change: set `sequence_picking_order` to `random`, `seqlen` or `dataloader`
 LG141 Unable to retake inference workspace
-    title: the device has no memory for the hybrid engine's inference workspace after it was released
+    title: the device has no memory left for the hybrid engine's inference workspace, which was released before
     change: lower `hybrid_engine.max_out_tokens` or the generation batch, or set `release_inference_cache: false`
 LG141 HybridEngine CUDA graph: generation exceeded the declared length
 LG141 Shared prefill (?:does not support|requires HybridEngine)

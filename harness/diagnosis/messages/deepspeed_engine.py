@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of DeepSpeed's engine, optimizers and configuration, of 0.14.5 to 0.19.8."""
+"""Messages of DeepSpeed's engine, optimizers and configuration, from releases 0.14.5 to 0.19.8."""
 
 from __future__ import annotations
 
 MESSAGES = r"""
 LG115 no_sync context manager is incompatible with gradient partitioning :: (?:^|/)deepspeed/
-    title: the loop entered `no_sync`, which ZeRO stages 2 and 3 do not support: they reduce gradients in every
-        backward
+    title: the loop entered `no_sync`, which ZeRO stages 2 and 3 do not support: they reduce gradients in every backward
+        pass
 LG115 no_sync context manager reentry is unsupported :: (?:^|/)deepspeed/
     title: `engine.no_sync()` was entered inside another one
     change: enter it once around the backward passes of an accumulation, or leave accumulation to DeepSpeed
@@ -15,14 +15,14 @@ LG115 It is illegal to call Engine\.step\(\) inside no_sync context manager :: (
     title: `engine.step()` was called inside `engine.no_sync()`
     change: leave the context before `engine.step()`, and run the last backward pass of an accumulation outside of it
 LG119 coalesce_grad_reduction (?:cannot be nested|requires ZeRO|is not supported under|does not yet support)
-    change: use it at ZeRO stage 1 to 3 with a plain engine, and not inside `no_sync`; or leave accumulation to
-        `gradient_accumulation_steps`
+    change: use `coalesce_grad_reduction` at ZeRO stage 1 to 3 with a plain engine, and not inside `no_sync`; or leave
+        accumulation to `gradient_accumulation_steps`
 PP007 Direct calls to tensor\.backward\(\) are not supported ::! deepspeed/runtime/pipe
 LG116 Direct calls to tensor\.backward\(\) are not supported
-    title: the script called `loss.backward()` itself, which this torch, or ZeRO stage 0, does not allow
+    title: the script called `loss.backward()` itself, which is not supported with this torch or at ZeRO stage 0
 PP007 Loss scaling is required for this configuration, but backward\(\) was called directly ::! deepspeed/runtime/pipe
 LG116 Loss scaling is required for this configuration, but backward\(\) was called directly
-    title: the script called `loss.backward()` itself under fp16, without the loss scale
+    title: the script called `loss.backward()` itself under fp16, without applying the loss scale
 LG116 loss must be a scalar tensor
     title: the loss passed to the engine is not a scalar, or is detached from the graph
     change: reduce it first (`loss.mean()`), and do not detach it
@@ -37,8 +37,8 @@ LG117 LOCAL_RANK \(\S+\) != OMPI_COMM_WORLD_LOCAL_RANK
 LG117 DeepSpeed requires the LOCAL_RANK environment variable
 LG117 Mismatch in local rank setting, args\.local_rank
     title: the script's `--local_rank` and the variable LOCAL_RANK differ
-    change: take `local_rank` from LOCAL_RANK (torchrun passes no `--local_rank`), and give a default of -1 to
-        `--local_rank`
+    change: read the local rank from LOCAL_RANK (torchrun passes no `--local_rank`), and let `--local_rank` default to
+        -1
 LG117 args\.local_rank of .* is an unknown type
     change: declare `--local_rank` with `type=int`
 LG118 Client Optimizer is of unexpected type
@@ -50,11 +50,11 @@ LG118 occurs multiple times in optimizer\.param_groups
     change: build the groups from `model.named_parameters()`, which lists tied weights once, and let each parameter
         match one group
 LG118 packed several source parameters into one tensor, but the client optimizer holds only
-    change: give the optimizer all experts of a layer, or configure it in the JSON
+    change: pass all experts of a layer to the optimizer, or configure the optimizer in the JSON
 LG118 built a single parameter from sources that the client optimizer had split across param groups
     change: put all experts of a layer into one group
 LG118 cannot preserve already-populated optimizer state for \S+ replaced parameter
-    change: give `deepspeed.initialize` a fresh optimizer, and restore its state by `load_checkpoint`
+    change: pass a fresh optimizer to `deepspeed.initialize`, and restore its state with `load_checkpoint`
 OP013 optimizer requires dynamic loss scaling
 LG148 (?:0/1 Adam|1bit-Adam|1bit-Lamb|1bit-LAMB) is not compatible with ZeRO
     change: set `zero_optimization.stage: 0` with a 1-bit optimizer, or use an ordinary one
@@ -71,10 +71,10 @@ LG148 Elasticity is not currently supported with (?:model|pipeline) parallelism
 LG148 graph harvesting is incompatible with setting lp grads to None
     change: leave out `graph_harvesting`
 LG119 Train batch size must be divisible by micro-batch data parallelism
-    title: `set_train_batch_size` was given a batch that micro-batch size times data-parallel ranks does not divide
-    change: give a multiple of `train_micro_batch_size_per_gpu` times the number of data-parallel ranks
+    title: `set_train_batch_size` got a batch size that is not a multiple of micro-batch size times data-parallel ranks
+    change: pass a multiple of `train_micro_batch_size_per_gpu` times the number of data-parallel ranks
 LG119 Training data must be a torch Dataset
-    change: give `training_data` a `torch.utils.data.Dataset`; build the data loader of other data yourself
+    change: pass a `torch.utils.data.Dataset` as `training_data`; for other data build the data loader yourself
 LG119 ZeRO stage \S+ not implemented
     title: `zero_optimization.stage` names a stage that does not exist
     change: set `zero_optimization.stage` to 0, 1, 2 or 3
@@ -96,7 +96,7 @@ LG119 Overriding only supported for|Loss scale overriding only supported for
     change: call `override_loss_scale` under fp16 only
 LG119 Dynamic loss scaling parameters must be defined
 LG119 \S+ does not support closure\. :: deepspeed/
-    title: `step` was given a closure, which this optimizer of DeepSpeed does not support
+    title: `step` was given a closure, which this DeepSpeed optimizer does not support
     change: call `engine.step()` without arguments
 LG120 * AttributeError: '\w+' object has no attribute '[\w.]+' ::$ deepspeed/runtime/engine\S* __getattr__
 LG121 BF16 Muon currently (?:requires FP32 accumulation|supports dense two-dimensional)
@@ -118,7 +118,7 @@ PR025 Bfloat16 wrapper must use a gradient accumulation type of fp32
 PR025 unsupported mix of model dtype and gradient accumulation type
 LG109 * high precision param has no gradient, lp param_id
 LG149 * ^AssertionError$ ::$ runtime/(?:bf16_optimizer|fp16/fused_optimizer)
-    title: an internal check of DeepSpeed's bf16 or fp16 optimizer without ZeRO failed
+    title: an internal check failed in DeepSpeed's bf16 or fp16 optimizer, which runs without ZeRO
     change: use ZeRO stage 1, and do not add parameter groups after `deepspeed.initialize`; report it to DeepSpeed
         with the JSON and the traceback
 LG081 is enabled but the following parameters have dtype that is not
@@ -134,15 +134,16 @@ PR011 Cannot enable both torch autocast and bfloat16
 PR010 Cannot enable both torch autocast and fp16
 PR016 Communication data type must be float32 for torch autocast
 LG081 All parameters must be float32 for torch autocast
-    change: load the model in fp32 where `torch_autocast` is enabled
+    change: load the model in fp32 if `torch_autocast` is enabled
 LG081 torch\.autocast is enabled outside DeepSpeed, but not in the DeepSpeed config
     title: the script runs under `torch.autocast`, but the DeepSpeed JSON does not enable it
-    change: add `torch_autocast: {enabled: true, dtype: bfloat16}` to the JSON, or remove it from the script
+    change: add `torch_autocast: {enabled: true, dtype: bfloat16}` to the JSON, or remove `torch.autocast` from the
+        script
 SP006 fp16\.\S+ must be (?:a number|an integer)
     change: write a plain number for the key of `fp16` that the message names
 SP007 fp16\.\S+ must be (?:a finite number|>= 0)
-    change: write a finite number of at least 0 for the key of `fp16` that the message names; `loss_scale: 0` is
-        dynamic
+    change: write a finite number of at least 0 for the key of `fp16` that the message names; `loss_scale: 0` means
+        dynamic loss scaling
 SP008 DeepSpeedConfig: \S+ is not defined
     change: add the key that the message names to the JSON, as a number
 SP007 DeepSpeedConfig: Maximum supported ZeRO stage is
@@ -169,12 +170,12 @@ EX018 AutoEP compile region
 LG122 AssertionError: Unknown pass \S+ ::! deepspeed/
     title: the schedule names a DeepCompile pass that does not exist
     change: use registered names in the schedule, such as `zero1_compile`, `zero3_compile`, `prefetch` or
-        `selective_gather` (`z1`, `z3` and `autosp` belong into `compile.passes`)
+        `selective_gather` (`z1`, `z3` and `autosp` belong in `compile.passes`)
 LG122 Currently DeepCompile (?:is not supported without an optimizer|supports stage 1 or 3 only)
 LG122 DeepCompile with ZeRO stage 3 is not currently supported on PyTorch >= 2\.9
     change: use DeepCompile at stage 1 or 2, update DeepSpeed to 0.19.0 or newer, or install torch 2.8
 LG081 * expected there to be only one unique element in
-    title: ZeRO got parameters of several dtypes or devices where it needs one, such as fp32 or quantized weights in a
+    title: ZeRO needs parameters of one dtype on one device, but got several, such as fp32 or quantized weights in a
         bf16 model
     change: cast model and adapters to one dtype before `deepspeed.initialize` (`model.to(torch.bfloat16)`; peft:
         `autocast_adapter_dtype=False`), use ZeRO stage 2 with quantized base weights, and move all parameters to one

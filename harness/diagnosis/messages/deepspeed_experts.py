@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of AutoEP and of DeepSpeed's MoE layer. Of 0.14.5 to 0.19.8; AutoEP is newer than 0.18.9."""
+"""Messages of AutoEP and of DeepSpeed's MoE layer, from releases 0.14.5 to 0.19.8. AutoEP is newer than 0.18.9."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LG168 AutoEP preset '[^']*' does not support nonzero router bias
     title: the router of this model has a bias, which AutoEP drops
     change: train without AutoEP (`expert_parallel.enabled: false`), or zero and freeze the bias of the router
 LG168 AutoEP: no MoE layers detected for
-    title: AutoEP found no mixture-of-experts layer of the preset
+    title: AutoEP found no mixture-of-experts layer that matches the preset
     change: set `expert_parallel.preset_model` to the preset of this model, upgrade transformers, or train a dense model
         without `expert_parallel`
 LG168 Could not infer hidden_size/ffn_hidden_size from experts module
@@ -27,8 +27,8 @@ LG168 Could not infer hidden_size/ffn_hidden_size from experts module
     change: set `expert_parallel.expert_w1`, `expert_w2` and `expert_w3` to the names of their weights, or upgrade
         transformers
 LG168 AutoEP found e_score_correction_bias in multiple locations
-    title: a layer has its score correction bias twice
-    change: keep one of them in each mixture-of-experts layer of the model
+    title: a layer has more than one score correction bias
+    change: keep only one in each mixture-of-experts layer of the model
 LG168 AutoEP: preset '[^']*' names expert_activation=
     title: the preset names an activation that AutoEP does not have
     change: set `expert_parallel.expert_activation` to one of those that the message lists
@@ -42,9 +42,9 @@ LG168 expert_w3=None expects fused gate\+up weights
     change: set `expert_parallel.expert_w3` to the name of the third weight
 LG168 expert_w3='(?P<name>[^']*)' is set but no such weight exists
     title: `expert_parallel.expert_w3` names a weight that the experts do not have
-    change: correct the name, or leave it out where gate and up are one weight
+    change: correct the name, or leave it out if gate and up are one weight
 LG168 Could not determine (?:num_experts|top_k) for layer
-    title: the model's configuration does not say how many experts there are, or to how many a token is routed
+    title: the model's configuration does not give the number of experts, or the number that each token is routed to
     change: set `expert_parallel.num_experts_attr` or `top_k_attr` to the name in the model's configuration,
         or `expert_parallel.top_k`
 LG168 top_k=\S+ exceeds num_experts=\S+ in layer
@@ -54,7 +54,7 @@ LG168 Config num_experts=\S+ mismatches router weight shape
     title: the router of a layer has a different number of outputs than the model's configuration has experts
     change: set `expert_parallel.num_experts_attr` to the right name, or correct the model's configuration
 LG168 hidden_size=\S+ from expert weights mismatches router weight dim
-    title: experts and router of a layer have different widths
+    title: the experts and the router of a layer have different widths
     change: set `expert_parallel.expert_w1` and `expert_w2` to the right weights of the experts
 EX009 expert_parallel\.async_split_plan does not support AutoEP\+AutoTP folding yet
     change: set `tensor_parallel.autotp_size: 1`, or `expert_parallel.async_split_plan: false`
@@ -72,14 +72,14 @@ EX010 tensor_parallel\.autotp_size and Ulysses sequence parallelism are mutually
 EX008 expert_tensor_parallel_size=\S+ is reserved for expert-internal tensor parallelism
     change: set `expert_parallel.expert_tensor_parallel_size: 1`
 EX004 pp_size=\S+ must divide world_size=
-    title: the pipeline stages do not divide the ranks
-    change: launch a number of ranks that the pipeline degree divides
+    title: the number of ranks is not divisible by the number of pipeline stages
+    change: launch a number of ranks that is divisible by the pipeline degree
 EX004 * \S+ must be a positive integer, got :: auto_ep
     title: a parallel degree is not a positive integer
     change: write an integer of at least 1
 LG170 mpu (?:tensor/model|pipeline) parallel world size \(\S+\) conflicts with
-    title: the `mpu` of the script has a different degree than the configuration
-    change: give `tensor_parallel.autotp_size` and the pipeline degree of the `mpu`, or pass no `mpu`
+    title: the script's `mpu` has a different parallel degree than the configuration
+    change: set `tensor_parallel.autotp_size` and the pipeline degree to those of the `mpu`, or pass no `mpu`
 LG170 Cached expert-(?:data-)?parallel group .* does not match folding spec
     title: an earlier engine of this process created different expert groups
     change: use the same expert and tensor degrees for all engines of a process, or start a new process
@@ -100,7 +100,7 @@ EX012 combine_impl="fused_weighted_sum" requires score_apply="post"
 EX012 row_weighting_impl="fused" only runs
     change: leave `expert_parallel.row_weighting_impl` unset, or use `comm_backend: deepep` with `autoep_size` above 1
 EX012 comm_(?:num_sm|qp_margin|max_tokens_per_rank) must be a
-    change: write an integer; with `comm_backend: deepep` `comm_max_tokens_per_rank` is the micro-batch times the
+    change: write an integer; with `comm_backend: deepep`, `comm_max_tokens_per_rank` is the micro-batch times the
         longest padded sequence
 EX013 num_limited_groups (?:must be|requires|\()
 EX013 num_expert_groups (?:must be|must divide|\()
@@ -126,10 +126,10 @@ LG168 * \b\w{1,60} must be a non-empty string
     change: write the name, or leave the key out
 LG168 AutoEP preset registry is inconsistent
     title: an AutoEP preset has no adapter, or an adapter has no preset
-    change: register an adapter for each preset of your own, or reinstall DeepSpeed
+    change: register an adapter for each of your own presets, or reinstall DeepSpeed
 EX006 Unknown AutoEP preset adapter
 LG089 AutoEP source parameter must be gathered before copying
-    title: AutoEP read a weight of an expert that ZeRO-3 had partitioned
+    title: AutoEP read an expert weight that ZeRO-3 had partitioned
     change: build the model outside `deepspeed.zero.Init`, or use the newest DeepSpeed
 LG169 local_counts must have shape
 LG169 An AutoEP async split plan is already pending
@@ -182,18 +182,18 @@ LG168 Unknown expert_storage type
 LG168 Unsupported fused expert weight layout for AutoEP repacking
     change: set `expert_parallel.preset_model` to the preset of this model and this transformers version
 LG168 * Unknown (?:group )?score function:
-    title: the router uses a score that AutoEP does not have
+    title: the router uses a score function that AutoEP does not have
     change: set `expert_parallel.score_func` to `softmax` or `sigmoid`, or train without AutoEP
 LG092 Number of experts \(\S+\) should be divisible by expert parallel size
-    change: choose an `ep_size` of the MoE layer that divides its experts
+    change: choose an `ep_size` for the MoE layer that divides its number of experts
 LG092 Unsupported noisy_gate_policy
     change: use `None`, `Jitter` or `RSample`
 LG092 input dimension \S+ \(\S+\) is not divisible by tensor parallel world size
-    title: the tokens of the MoE layer do not divide over the tensor ranks
-    change: choose a micro-batch size times sequence length that the tensor degree divides
+    title: the tokens of the MoE layer cannot be split evenly over the tensor ranks
+    change: choose a micro-batch size and a sequence length whose product is divisible by the tensor degree
 LG092 No\. of tokens \(batch-size\) should be greater than min_capacity
     title: a rank has fewer tokens than the minimum capacity of an expert
-    change: raise the micro-batch size, or set `min_capacity=0` of the MoE layer
+    change: raise the micro-batch size, or pass `min_capacity=0` to the MoE layer
 LG092 Locations is not set
     change: use `drop_tokens=True` with `use_tutel=False`, or another `k`
 LG092 Attempting to override an existing ep_group

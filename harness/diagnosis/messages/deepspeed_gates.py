@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's own messages about a configuration -> the gate that finds the same fault before the job.
 
-The messages are those of 0.14.5 to 0.19.8.
+The messages come from releases 0.14.5 to 0.19.8.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 MESSAGES = r"""
 BT001 Check batch related parameters\. train_batch_size is not equal to .*?
     (?P<batch>\d+) != (?P<micro>\d+) \* (?P<steps>\d+) \* (?P<ranks>\d+)
-    title: `train_batch_size` {batch} is not {micro} a micro-batch x {steps} accumulation steps x {ranks} ranks
-    change: remove one of `train_batch_size`, `train_micro_batch_size_per_gpu` and `gradient_accumulation_steps`, which
-        DeepSpeed then computes, or set `train_batch_size` to the product of the other two and the data-parallel ranks;
-        the Trainer fills in "auto"
+    title: `train_batch_size` {batch} is not {micro} per micro-batch x {steps} accumulation steps x {ranks} ranks
+    change: remove one of `train_batch_size`, `train_micro_batch_size_per_gpu` and `gradient_accumulation_steps`, so
+        that DeepSpeed computes it, or set `train_batch_size` to the product of the other two and the data-parallel
+        ranks; the Trainer fills in "auto"
 BT001 Check batch related parameters\. train_batch_size is not equal
 BT001 Micro batch size per gpu: 0 has to be greater than 0
 BT002 Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided
@@ -130,7 +130,7 @@ SP002 HjsonDecodeError
 SP001 UnicodeDecodeError: 'utf-8' codec .* :: hjson|deepspeed/runtime/config
 SP001 * binascii\.Error|^Error: (?:Incorrect padding|Invalid base64-encoded string)
 SP001 Expected a string path to an existing deepspeed config
-    change: pass a path of the DeepSpeed JSON that exists on this rank's host, or pass the configuration as a dict
+    change: pass a path to the DeepSpeed JSON that exists on this rank's host, or pass the configuration as a dict
 SP006 deepspeed\.[\w.]+\(\) argument after \*\* must be a mapping
 SP006 bucket_size \|.*type=int_from_float
     title: a bucket size is a fraction: `auto` became 0.9 times the squared hidden size, and this DeepSpeed accepts only
@@ -141,7 +141,8 @@ SP006 type=int_from_float
     change: write an integer for the key that the message names
 SP005 extra fields not permitted \(type=value_error\.extra\)
     title: the installed DeepSpeed does not know the keys of the JSON that the message names
-    change: install a newer DeepSpeed if a newer release has them (ZeRO++ keys need 0.10), or fix or remove them
+    change: install a newer DeepSpeed if a newer release has those keys (ZeRO++ keys need 0.10), or correct or remove
+        them
 SP006 * '(?:str|bool|NoneType|list|int|float)' object has no attribute '(?:get|keys|items|lower|upper)' :: deepspeed/
 SP006 * '[<>]=?' not supported between instances of '(?:str|NoneType|list|int)' and '(?:str|int|float)' :: deepspeed/
 SP006 * unsupported operand type\(s\) for [/|%*+-]{1,2}:? ?'\w+' and '\w+' :: deepspeed/

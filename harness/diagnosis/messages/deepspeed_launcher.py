@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of DeepSpeed's launcher, pdsh and ssh below it, `deepspeed.comm`, and elastic training up to 0.18.9.
+"""Messages of DeepSpeed's launcher, the pdsh and ssh that it runs, `deepspeed.comm`, and elastic training.
 
-Of 0.14.5 to 0.19.8, and of pdsh 2.35.
+From DeepSpeed 0.14.5 to 0.19.8 (elastic training: up to 0.18.9), and from pdsh 2.35.
 """
 
 from __future__ import annotations
@@ -9,84 +9,84 @@ from __future__ import annotations
 MESSAGES = r"""
 LG060 Using hostfile at (?P<hostfile>\S+) but host=(?P<host>\S+) was not reachable via ssh
     title: the launcher could not log in to the first host of the hostfile by ssh without a password
-    change: try it by hand from the host that launches: `ssh -o PasswordAuthentication=no HOST hostname` must print a
-        name. Set up keys (`ssh-keygen`, `ssh-copy-id HOST`), also from a host to itself, accept the host key
-        (`ssh-keyscan`), start sshd in a container and give its port (`--ssh_port`), and write a name that resolves.
-        Training on one host needs no hostfile: remove it. `--no_ssh --node_rank N` on every host does without ssh
+    change: try it by hand from the launching host: `ssh -o PasswordAuthentication=no HOST hostname` must print a name.
+        Set up keys (`ssh-keygen`, `ssh-copy-id HOST`), also from a host to itself; accept the host key (`ssh-keyscan`);
+        in a container, start sshd and give its port (`--ssh_port`); use a host name that resolves. Training on one
+        host needs no hostfile: remove it. With `--no_ssh --node_rank N` on every host, the launcher needs no ssh
 LG060 * ssh\W+-o\W+PasswordAuthentication=no\b.* returned non-zero exit status
     title: the launcher could not log in to the first host of the hostfile by ssh without a password
-    change: try `ssh -o PasswordAuthentication=no HOST hostname` by hand from the host that launches, and set up keys
+    change: try `ssh -o PasswordAuthentication=no HOST hostname` by hand from the launching host, and set up keys
         (`ssh-copy-id HOST`); training on one host needs no hostfile: remove it
 LG060 ssh: Could not resolve hostname (?P<host>[^:\s]+)
     title: a host of the hostfile does not resolve
-    change: write a name or an address into the hostfile that the host that launches resolves (`getent hosts NAME`), or
-        add the name to `/etc/hosts` or `~/.ssh/config` there, also in the container; for this machine alone write
+    change: write an address into the hostfile, or a name that the launching host resolves (`getent hosts NAME`), or add
+        the name to `/etc/hosts` or `~/.ssh/config` there, also in the container; to train on this machine alone, write
         `localhost`, or pass no hostfile
 LG060 ssh: connect to host (?P<host>\S+) port (?P<port>\d+): Connection refused
     title: a host is reachable, but no ssh server listens on that port
     change: start sshd on that host, or in its container, and give the port with `--ssh_port` or in `~/.ssh/config`
 LG060 ssh: connect to host (?P<host>\S+) port (?P<port>\d+):
     title: a host does not answer ssh
-    change: check that it is up, that the address is right (`getent hosts NAME`), and that no firewall closes the port;
-        `ssh HOST hostname` by hand shows it
+    change: check that it is up, that the address is right (`getent hosts NAME`), and that no firewall blocks the port;
+        `ssh HOST hostname` by hand shows whether ssh works
 LG060 Permission denied \((?:publickey|password|gssapi|keyboard|hostbased)[^)]*\)
     title: a host refuses the ssh key of the user who launches
-    change: `ssh-copy-id HOST` from the host that launches, also to itself; a container needs the keys in its own
-        `~/.ssh` (mode 700, keys 600), and the right user (`User` in `~/.ssh/config`); keys with a passphrase need an
-        agent
+    change: run `ssh-copy-id HOST` on the launching host, also for that host itself; a container needs the keys in its
+        own `~/.ssh` (mode 700, keys 600), and the right user (`User` in `~/.ssh/config`); keys with a passphrase need
+        an agent
 LG060 Host key verification failed
     title: ssh does not know the host key of a host and cannot prompt for it
-    change: `ssh-keyscan HOST >> ~/.ssh/known_hosts` on the host that launches, for the names that the hostfile has
+    change: run `ssh-keyscan HOST >> ~/.ssh/known_hosts` on the launching host, with the names as the hostfile has them
 LG060 REMOTE HOST IDENTIFICATION HAS CHANGED
     title: the ssh host key of a host has changed
-    change: if the host or its container was rebuilt: `ssh-keygen -R HOST`, then `ssh-keyscan HOST >>
-        ~/.ssh/known_hosts`; else find out who answers at that address
+    change: if the host or its container was rebuilt, run `ssh-keygen -R HOST`, then `ssh-keyscan HOST >>
+        ~/.ssh/known_hosts`; otherwise find out which machine answers at that address
 LG060 (?:ssh|kex)_exchange_identification:
     title: the ssh server of a host closed the connection during the handshake
-    change: raise `MaxStartups` in sshd_config of that host (many connections at once), check `/etc/hosts.deny`, and
-        that an ssh server listens on the port
+    change: raise `MaxStartups` in that host's sshd_config (for many connections at once), check `/etc/hosts.deny`, and
+        check that an ssh server listens on the port
 LG060 * ssh[^\w\n]{1,9}(?:-p[^\w\n]{1,9}\d{1,5}[^\w\n]{1,9})?(?P<host>\w[\w.-]{0,90})[^\w\n]{1,9}hostname\W{1,9}-?I\W{1,9}returned non-zero exit status
     title: the launcher could not get the address of the first host of the hostfile
-    change: `ssh HOST hostname -I` by hand must print addresses; or pass `--master_addr`
+    change: make sure that `ssh HOST hostname -I` by hand prints addresses, or pass `--master_addr`
 LG061 invalid literal for int\(\) with base 10: '(?P<slot>[^']*)' ::! launcher/(?:runner|launch)
     title: `--include`, `--exclude` or CUDA_VISIBLE_DEVICES has an empty slot, or one that is not a number
     change: write slots as numbers after the colon (`--include "HOST:0,1"`), or leave the colon out for the whole host;
         without a hostfile the launcher builds `--include` from CUDA_VISIBLE_DEVICES: unset it, or write plain numbers
-        (`0,1`) without a comma at the end
+        (`0,1`) without a trailing comma
 LG060 Received disconnect from \S+ port \d+:\d+: Too many authentication failures
     title: ssh offered more keys than the host accepts
-    change: name the one key of that host in `~/.ssh/config` (`IdentityFile`, `IdentitiesOnly yes`)
+    change: name the one key for that host in `~/.ssh/config` (`IdentityFile`, `IdentitiesOnly yes`)
 LG060 * Connection closed by (?P<host>\S+) port \d+$
     title: the ssh server of a host closed the connection
-    change: read the log of sshd on that host: the user or the address is not allowed there, or it has too many
-        connections at once (`MaxStartups`)
+    change: read the sshd log on that host: the user or the address is not allowed there, or it has too many connections
+        at once (`MaxStartups`)
 LG150 mpirun has detected an attempt to run as root
     title: Open MPI refuses to start as root
     change: pass `--launcher_args "--allow-run-as-root"`, or launch as another user
 LG061 There are not enough slots available in the system
     title: Open MPI has fewer slots than ranks to start
-    change: raise `slots=` in the hostfile to the GPUs of each host, or start fewer ranks
+    change: raise `slots=` in the hostfile to the number of GPUs of each host, or start fewer ranks
 LG060 ORTE was unable to reliably start one or more daemons
     title: Open MPI could not start its daemon on a host
-    change: `ssh HOST hostname` must work without a password from the host that launches, and Open MPI must be installed
-        there under the same path, in the PATH and LD_LIBRARY_PATH of non-interactive shells
+    change: make sure that `ssh HOST hostname` works without a password from the launching host, and install Open MPI on
+        that host under the same path, in the PATH and LD_LIBRARY_PATH of non-interactive shells
 LG064 * could not access or execute an executable
     title: Open MPI did not find the program on a host
     change: install the same Python and the same folders on every host under the same path
 LG063 export: `(?P<entry>[^']*)': not a valid identifier
     title: the launcher exports a variable with a name or a value that the shell rejects
-    change: write one `NAME=VALUE` a line in `.deepspeed_env`, without spaces around `=`, and quote values with spaces;
-        unset variables with odd names in the shell that launches
+    change: write one `NAME=VALUE` per line in `.deepspeed_env`, without spaces around `=`, and quote values with
+        spaces; unset variables with odd names in the launching shell
 LG151 * launch\.py: error: the following arguments are required: training_script
-    title: the command that the launcher sent to a host lacks its script, most often because the launcher found no
-        address of the first host
+    title: the command that the launcher sent to a host does not contain the script, most often because the launcher
+        found no address of the first host
     change: pass `--master_addr ADDRESS`: the line `Using IP address of ... for node` shows whether one was found (`ssh
-        HOST hostname -I` must print it); arguments of the script with quotes or special characters need escaping too
+        HOST hostname -I` must print it); also escape script arguments that have quotes or special characters
 LG065 error: the following arguments are required: training_script
     title: the launcher's command ends before the script
     change: check the backslashes at the line ends of the shell script: a space after one, or an empty line, ends the
-        command there, and the shell runs the next line as a separate command; the script stands after all options of
-        the launcher
+        command there, and the shell runs the next line as a separate command; put the script after all options of the
+        launcher
 LG065 : (?P<option>--?[A-Za-z][\w-]*): (?:command )?not found
     title: the shell ran an option as a command, because the line before it does not end in a backslash
     change: remove the space after the backslash, or the empty line or comment inside the command
@@ -97,30 +97,31 @@ LG013 Duplicate GPU detected ?: ?rank (?P<rank>\d+) and rank \d+ both on
         than GPUs, and name each machine once in the hostfile
 LG012 ProcessGroupNCCL is only supported with GPUs, no GPUs found
     title: a rank sees no GPU
-    change: compare `nvidia-smi` and `python -c "import torch; print(torch.cuda.is_available())"` in a shell of the host
-        with the rank: the launcher passes on only variables that begin with NCCL, PYTHON, MV2, UCX or MLFLOW; others,
-        such as LD_LIBRARY_PATH, go into `.deepspeed_env`; a container needs `--gpus all` (Singularity `--nv`)
+    change: compare `nvidia-smi` and `python -c "import torch; print(torch.cuda.is_available())"` in a shell on the host
+        with what the rank prints: the launcher passes on only variables that begin with NCCL, PYTHON, MV2, UCX or
+        MLFLOW; others, such as LD_LIBRARY_PATH, go into `.deepspeed_env`; a container needs `--gpus all` (Singularity
+        `--nv`)
 LG062 No such file or directory: 'ssh'
-    title: ssh is not installed on the host that launches
+    title: ssh is not installed on the launching host
     change: install an ssh client (`openssh-client`) there, also in the container, or start every host by hand with
         `--no_ssh --node_rank N --master_addr ADDRESS`; training on one host needs no hostfile: remove it
 LG051 * ssh: .*Bad owner or permissions on (?P<path>\S+)
-    title: ssh refuses its configuration or key, because others can write it
-    change: `chmod 600 ~/.ssh/config ~/.ssh/id_*` and `chmod 700 ~/.ssh`, owned by the user of the job
+    title: ssh refuses its configuration or key, because other users can write to it
+    change: run `chmod 600 ~/.ssh/config ~/.ssh/id_*` and `chmod 700 ~/.ssh`, and make the job's user their owner
 LG060 * Load key "(?P<path>[^"]+)":
     title: ssh cannot read the private key
     change: give the job's user a readable key without a passphrase, with mode 600, and name it in `~/.ssh/config`
 LG060 * WARNING: UNPROTECTED PRIVATE KEY FILE
-    title: ssh ignores the private key, because others can read it
-    change: `chmod 600` the key on the host that launches; a key from a mounted secret must be copied first
+    title: ssh ignores the private key, because other users can read it
+    change: `chmod 600` the key on the launching host; copy a key from a mounted secret first
 LG060 ^pdsh@\S+: gethostbyname\("(?P<host>[^"]+)"\) failed
     title: a host of the hostfile does not resolve
-    change: write names that the host that launches resolves (`getent hosts NAME`), or addresses, into the hostfile
+    change: write addresses into the hostfile, or names that the launching host resolves (`getent hosts NAME`)
 LG152 No such rcmd module "(?P<name>\w+)"
 LG152 ^pdsh@\S+: no modules found
 LG152 ^pdsh@\S+: Can't load \S+
 LG152 ^pdsh@\S+: skipping insecure module "(?P<path>[^"]+)"
-    title: pdsh skips its module, because another user owns it or can write it
+    title: pdsh skips its module, because another user owns it or can write to it
     change: make root (or the user who runs pdsh) the owner of pdsh's module folder and remove write permission for
         others (`chmod go-w`), or use `--launcher openmpi` or `slurm`
 LG152 ^pdsh@\S+: \S+: rcmd: socket:
@@ -133,23 +134,23 @@ LG150 ^pdsh@\S+: Invalid (?:environment variable|fanout)
         correct `--launcher_args`
 LG064 * ^pdsh@\S+: (?P<host>\S+): ssh exited with exit code 127
     title: the shell on a host did not find the command
-    change: install the same Python and the same folders on every host under the same path: the launcher starts
-        `sys.executable` of the host that launches there; the line above names the command
+    change: install the same Python and the same folders on every host under the same path: on each host the launcher
+        starts Python by its path on the launching host (`sys.executable`); the line above names the command
 LG051 * ^pdsh@\S+: (?P<host>\S+): ssh exited with exit code 126
     title: the shell on a host has no permission to execute the command
     change: make the file executable (`chmod +x`), on a file system that is not mounted `noexec`
 LG060 * ^pdsh@\S+: (?P<host>\S+): ssh exited with exit code 255
     title: the ssh connection to a host failed or dropped
-    change: the line of ssh above it says why (key, host key, name, port, timeout); by hand, `ssh HOST hostname` must
-        work without a password; where the job had been running, the host went down or the connection dropped: check
-        that host, and set `ServerAliveInterval 30` in `~/.ssh/config`
+    change: read the ssh line above, which says why (key, host key, name, port, timeout); by hand, `ssh HOST hostname`
+        must work without a password; if the job was already running, the host went down or the connection dropped:
+        check that host, and set `ServerAliveInterval 30` in `~/.ssh/config`
 LG062 * bash: (?:line \d+: )?(?P<name>pdsh|mpirun|srun|ompi_info|numactl): command not found
 LG062 launcher '(?P<name>pdsh)' not installed
-    title: pdsh is not installed on the host that launches
+    title: pdsh is not installed on the launching host
     change: install `pdsh` there (with its ssh module), also in the container, or name another back end with
         `--launcher` (`openmpi`, `slurm`); `--no_ssh --node_rank N` on every host needs neither
 LG062 launcher '(?P<name>\w+)' not installed
-    change: install what the back end looks for on the host that launches (`openmpi`: `ompi_info`, `slurm`: `sinfo`,
+    change: install what the back end looks for on the launching host (`openmpi`: `ompi_info`, `slurm`: `sinfo`,
         `mvapich`: `mpiname`, `mpich` and `impi`: `mpirun`), or name another with `--launcher`
 LG062 NotImplementedError: Unknown launcher (?P<name>\S+)
     title: `--launcher` names a back end that DeepSpeed does not have
@@ -159,11 +160,11 @@ LG061 Hostfile contains multiple entries for (?P<host>\S+), unable to proceed
     change: write each host once, with all its slots
 LG061 Hostfile contains a bad entry:
     title: a line of the hostfile is not `NAME slots=N`
-    change: write one host a line as `NAME slots=N`, without commas, quotes or a port; lines that begin with `#` are
+    change: write one host per line as `NAME slots=N`, without commas, quotes or a port; lines that begin with `#` are
         comments
 LG061 Hostfile is empty or not formatted correctly
-    title: the hostfile has no host in it
-    change: write one host a line as `NAME slots=N`, or pass no `--hostfile` to train on this host alone
+    title: the hostfile names no host
+    change: write one host per line as `NAME slots=N`, or pass no `--hostfile` to train on this host alone
 LG061 Hostname '(?P<host>[^']*)' not found in hostfile
     title: `--include` or `--exclude` names a host that is not in the hostfile
     change: write the name as the hostfile has it (`--include "HOST:0,1@HOST2"`); without a hostfile the only host is
@@ -185,9 +186,9 @@ LG012 Unable to proceed, no GPU resources available
         the device; on CPUs set `DS_ACCELERATOR=cpu`
 LG061 Num nodes is >1 but no extra nodes available via hostfile
     title: `--num_nodes` asks for several hosts, and the launcher found no hostfile
-    change: pass the path with `--hostfile` (the default is /job/hostfile), with one `NAME slots=N` a line
+    change: pass the path with `--hostfile` (the default is /job/hostfile), with one `NAME slots=N` per line
 LG061 Launching training without ssh, but --node_rank is not set correctly
-    title: `--no_ssh` without a fitting `--node_rank`
+    title: `--no_ssh` was passed without a valid `--node_rank`
     change: start the launcher on every host with `--node_rank` from 0 to hosts - 1, in the order of the hostfile
 LG151 Unable to detect suitable master address via .hostname -I
 LG150 (?P<name>\w+) backend does not support worker include/exclusion
@@ -206,7 +207,7 @@ HO007 slurm backend needs the same slot count on every host
     change: give every host the same `slots=` in the hostfile, or use `--launcher pdsh`
 LG061 slurm backend cannot select specific device ids
     title: the slurm back end cannot choose devices
-    change: filter whole hosts, or keep the first N slots of each; `--launcher pdsh` can choose devices
+    change: select whole hosts, or the first N slots of each; `--launcher pdsh` can choose devices
 LG150 slurm backend does not support remapping visible devices
     change: leave out `--detect_nvlink_pairs`, or use `--launcher pdsh`
 LG063 * not enough values to unpack \(expected 2, got 1\) ::! launcher/runner
@@ -220,7 +221,7 @@ LG150 should not be a file, it should be a directory
     change: give `--enable_each_rank_log` a folder
 LG051 unable to create directory \S+ for each rank log
     change: give `--enable_each_rank_log` a folder that the job's user can create on every host; the line above says why
-        it could not
+        that failed
 LG150 Don't use both the '--no_python' flag and the '--module' flag
     change: `--module` runs a Python module, `--no_python` a program: pass one of them
 LG150 Environment variable KMP_AFFINITY conflicts with numactl
@@ -254,7 +255,7 @@ LG153 \b(?:has_all_reduce_coalesced|has_coalescing_manager) is not yet defined
 LG153 torch\.distributed must be initialized before SDMA allgather
     title: an SDMA allgather ran before torch.distributed was initialized
 LG096 op must be deepspeed\.comm\.isend or deepspeed\.comm\.irecv
-    title: a batched operation got a different function than `deepspeed.comm.isend` or `irecv`
+    title: a batched operation got a function other than `deepspeed.comm.isend` or `irecv`
     change: build the list for `batch_isend_irecv` from `deepspeed.comm`'s own `isend` and `irecv`
 LG096 * ^AssertionError:?$ ::! deepspeed/comm/torch\.py all_(?:to_all|gather_coalesced)
     title: a collective got lists of different lengths
@@ -285,15 +286,15 @@ LG150 MIN:MAX format is only supported in elastic training
 LG087 Elasticity (?:expected|min|config|is disabled|V|v|time)
 LG087 (?:Model-Parallel size|Number of GPUs per node) cannot be less than 1
 LG087 All micro batches must be less than\s+or equal to max_acceptable_batch_size
-    change: raise `elasticity.max_train_batch_size`, or remove the larger of `elasticity.micro_batch_sizes`
+    change: raise `elasticity.max_train_batch_size`, or remove the sizes above it from `elasticity.micro_batch_sizes`
 LG087 '?elasticity'? is missing from config json
     change: add the `elasticity` block, or leave out `--elastic_training`
 LG087 Attempting to run elasticity version
-    change: write `elasticity.version` 0.1 or 0.2
+    change: set `elasticity.version` to 0.1 or 0.2
 LG087 Unable to (?:run elasticity on target deepspeed version|find elastic logic for version)
 LG087 Unable to find divisible micro batch size world_size
-    change: start a number of ranks, or list a micro-batch size, so that their product divides the batch size in the
-        message
+    change: choose the number of ranks, or list a micro-batch size, so that the product of the two divides the batch
+        size in the message
 LG087 World size \(\d+\) is not valid with the current list of valid GPU counts
     change: launch with one of the world sizes that the message lists, or change `elasticity.micro_batch_sizes`
 SP006 Expected ds_config to be a dictionary but received
@@ -301,22 +302,22 @@ SP006 Expected ds_config to be a dictionary but received
     change: pass `ds_config` as a dict to `compute_elastic_config`
 LG074 Worker group in \w+ state
     title: a worker of the elastic agent failed
-    change: the error of the worker is further up, or in its own log
+    change: read the worker's error, which is further up or in the worker's own log
 LG018 * exits with return code = (?:-11|139)\b
 LG005 * exits with return code = (?:-7|135)\b
 LG074 * exits with return code = (?:-6|134)\b
-    title: a rank aborted (SIGABRT): native code threw an exception, or the watchdog of NCCL ended the process
+    title: a rank aborted (SIGABRT): native code threw an exception, or NCCL's watchdog ended the process
     change: read what the rank printed just above: `terminate called after throwing`, a failed assertion, a timeout of a
-        collective, `free(): invalid pointer`; the log of the rank or host that is not shown here may have it
+        collective, `free(): invalid pointer`; it may also be in the log of a rank or host that is not shown here
 LG074 * exits with return code = (?:-10|-8|136)\b
     title: a signal ended a rank: SIGFPE (8, division by zero), or signal 10 (SIGUSR1 on Linux)
-    change: SIGUSR1 comes from the scheduler, as a warning before preemption or the time limit: handle it, or do not
+    change: handle SIGUSR1, which the scheduler sends as a warning before preemption or the time limit, or do not
         request it; for SIGFPE rebuild ops that were compiled on another machine (remove TORCH_EXTENSIONS_DIR), and
         check the hardware
 LG074 * exits with return code = 2$
     title: Python did not start the script, or the script refused its arguments
-    change: check the path of the script on every host, and its options: the launcher adds `--local_rank=N`, which
-        `--no_local_rank` leaves out; the line above says which
+    change: check the path of the script on every host, and its options (the line above says which of the two it was);
+        the launcher adds `--local_rank=N` unless you pass `--no_local_rank`
 LG064 * exits with return code = 127$
     title: the launcher started a program that does not exist
     change: check the path of the Python or of the program after `--no_python`, on every host

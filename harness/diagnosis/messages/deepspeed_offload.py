@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of DeepSpeed's offload, of 0.14.5 to 0.19.8: NVMe swapping, ZenFlow, SuperOffload, activations."""
+"""Messages of DeepSpeed's offload (0.14.5 to 0.19.8): NVMe swapping, ZenFlow, SuperOffload, activations."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ LG112 FileExistsError: \[Errno 17\] File exists: '.*offloaded_tensors
 LG112 * FileExistsError: \[Errno 17\] File exists ::! deepspeed/runtime/engine\S* (?:_?save_checkpoint|_save_zero)
 LG034 * FileNotFoundError: .*offloaded_tensors
     title: the checkpoint has no copy of this rank's NVMe swap folder (`offloaded_tensors`)
-    change: resume with as many ranks on the same hosts as it was saved with, from a checkpoint that was saved with
+    change: resume on the same hosts with the same number of ranks, from a checkpoint that was saved with
         `offload_optimizer.device: nvme`
 LG113 * cannot be applied to a 0-dim tensor ::! zenflow
-    title: ZenFlow divided a gradient that is empty: NVMe offload keeps none in memory
+    title: ZenFlow tried to split an empty gradient: NVMe offload keeps no gradients in memory
 LG113 * (?:RuntimeError|IndexError|AttributeError): .*(?:narrow\(\)|'NoneType' object) ::$ zenflow
 LG110 ZenFlow optimizer process (?:exited during a step|failed to become ready)
     title: the optimizer process of ZenFlow ended
@@ -22,7 +22,7 @@ LG110 Optimizer process did not (?:finish stepping|initialize) correctly
 LG110 * SuperOffload CPU optimizer timeout after
     title: the CPU optimizer of SuperOffload did not finish its steps within the timeout
     change: give the rank more cores and memory of its own NUMA node (`--bind_cores_to_rank`, fewer ranks per host),
-        lower `offload_optimizer.cpuadam_cores_perc` only if other processes starve, or leave `super_offload` out
+        lower `offload_optimizer.cpuadam_cores_perc` (only if other processes starve), or leave `super_offload` out
 LG110 * RuntimeError: Worker process is not alive ::! superoffload
     title: the CPU optimizer process of SuperOffload ended
 LG110 * Error in worker process: ::! superoffload
@@ -50,7 +50,7 @@ LG114 Moving (?:states|buffers) (?:across devices|back) is (?:not )?supported
 LG114 NVMe offload is not supported for offloading states
     change: give `device=OffloadDeviceEnum.cpu` to `engine.offload_states`
 LG114 Offloading is supported only for DeepSpeed FusedAdam
-    change: configure the optimizer in the JSON (`optimizer.type: AdamW`, no `torch_adam`), which is FusedAdam on a GPU
+    change: configure the optimizer in the JSON (`optimizer.type: AdamW`, no `torch_adam`): on a GPU this is FusedAdam
 OF011 PipelinedOptimizerSwapper ran out of swap buffers
 LG055 * ^AssertionError$ ::$ swap_tensor/\S* (?:swap_(?:in|out)_tensors|\w*_wait_for_swap_complete|synchronize_\w+)$
     title: a read or write of swapped tensors on NVMe did not complete
@@ -80,8 +80,8 @@ LG111 * partitioned swap (?:buffers|pool) for fp16 params not initialized
 LG111 * mismatch in number of fp16 params
 LG111 * AssertionError: num_elems \d+ > buffer \d+
     title: a tensor is larger than the swap buffer for it
-    change: raise `offload_optimizer.buffer_count`, or lower `zero_optimization.sub_group_size`, whose states one
-        buffer must hold
+    change: raise `offload_optimizer.buffer_count`, or lower `zero_optimization.sub_group_size`: one buffer must hold
+        the states of a sub-group
 LG111 * AssertionError: \d+ does not match \d+ ::! swap_tensor
 LG111 * ^AssertionError ::$ deepspeed/runtime/swap_tensor/
 LG111 * ^AssertionError ::$ stage3\S* (?:_swap_in_sub_group_to_flat_buffer|_create_fp32_partitions)$
@@ -91,17 +91,17 @@ LG102 * ^AssertionError$ ::$ partition_parameters\S* _ensure_availability_of_par
 LG105 * ^AssertionError$ ::$ async_inplace_copy_grad_to_fp32_buffer_from_gpu
     title: a parameter got no gradient, and the offloaded optimizer needs one
 LG105 * tensor does not have a device :: cpu_adam|deepspeed/
-    title: the CPU optimizer of offload (DeepSpeedCPUAdam) got a tensor without storage: a parameter that has no
-        gradient, was never initialised, or was not placed by DeepSpeed
+    title: the CPU optimizer that offload uses (DeepSpeedCPUAdam) got a tensor without storage: a parameter that has no
+        gradient, was never initialized, or was not placed by DeepSpeed
     change: give `deepspeed.initialize` the model and the optimizer's parameters together and let it place and offload
         them, freeze unused parameters (`requires_grad_(False)`) before that, and call `engine.backward` and
-        `engine.step`, not those of the optimizer
+        `engine.step`, not the optimizer's own methods
 LG129 offloaded activation \S+ is no longer tracked
-    change: call `backward()` of a forward pass before the offload engine is reset or its context ends
+    change: call `backward()` for each forward pass before the offload engine is reset or its context ends
 LG129 CheckpointHiddenStatesOffload is not re-entrant
     change: give each nested context its own instance
 LG089 patch_gradient_checkpointing_layer_marker requires the `transformers` package
-    title: offload of activations needs transformers 4.52 or newer
+    title: activation offload needs transformers 4.52 or newer
     change: `pip install "transformers>=4.52"`
 SP007 (?:keep_last_count|max_fwd_stash_count|max_cpu_buffer_pool_count|min_offload_bytes) must be >= 0
     change: set it to 0 or more

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of DeepSpeed's ops: their builders, the compilers below them, optimizers, and what compiled code prints.
+"""Messages of DeepSpeed's ops: the op builders, the compilers that they call, the optimizers, and the compiled code.
 
-Of 0.14.5 to 0.19.8. The kernels of inference and of experts are in `deepspeed_kernels`.
+From DeepSpeed 0.14.5 to 0.19.8. Messages of the inference and expert kernels are in `deepspeed_kernels`.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ LG022 Error: no such instruction:
     change: install newer binutils, or a newer gcc that brings its own (`gxx_linux-64` from conda)
 LG022 target specific option mismatch
     title: the compiler's target excludes the CPU instructions that the op uses
-    change: use a newer gcc, and let it build for this CPU: no `-march` of another one in CFLAGS or CXXFLAGS
+    change: use a newer gcc, and let it build for this CPU: remove the `-march` of another CPU from CFLAGS and CXXFLAGS
 LG025 ninja: error: .* missing and no known rule to make it
     title: the build folder of an op belongs to a different installation
     change: remove the op's folder under TORCH_EXTENSIONS_DIR (~/.cache/torch_extensions), and build again
 LG024 Error compiling objects for extension
-    change: the compiler's first `error:` line further up names the reason; `pip install` with `-v` shows it, and
-        without `DS_BUILD_*` variables DeepSpeed compiles ops when they are used
+    change: read the compiler's first `error:` line further up, which names the reason (`pip install` with `-v` shows
+        it); without `DS_BUILD_*` variables DeepSpeed compiles ops only when they are used
 LG024 Unable to pre-compile (?P<op>\w+)
     title: the installation of DeepSpeed could not pre-compile an op on this system
-    change: install without its `DS_BUILD_*` variable, or what the warning above it names; torch must be installed first
+    change: install without the op's `DS_BUILD_*` variable, or install what the warning above names; install torch first
         (`--no-build-isolation`)
 LG023 LINK : fatal error LNK1181: cannot open input file 'aio\.lib'
     title: DeepSpeed's `async_io` does not build on Windows
-    change: set `DS_BUILD_AIO=0` (and `DS_BUILD_GDS=0`) for the installation; offload to NVMe does not work there
+    change: set `DS_BUILD_AIO=0` (and `DS_BUILD_GDS=0`) for the installation; offload to NVMe does not work on Windows
 LG064 No module named 'distutils'
     title: this Python has no `distutils`, which the build of an op needs
     change: `pip install setuptools`
@@ -77,10 +77,11 @@ LG022 fatal error: Python\.h: No such file or directory
 LG022 fatal error: (?P<header>omp\.h|immintrin\.h|stdio\.h|algorithm|iostream|cmath|cstdlib|vector|string):? No such
     title: the C++ compiler lacks its own headers
     change: install the complete compiler (`build-essential`, or `gxx_linux-64` from conda), and use one whose libstdc++
-        and libgomp are there
+        and libgomp are installed
 LG024 fatal error: (?P<header>torch/\S+|ATen/\S+|c10/\S+|pybind11/\S+): No such file or directory
     title: the compiler does not find torch's headers
-    change: reinstall torch from its wheel in this environment, and remove CPATH or CPLUS_INCLUDE_PATH of another one
+    change: reinstall torch from its wheel in this environment, and unset CPATH or CPLUS_INCLUDE_PATH if it points at
+        another one
 LG158 * fatal error: (?P<header>CL/sycl\.hpp|sycl/\S+|hip/\S+|rocblas\S*|hipblas\S*): No such file
     title: the accelerator's own toolkit is missing or incomplete
     change: install the development packages of ROCm (`rocm-dev`, `hipblas-dev`) or oneAPI that fit this torch
@@ -116,25 +117,25 @@ LG021 Unable to run (?P<nvcc>\S+), unable to compile CUDA op
     change: point CUDA_HOME at a complete CUDA toolkit (with `bin/nvcc`), not at the runtime alone
 LG020 Installed CUDA version (?P<have>[\d.]+) does not match the version torch was compiled with (?P<wanted>[\d.+]+),
     change: install the toolkit of torch's CUDA version and point CUDA_HOME (and PATH) at it, or install a torch for
-        this toolkit; within one major version `DS_SKIP_CUDA_CHECK=1` skips this check, and pure CPU ops such as
-        `cpu_adam` build too
+        this toolkit; `DS_SKIP_CUDA_CHECK=1` skips this check (safe within one major version) and lets pure CPU ops such
+        as `cpu_adam` build too
 LG025 No module named 'deepspeed\.ops\.\S+_op'
     title: a pre-compiled op of this DeepSpeed installation is missing
     change: install DeepSpeed again in this environment (`pip install --force-reinstall --no-deps --no-cache-dir
         deepspeed`), without `DS_BUILD_*` variables: the op is then compiled when it is used
 LG064 No module named 'dskernels'
-    title: the kernels of DeepSpeed's inference are not installed
+    title: DeepSpeed's inference kernels are not installed
     change: `pip install deepspeed-kernels`; training does not need them
 LG025 -packages/(?!deepspeed|torch/)(?P<package>[a-z]+)\S*\.so: undefined symbol
     title: a compiled package does not match this torch
-    change: install that package again for this torch: a wheel whose name has torch's version, CUDA and C++ ABI, or `pip
-        install --force-reinstall --no-build-isolation --no-cache-dir --no-deps NAME` (flash-attn, apex); an upgrade of
-        torch needs it each time
+    change: install that package again for this torch: use a wheel whose name has torch's version, CUDA and C++ ABI, or
+        `pip install --force-reinstall --no-build-isolation --no-cache-dir --no-deps NAME` (flash-attn, apex); repeat
+        this after every upgrade of torch
 LG004 * CUDA error: (?:invalid argument|operation not supported|out of memory) ::! pin_memory|pin_tensor
     title: the driver refused to pin a buffer of this size in host memory
-    change: set `pin_memory: false` in `offload_optimizer` and `offload_param` (ZeRO stages 1 and 2 pin the fp32 weights
-        all the same up to 0.17.6: use 0.18.9 or newer), or allow more locked memory (`ulimit -l unlimited`) and pin
-        less: a smaller `sub_group_size`, fewer ranks on the host
+    change: set `pin_memory: false` in `offload_optimizer` and `offload_param` (up to 0.17.6, ZeRO stages 1 and 2 pin
+        the fp32 weights anyway: use 0.18.9 or newer), or allow more locked memory (`ulimit -l unlimited`) and pin less:
+        a smaller `sub_group_size`, fewer ranks on the host
 LG025 PyTorch version mismatch! DeepSpeed ops were compiled
     title: DeepSpeed's ops were built with a different torch than the one that runs
     change: install DeepSpeed again in this environment (`pip install --force-reinstall --no-deps --no-cache-dir
@@ -149,11 +150,11 @@ LG011 Unable to load (?P<op>\S+) op due to no compute capabilities remaining aft
         the op
 LG012 DeepSpeed JIT builder for '(?P<op>[^']+)' (?:found no CUDA devices|cannot probe CUDA device)
     title: an op is built where no GPU is visible, so its architecture is unknown
-    change: set `TORCH_CUDA_ARCH_LIST` (such as `8.0;9.0`) before the build; in a forked process start processes with
-        `spawn`, or build the op before the fork
+    change: set `TORCH_CUDA_ARCH_LIST` (such as `8.0;9.0`) before the build; if the process was forked, start processes
+        with `spawn`, or build the op before the fork
 LG021 Could not detect ROCm version
     title: ROCm is not installed where DeepSpeed looks for it
-    change: install ROCm's development packages and set `ROCM_HOME`; `rocm_info` or `.info/version` below it names the
+    change: install ROCm's development packages and set `ROCM_HOME`; `rocminfo` or `.info/version` below it names the
         version
 LG021 CANN_HOME does not exist, unable to compile NPU op
     title: Ascend's CANN toolkit is missing, or its environment was not set
@@ -168,8 +169,8 @@ LG064 CUTLASS_PATH \S+ does not (?:contain|exist)
     title: the Evoformer attention needs NVIDIA's CUTLASS
     change: `pip install nvidia-cutlass`, or clone CUTLASS 3.1 or newer and set `CUTLASS_PATH` to the checkout
 LG064 Please install (?:pytorch and intel_extension_for_pytorch|intel-extension-for-pytorch)
-    title: this op of Intel's GPUs needs their extension for torch
-    change: install `intel-extension-for-pytorch` in the version of this torch
+    title: this op for Intel GPUs needs Intel's extension for torch
+    change: install the `intel-extension-for-pytorch` release that matches this torch
 LG155 This op had not been implemented on (?P<accelerator>\w+) backend
 LG155 is not supported on the (?P<accelerator>\w+) accelerator backend
 LG155 torch\.ops\.deepspeed\.\S+ is not available\. Ensure torch_supa_ext is built
@@ -196,7 +197,7 @@ LG159 has no attribute '(?P<name>ds_opt_(?:adam|adagrad|lion))'
 LG159 DeepSpeedCPU\w+ requires the (?P<op>\w+) op, which failed to build/load
 LG159 DS_PIN_MEMORY_BACKEND=native requires the pin_memory op, which failed to build/load
     title: the op `pin_memory` was not built or loaded
-    change: the cause is the compiler's error further up; unset `DS_PIN_MEMORY_BACKEND`, so that torch pins the memory
+    change: read the compiler's error further up, or unset `DS_PIN_MEMORY_BACKEND`, so that torch pins the memory
 LG024 DeepSpeed pin_memory op must be loaded before async_io
     title: `async_io` was loaded without the op `pin_memory`
     change: load it with `AsyncIOBuilder().load()` of 0.19, not by importing the library; remove the folders of both ops
@@ -208,12 +209,12 @@ LG160 CPU\w+ param is on (?P<device>\S+) and must be 'cpu'
 LG160 (?:Adam|Adagrad|Lion) optimizer with param type \w+ and state type \w+ is not supported on current hardware
     title: this CPU does not support the optimizer step in this dtype
     change: use fp32 optimizer states (`fp32_optimizer_states: true`) and bf16 or fp32 parameters; bf16 and fp16 on the
-        CPU need AVX-512 or AVX2 in the compiled op, so remove its folder under TORCH_EXTENSIONS_DIR where it was built
-        on another machine
+        CPU need AVX-512 or AVX2 in the compiled op, so remove its folder under TORCH_EXTENSIONS_DIR if it was built on
+        another machine
 LG160 AVX512 required for BFloat16
     title: the CPU optimizer was built without AVX-512, and bf16 needs it
     change: train with fp32 optimizer states, or on a CPU with AVX-512; remove the op's folder under
-        TORCH_EXTENSIONS_DIR where it was built on another machine
+        TORCH_EXTENSIONS_DIR if it was built on another machine
 OP016 Fused(?:Adam|Lamb) does not support the AMSGrad variant
 OP016 DeepSpeedCPUAdam does not support the AMSGrad variant
 OP017 Fused(?:Adam|Lion) has been updated\.
@@ -225,8 +226,8 @@ LG160 Fused(?:Adam|Lion) only support fp16, bf16 and fp32
     change: train the parameters in fp16, bf16 or fp32 (no float64, no 8-bit weights); freeze quantized weights
 LG160 Cannot rollback (?:optimizer state for )?sub_group_id
     title: `rollback` found no optimizer step of this sub-group to undo
-    change: call `rollback` only after a step of the same sub-group; with SuperOffload report it to DeepSpeed, and leave
-        out `super_offload` until then
+    change: call `rollback` only after a step of the same sub-group; with SuperOffload, report it to DeepSpeed and leave
+        out `super_offload` until it is fixed
 LG160 Adam rollback (?:currently only supports float32|for optimizer)
     title: the CPU optimizer could not roll back a step
     change: use fp32 optimizer states with SuperOffload, or leave out `super_offload`
@@ -243,43 +244,43 @@ LG160 * _foreach ops don't support autograd
 LG160 * Adam with fused=True does not support differentiable=True
     change: leave out `differentiable` in `optimizer.params`
 LG160 * API has changed, `state_steps` argument must contain a list of singleton tensors
-    title: an AdamW state (torch's or ZenFlow's) has its step count as a number instead of a tensor
+    title: an AdamW state (torch's or ZenFlow's) stores its step count as a number instead of a tensor
     change: resume from a checkpoint of the same optimizer and a newer torch, or convert `state["step"]` to a tensor
 LG160 * torch\.jit\.script not supported with (?:foreach|fused) optimizers
     change: do not script the optimizer (`torch.jit.script`), or leave out `foreach` and `fused`
 LG160 ZenFlowAdam: (?:param must be contiguous|too many param groups|.*)
     title: ZenFlow's CPU optimizer refused a parameter
-    change: remove `zenflow` from the configuration, and report it to DeepSpeed with the message
+    change: remove `zenflow` from the configuration, and report the message to DeepSpeed
 LG160 param\.data must be in shared memory
     title: ZenFlow's CPU optimizer runs in a separate process, and a parameter is not in shared memory
     change: set `zenflow.overlap_step: false`, or remove `zenflow`
 SP006 * (?:create_adam|adam_update|create_lion|lion_update|create_adagrad|adagrad_update)\(\): incompatible function
     title: the compiled CPU optimizer got arguments that it does not accept
     change: write `lr`, `betas`, `eps` and `weight_decay` as numbers; after an upgrade of DeepSpeed remove the op's
-        folder under TORCH_EXTENSIONS_DIR (~/.cache/torch_extensions), which was built for the older one
+        folder under TORCH_EXTENSIONS_DIR (~/.cache/torch_extensions), which was built for the older release
 LG055 deepspeed_aio: +(?:open for \w+|fstat for \w+|\S+) failed on (?P<file>\S+) error = 28\b
     title: the disk of the offload folder is full
-    change: free space on `nvme_path`, or choose a larger disk; `harness plan` counts the bytes of NVMe
+    change: free space on `nvme_path`, or choose a larger disk; `harness plan` counts the bytes that go to NVMe
 LG055 deepspeed_aio: +(?:open for \w+|\S+) failed on (?P<file>\S+) error = 13\b
     title: a rank has no permission to open its file in the offload folder
     change: give the job's user write permission on `nvme_path` on every host
 LG055 deepspeed_aio: +(?:open for \w+|\S+) failed on (?P<file>\S+) error = 2\b
     title: a swap file is not in the offload folder
-    change: make `nvme_path` an existing folder on a local disk of every host, that no other job empties
+    change: point `nvme_path` at a folder that exists on a local disk of every host and that no other job empties
 LG055 deepspeed_aio: +(?:open for \w+|\S+) failed on (?P<file>\S+) error = 22\b
     title: the file system of the offload folder does not support direct I/O
-    change: put `nvme_path` on a local disk with ext4 or xfs: O_DIRECT does not work on tmpfs, on overlays of containers
-        and on some network file systems
+    change: put `nvme_path` on a local disk with ext4 or xfs: O_DIRECT does not work on tmpfs, on container overlays and
+        on some network file systems
 LG053 deepspeed_aio: +(?:open for \w+|\S+) failed on (?P<file>\S+) error = 24\b
     title: too many swap files are open
     change: raise `ulimit -n` on every host
 LG055 deepspeed_aio: +(?:open for \w+|fstat for \w+|\S+) failed on (?P<file>\S+) error = (?P<errno>\d+)
 LG055 file_offset \+ buffer nbytes > file bytes \d+ > \d+
     title: a swap file is shorter than the tensor that is read from it
-    change: empty `nvme_path` before the run, give each job its own folder there, and check the disk for space: the
-        write before it was cut short
+    change: empty `nvme_path` before the run, give each job its own folder there, and check the free space on the disk:
+        the write before this read was cut short
 OF022 deepspeed_aio failure: parallel (?:Read|Write) num_bytes = \d+ not divisible by (?:intra op|thread count)
-    title: a tensor does not divide over the I/O threads
+    title: the bytes of a tensor do not divide evenly over the I/O threads
     change: set `aio.intra_op_parallelism` (up to 0.15.4 `aio.thread_count`) to 1, or to a divisor of the number of
         bytes
 LG004 shm_initialize: (?:malloc|calloc) failed to allocate
@@ -296,14 +297,14 @@ LG166 Buffer size exceeds the reduce bucket size
     change: raise `zero_optimization.reduce_bucket_size` to the largest parameter, or remove `compile.deepcompile`
 LG162 (?:Dropout mask|Normalize (?:variance|mean)|Workspace) is null
     title: a kernel of DeepSpeed's transformer layer got no buffer
-    change: use the layers of the model instead of `DeepSpeedTransformerLayer`, whose kernels are for BERT and old GPUs
+    change: use the model's own layers instead of `DeepSpeedTransformerLayer`, whose kernels are for BERT and old GPUs
 LG156 The current installed version of \S+ \([\d.]+\) is (?:greater|less) than the
 LG177 DSOptimizedLinear requires a LoRA config
     change: pass `lora_config=LoRAConfig(...)`, or use `torch.nn.Linear`
 LG177 bias=True is not supported by LoRAOptimizedLinear
     change: pass `bias=False`
 LG177 init_lora was never called, please initialize before proceeding
-    change: call `init_lora()` of each layer after the base weights are loaded (`deepspeed.linear.Init` does it)
+    change: call `init_lora()` on each layer after the base weights are loaded (`deepspeed.linear.Init` does it)
 LG177 Expecting (?:QuantizationConfig|LoRAConfig) but received
     change: pass an instance of the class that the message names
 LG177 base weight sharding is only supported across world size

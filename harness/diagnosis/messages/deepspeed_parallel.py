@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of AutoTP, kernel injection, process groups and sequence parallelism. Of 0.14.5 to 0.19.8."""
+"""Messages of AutoTP, kernel injection, process groups and sequence parallelism. From DeepSpeed 0.14.5 to 0.19.8."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ LG162 * ^AssertionError$ ::! module_inject/auto_tp\.py copy
     title: AutoTP cannot copy weights into a parameter on the meta device
     change: load the model with its weights before tensor parallelism, or use `deepspeed.OnDevice` with a checkpoint
 LG167 * ^AssertionError$ ::! module_inject/fusedqkv_utils
-    title: the fused attention of this model does not divide over the tensor ranks
-    change: choose a tensor degree that divides the heads
+    title: the fused attention of this model does not divide evenly over the tensor ranks
+    change: choose a tensor degree that divides the number of heads
 LG162 No default policy found! Please specify your policy injection_policy
     title: DeepSpeed does not know the layers of this model
     change: pass `injection_policy={LAYER: ("name of the output projection", ...)}` to `init_inference`, or set
         `replace_with_kernel_inject: false`
 LG167 Row-parallel output-head training (?:can only share|requires|does not support)
-    title: AutoTP cannot shard the output head by its input
-    change: keep `lm_head` unsharded (`partition_type: skip`), or shard it by column; no `shape` and no DeepCompile pass
-        `autotp` for it
+    title: AutoTP cannot shard the output head along its input dimension
+    change: keep `lm_head` unsharded (`partition_type: skip`), or shard it by column; use neither `shape` nor the
+        DeepCompile pass `autotp` for it
 LG167 vocab_parallel_lm_head requires (?:nonempty vocabulary shards|a vocabulary of at least)
     title: the vocabulary is too small for this tensor degree
     change: lower the tensor degree, or set `tensor_parallel.vocab_parallel_lm_head: false`
@@ -37,8 +37,8 @@ TP015 No matching spec for (?P<parameter>\S+)
 TP014 AutoTP gather_output does not yet support shaped sub-parameter layers
     change: leave out `gather_output` or `shape` of that layer spec
 LG167 Head shard sizes .* do not partition
-    title: the attention heads do not divide over the tensor ranks
-    change: choose a tensor degree that divides the heads
+    title: the attention heads do not divide evenly over the tensor ranks
+    change: choose a tensor degree that divides the number of heads
 LG167 Cannot invoke get_alibi_mask with the original total head count
     change: set the tensor degree to 1 for this model (ALiBi), or use a newer DeepSpeed
 TP014 AutoTP (?:shape|nested sub-parameter|partition_dim) ?
@@ -47,40 +47,40 @@ TP014 AutoTP (?:shape|nested sub-parameter|partition_dim) ?
         sizes, at `partition_dim`
 TP014 shape (?:last dim \S+ must match weight input dim|must include at least one output dimension)
     title: the `shape` of a layer spec does not fit the layer's weight
-    change: make the product of `shape` the size of the weight that the message names, with the input width last; nested
-        sizes must add up to the dimension at `partition_dim`
+    change: make the product of `shape` equal to the size of the weight that the message names, with the input width
+        last; nested sizes must add up to the dimension at `partition_dim`
 TP014 shape product \S+ != weight (?:numel|output dim)
     title: the `shape` of a layer spec does not fit the layer's weight
-    change: make the product of `shape` the size of the weight that the message names, with the input width last; nested
-        sizes must add up to the dimension at `partition_dim`
+    change: make the product of `shape` equal to the size of the weight that the message names, with the input width
+        last; nested sizes must add up to the dimension at `partition_dim`
 TP014 shape (?:has multiple inferred dims|dimensions must be (?:positive )?integers)
     title: the `shape` of a layer spec does not fit the layer's weight
-    change: make the product of `shape` the size of the weight that the message names, with the input width last; nested
-        sizes must add up to the dimension at `partition_dim`
+    change: make the product of `shape` equal to the size of the weight that the message names, with the input width
+        last; nested sizes must add up to the dimension at `partition_dim`
 TP014 partition_dim (?:size must be a positive|spec must be )
     title: the `shape` of a layer spec does not fit the layer's weight
-    change: make the product of `shape` the size of the weight that the message names, with the input width last; nested
-        sizes must add up to the dimension at `partition_dim`
+    change: make the product of `shape` equal to the size of the weight that the message names, with the input width
+        last; nested sizes must add up to the dimension at `partition_dim`
 TP014 partition_dim size \S+ not divisible by sub-param count
     title: the `shape` of a layer spec does not fit the layer's weight
-    change: make the product of `shape` the size of the weight that the message names, with the input width last; nested
-        sizes must add up to the dimension at `partition_dim`
+    change: make the product of `shape` equal to the size of the weight that the message names, with the input width
+        last; nested sizes must add up to the dimension at `partition_dim`
 TP014 sub-parameter size(?: tuple cannot be empty|s must be positive integers|s sum \S+ != partition_dim)
     title: the `shape` of a layer spec does not fit the layer's weight
-    change: make the product of `shape` the size of the weight that the message names, with the input width last; nested
-        sizes must add up to the dimension at `partition_dim`
+    change: make the product of `shape` equal to the size of the weight that the message names, with the input width
+        last; nested sizes must add up to the dimension at `partition_dim`
 TP014 nested tuple only allowed at partition_dim
     title: the `shape` of a layer spec does not fit the layer's weight
-    change: make the product of `shape` the size of the weight that the message names, with the input width last; nested
-        sizes must add up to the dimension at `partition_dim`
+    change: make the product of `shape` equal to the size of the weight that the message names, with the input width
+        last; nested sizes must add up to the dimension at `partition_dim`
 TP014 supports only 1-level nesting at partition_dim
     title: the `shape` of a layer spec does not fit the layer's weight
-    change: make the product of `shape` the size of the weight that the message names, with the input width last; nested
-        sizes must add up to the dimension at `partition_dim`
+    change: make the product of `shape` equal to the size of the weight that the message names, with the input width
+        last; nested sizes must add up to the dimension at `partition_dim`
 TP014 cannot infer shape for weight with numel
     title: the `shape` of a layer spec does not fit the layer's weight
-    change: make the product of `shape` the size of the weight that the message names, with the input width last; nested
-        sizes must add up to the dimension at `partition_dim`
+    change: make the product of `shape` equal to the size of the weight that the message names, with the input width
+        last; nested sizes must add up to the dimension at `partition_dim`
 TP014 AutoTP layer '(?P<layer>[^']*)' bias size
     title: the bias of a layer does not fit the `shape` of its spec
     change: correct `shape`, or set `partition_type: skip` for the bias
@@ -88,23 +88,23 @@ LG167 AutoTP cannot shard this QWen attention
     title: the tensor degree is larger than the attention of this model allows
     change: lower `tensor_parallel.autotp_size`
 LG167 codgen autoTP requires num_kv_heads
-    title: CodeGen's attention does not divide by this tensor degree
-    change: choose a tensor degree that divides the heads / 4
+    title: CodeGen's attention is not divisible by this tensor degree
+    change: choose a tensor degree that divides the number of heads / 4
 LG167 unknown fused_qkv_type
     title: AutoTP does not know how the fused QKV weight of this model is laid out
     change: describe it in `tensor_parallel.partition_config` with `shape`, or train without tensor parallelism
 LG167 world_size \S+ is larger than half of num_heads
     title: Yuan's attention needs at least two heads for each tensor rank
-    change: lower the tensor degree to half of the heads or less
+    change: lower the tensor degree to at most half the number of heads
 LG167 Rank \S+ produced .+ output features, but the partition scheme
     title: the width of a layer changed after AutoTP sharded it
-    change: do not resize or replace layers (adapters, vocabulary) after `deepspeed.initialize`; else report it to
-        DeepSpeed
+    change: do not resize or replace layers (adapters, vocabulary) after `deepspeed.initialize`; if you did not, report
+        it to DeepSpeed
 LG167 holds .+ elements along dim \S+ of \S+, but the partition scheme expects
     title: a sharded layer has a different size than AutoTP expects
     change: do not resize layers after `deepspeed.initialize`; load weights of the same model
 LG167 (?:Output head expects|lm_head was partitioned for an input of) \S+ (?:input )?features
-    title: the output head got inputs of another width
+    title: the output head got inputs of the wrong width
     change: shard the layer before it so that its output is gathered, or keep `lm_head` unsharded (`partition_type:
         skip`)
 LG167 (?:Vocabulary|Hidden)-parallel sharding does not support the custom embedding forward
@@ -121,7 +121,7 @@ LG167 The module name must be provided in the initialization
     change: pass `name` to the AutoTP layer
 CC005 has its tensor-parallel collectives deferred to the AutoTP compile pass, but
     title: a model that was prepared for DeepCompile's AutoTP pass ran uncompiled
-    change: call `engine.compile()` and do not disable it (TORCH_COMPILE_DISABLE), or remove `autotp` from
+    change: call `engine.compile()` and do not disable compilation (TORCH_COMPILE_DISABLE), or remove `autotp` from
         `compile.passes`
 LG162 No implementation of backward
     title: a backward pass reached a layer that AutoTP created for inference
@@ -132,22 +132,22 @@ LG167 Sub-parameter shard widths
 TP007 HuggingFace tp_plan contains unsupported partition style
 LG167 AutoTP shard sizes .* for layer '(?P<layer>[^']*)' do not sum to
     title: the shard sizes of a layer do not add up to its full size
-    change: set `tensor_parallel.tp.tp_grain_size` to 1, and report it to DeepSpeed with the message
+    change: set `tensor_parallel.tp.tp_grain_size` to 1, and report the message to DeepSpeed
 LG170 get_shard_size requires a group-local rank or process group
-    title: AutoTP cannot compute shard sizes of a group smaller than the world size without the group
+    title: AutoTP needs the process group to compute shard sizes for a group that is smaller than the world size
     change: pass the tensor group (`mp_group`), or the rank within it
 LG167 \S+ partition_dim size \S+ not divisible by tp_size
-    title: a dimension does not divide by the tensor degree
-    change: choose a tensor degree that divides it, or DeepSpeed 0.19.7 or newer, which shards unevenly
+    title: a dimension is not divisible by the tensor degree
+    change: choose a tensor degree that divides it, or install DeepSpeed 0.19.7 or newer, which shards unevenly
 LG167 sub-parameter size \S+ not divisible by tp_size
-    title: a sub-parameter of a fused weight does not divide by the tensor degree
-    change: choose a tensor degree that divides it, or DeepSpeed 0.19.7 or newer, which shards unevenly
+    title: a sub-parameter of a fused weight is not divisible by the tensor degree
+    change: choose a tensor degree that divides it, or install DeepSpeed 0.19.7 or newer, which shards unevenly
 LG167 Merging tensors is not allowed here!
     title: loading would have to merge the weights of several tensor shards, which is not supported here
     change: load a checkpoint of the same tensor degree, or one that is not sharded
 TP003 To run the model parallel across the GPUs, the attention_heads require to be divisible by the world_size
-    title: the attention heads do not divide by the tensor degree of kernel injection
-    change: choose a tensor degree that divides the heads, or set `replace_with_kernel_inject: false`
+    title: the number of attention heads is not divisible by the tensor degree of kernel injection
+    change: choose a tensor degree that divides the number of heads, or set `replace_with_kernel_inject: false`
 LG162 Meta [Tt]ensor(?:s are| checkpoint loading| support is) not (?:supported|available)
     title: this model cannot be loaded from meta tensors for inference
     change: load the model with its weights before `init_inference`, or set `replace_with_kernel_inject: false`
@@ -215,10 +215,10 @@ LG171 student_logits (?:and|must)
 LG171 vocab_start_index (?:and|requires)
 LG171 global_vocab_size (?:and|requires)
 LG171 Target is out of range for vocabulary size
-    title: a label is larger than the vocabulary
+    title: a label is outside the vocabulary
     change: compare the labels with the vocabulary of the model; set ignored labels to -100
 LG171 index is out of range for vocabulary size
-    title: a token id is larger than the vocabulary
+    title: a token id is outside the vocabulary
     change: compare the token ids with the vocabulary of the model
 LG171 index must match the non-vocabulary dimensions
 LG171 Unsupported (?:reduction|vocabulary-parallel CE backend):
@@ -227,10 +227,10 @@ LG171 gather_sequence_loss is only supported with reduction='none'
 LG171 sp_group is required when gather_sequence_loss=True
     change: pass the sequence group as `sp_group`
 LG171 A no-gather vocab-parallel LM head requires
-    title: the model's loss cannot be replaced by one over a sharded vocabulary
+    title: DeepSpeed cannot replace the model's loss with one over a sharded vocabulary
     change: set `gather_output: true` for the output head, or compute the loss with `VocabParallelCausalLMLoss`
 LG171 Unable to install the vocab-parallel
-    title: the model's loss cannot be replaced by one over a sharded vocabulary
+    title: DeepSpeed cannot replace the model's loss with one over a sharded vocabulary
     change: set `gather_output: true` for the output head, or compute the loss with `VocabParallelCausalLMLoss`
 TP017 Liger vocabulary-parallel CE requires liger-kernel
     title: Liger's kernels are missing or too old
@@ -241,7 +241,7 @@ LG171 Vocabulary shard bounds (?:must|for TP rank)
     title: the bounds of the vocabulary shards do not cover the vocabulary
     change: pass the bounds that AutoTP recorded for the output head, in rank order
 LG171 Explicit vocabulary shard bounds are required
-    change: pass `vocab_start_index` and `vocab_end_index` of each rank: the shards are of different size
+    change: pass `vocab_start_index` and `vocab_end_index` of each rank: the shards have different sizes
 LG171 TP rank \S+ received an empty vocabulary shard
     change: lower the tensor degree below the vocabulary size
 LG171 VocabParallelCausalLMLoss shard metadata changed after its first call
@@ -259,7 +259,7 @@ LG172 \w+\._splice_visual_into_text is not implemented
     change: subclass `ModalityFusionSPAdapter` for this model and write that method
 LG172 gpu_chunk \S+ shound be on
     title: FPDT found a chunk of the sequence on the wrong device
-    change: leave FPDT's offloading off, and report it to DeepSpeed
+    change: turn FPDT's offloading off, and report it to DeepSpeed
 LG172 first update_out_and_lse should not pass slice_ args
 LG064 DeepSpeed FPDT requires flash-attn
     title: FPDT needs flash-attn
@@ -272,10 +272,10 @@ LG172 Number of key-value heads \(\S+\) must be at least the sequence parallel s
     title: there are fewer key-value heads than sequence ranks
     change: lower the sequence degree to the number of key-value heads
 LG172 Number of heads \(\S+\) must be (?:divisible by|larger than) (?:the )?sequence parallel size
-    title: the attention heads do not divide over the sequence ranks
-    change: choose a sequence degree that divides the heads
+    title: the attention heads do not divide evenly over the sequence ranks
+    change: choose a sequence degree that divides the number of heads
 LG172 uneven head sp does not support async op
-    change: choose a sequence degree that divides the heads, or leave out `sp_stream`
+    change: choose a sequence degree that divides the number of heads, or leave out `sp_stream`
 LG173 This API is only defined for ZeRO-3 partitioned parameters
     title: a `safe_get_local_*` function was called on a parameter that ZeRO-3 does not partition
     change: use `safe_get_full_*` below stage 3; at stage 3 pass a parameter of the engine's model
@@ -290,6 +290,6 @@ LG173 leaf_module_classes must be a list of types
     change: pass a list of classes (or, from 0.16, of names) to `set_z3_leaf_modules`
 LG173 No modules (?:of type|named|matching suffixes) .* found in model
     title: no module of the model matches the configured ZeRO-3 leaf modules
-    change: correct the class or the name in `set_z3_leaf_modules` or `zero_optimization.leaf_module`: the classes are
-        those of the model before it is wrapped
+    change: correct the class or the name in `set_z3_leaf_modules` or `zero_optimization.leaf_module`: name the classes
+        of the model before it is wrapped
 """

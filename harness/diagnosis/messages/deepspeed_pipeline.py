@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of deepspeed/runtime/pipe and of activation checkpointing, of 0.14.5 to 0.19.8."""
+"""Messages of deepspeed/runtime/pipe and of activation checkpointing (0.14.5 to 0.19.8)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ MESSAGES = r"""
 LG133 DualPipeV (?:needs|does not|exchanges|cannot)
 LG133 model must base DualPipeVModule
 LG093 model must base PipelineModule
-    title: the pipeline engine was given a model that is no `PipelineModule`
+    title: the pipeline engine was given a model that is not a `PipelineModule`
     change: pass a `deepspeed.pipe.PipelineModule` to `deepspeed.initialize`, or leave `pipeline` out
 LG093 train_batch\(\) requires gradients enabled
-    title: `train_batch` was called where gradients are switched off
-    change: call it outside of `torch.no_grad()`, or `eval_batch` there
+    title: `train_batch` was called while gradients were switched off
+    change: call it outside `torch.no_grad()`, or call `eval_batch` instead
 LG093 custom_load_fn not supported w\. pipeline parallelism
     title: `load_checkpoint` was given a `custom_load_fn`, which a pipeline does not support
     change: leave it out; the layers are loaded one by one
@@ -35,7 +35,7 @@ LG131 RECURSIVE BUILD NOT YET IMPLEMENTED
     title: a `PipelineModule` is inside another one
     change: give one flat list of layers
 LG131 Partitioning '.*' found no valid layers to partition
-    title: `partition_method: type:REGEX` matches the class of no layer
+    title: `partition_method: type:REGEX` matches no layer's class
     change: write a regular expression that matches the class names of the layers
 LG131 Partitioning method \S+ not implemented
     title: `partition_method` names a method that does not exist
@@ -68,8 +68,8 @@ LG130 * ^AssertionError$ ::$ pipe/engine\S* (?:_exec_send_grads|_exec_backward_p
     change: let each layer return its trainable output first, and integer or bool tensors (masks) after it; use every
         output in the next layer; keep the number of outputs the same for every micro-batch
 BT001 * ^AssertionError$ ::$ pipe/engine\S* __init__
-    title: the batch sizes or degrees of the pipeline do not fit, or `pipe_partitioned` or `grad_partitioned` is not a
-        bool
+    title: the batch sizes or degrees of the pipeline do not fit together, or `pipe_partitioned` or `grad_partitioned`
+        is not a bool
     change: set `train_batch_size` to micro-batch size times `gradient_accumulation_steps` times data-parallel ranks,
         and both keys of `pipeline` to true or false
 LG132 * ^AssertionError$ ::$ deepspeed/runtime/pipe/(?:engine|dualpipev|schedule|module|p2p)
@@ -90,7 +90,7 @@ LG129 Doesn't handle if partition activation if item is not divisible by mp size
     title: `partition_activations` cannot split an activation whose size the tensor degree does not divide
     change: pad the sequence, or set `activation_checkpointing.partition_activations: false`
 LG129 * (?:Expected even count of tensors, instead got|save_for_backward called with odd number of args)
-    change: set `activation_checkpointing.partition_activations: false`, and pass tensors alone to checkpointed layers
+    change: set `activation_checkpointing.partition_activations: false`, and pass only tensors to checkpointed layers
 LG129 Checkpointing is not compatible with \.grad\(\)
     title: the script computed a gradient with `torch.autograd.grad` or `backward(inputs=...)`, which activation
         checkpointing does not support

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of sequence and tensor parallelism, AutoEP, Domino and losses in deepspeed/runtime, of 0.14.5 to 0.19.8."""
+"""Messages of sequence and tensor parallelism, AutoEP, Domino and losses in deepspeed/runtime (0.14.5 to 0.19.8)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ LG089 transformers>=4\.51\.3 is required ::! ulysses
     change: `pip install -U transformers` on every host
 LG139 Ulysses SP requires `?position_ids`?
     title: the batches have no `position_ids`, which sequence parallelism needs
-    change: let the collator add `position_ids` (`torch.arange(length)` for each sample; for packed rows they start
-        again at each document)
+    change: let the collator add `position_ids` (`torch.arange(length)` for each sample; in packed rows they restart at
+        each document)
 LG139 (?:query|key or value) input tensor does not match the required shape
-    title: attention got a different length than sequence parallelism was set up for
-    change: set `seq_length_is_variable=True` in `register_with_transformers`, or pad to `seq_length`; pass the rank's
-        own shard of the sequence
+    title: attention got a different sequence length from the one that sequence parallelism was set up for
+    change: set `seq_length_is_variable=True` in `register_with_transformers`, or pad to `seq_length`; pass each rank
+        its own shard of the sequence
 LG139 The context shape .* is not of the expected shape
 LG139 Either `seq_length_is_variable` needs to be `True` or `seq_length` needs to be set
     change: set `seq_length_is_variable=True`, or give a fixed `seq_length`
 LG090 core_attn_implementation='.*' does not match model config attn_implementation
-    title: the attention of the model is not the one that sequence parallelism replaces
-    change: load the model with the `attn_implementation` that is given as `core_attn_implementation`
+    title: the model uses another attention implementation than the one that sequence parallelism replaces
+    change: load the model with the `attn_implementation` that `core_attn_implementation` names
 SQ005 attn_implementation isn't currently supported by Ulysses
 LG089 Hub kernel attention requires a transformers version
-    title: attention kernels of the Hub need a newer transformers
+    title: attention kernels from the Hub need a newer transformers
     change: install a newer transformers, or use `flash_attention_2` or `sdpa`
 LG139 's shape torch\.Size\(.*\) must match input_ids's shape
     title: a tensor of the batch has a different shape than `input_ids`, so it cannot be sharded along the sequence
@@ -66,7 +66,7 @@ LG164 tensor parallel layout cannot be described per sub-parameter
     title: AutoTP cannot consolidate the shards of a fused layer
     change: export from a run without AutoTP, or unfuse the layer (separate query, key and value) before training
 LG164 its fused qkv layout interleaves or replicates blocks across tensor parallel
-    title: AutoTP cannot consolidate the shards of a fused query, key and value
+    title: AutoTP cannot consolidate the shards of a fused query-key-value layer
     change: export from a run without AutoTP, or unfuse the layer (separate query, key and value) before training
 LG164 Yuan shared-QK tensor parallelism selects noncontiguous head groups
     title: AutoTP cannot consolidate the shards of Yuan's shared query and key
@@ -92,15 +92,15 @@ LG128 AutoEP expert parameter '.*' was already ZeRO-partitioned
 LG128 Parameter '.*' has unsupported ZeRO placement family
 LG128 * AutoEP expert ZeRO Stage 3 subgroup (?:mixes expert-parallel group names|is missing an expert-parallel)
 LG127 Folded AutoEP\+AutoTP checkpoint requires a folded runtime
-    title: the checkpoint was saved with AutoEP folded with AutoTP, and this run has other degrees
+    title: the checkpoint was saved with folded AutoEP and AutoTP, and this run has other degrees
 LG127 Missing AutoEP\+AutoTP folding metadata in folded checkpoint
 LG127 Legacy checkpoint format \(old_moe_load\) is incompatible with AutoEP
     change: convert the checkpoint with `ds_to_universal.py` first
 LG034 Expert checkpoint file not found
-    title: the file of an expert is missing in the checkpoint
+    title: an expert's file is missing from the checkpoint
 LG033 Expert checkpoint file is corrupt
-    title: the file of an expert lacks a tensor, or has one of another shape
-    change: resume from an older checkpoint; with another number of experts or layers convert it
+    title: an expert's file lacks a tensor, or has one of another shape
+    change: resume from an older checkpoint; if the number of experts or layers changed, convert it
         (`ds_to_universal.py`)
 LG031 Checkpoint module state did not match the model outside AutoEP expert
 LG127 AutoEP ZeRO-3 partition-native checkpoint metadata did not identify any live expert

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of DeepSpeed's runtime about checkpoints that it saves or loads, of 0.14.5 to 0.19.8."""
+"""Messages of DeepSpeed's runtime about checkpoints that it saves or loads (0.14.5 to 0.19.8)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LG034 * ^AssertionError$ ::$ state_dict_factory\S* load$
 LG035 Weights only load failed :: (?:fast|decoupled)_checkpoint_engine
     title: torch 2.6 and newer refuse to unpickle this checkpoint, which the fast or decoupled writer
         (`checkpoint.writer`) reads with `weights_only`
-    change: resume with the plain writer: leave `checkpoint.writer` out of the JSON, whose loader reads its own files
-        with `weights_only=False`; or set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 for the job, if you trust the checkpoint
+    change: resume with the plain writer, which reads its own files with `weights_only=False`: leave `checkpoint.writer`
+        out of the JSON; or, if you trust the checkpoint, set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 for the job
 LG031 * checkpoint count .* is different from saved mp_world_size
-    title: the checkpoint lacks files: it has fewer or more `mp_rank_*` files than tensor-parallel ranks saved it
+    title: the checkpoint does not have one `mp_rank_*` file for each tensor-parallel rank that saved it
     change: copy all `mp_rank_*` files to the folder on every host, or resume with the tensor degree that saved it
 LG030 Invalid checkpoints and world size for sd (?:merge|split)
-    title: the tensor degree of this run and that of the checkpoint do not divide each other
+    title: of the tensor degrees of this run and of the checkpoint, neither divides the other
     change: resume with the tensor degree that saved it
 LG030 Expansion reshape not supported
     title: the conversion asks for higher degrees than the checkpoint was saved with
@@ -29,14 +29,14 @@ LG030 Expansion reshape not supported
         (`ds_to_universal.py`)
 LG125 checkpoint has both 'model' and 'module' keys
 LG034 checkpoint contains neither 'model' or 'module' keys
-    title: the file has neither a key `model` nor `module`, so it is not a model checkpoint of DeepSpeed
+    title: the file has neither a `model` nor a `module` key, so it is not a model checkpoint of DeepSpeed
 LG125 AssertionError: \S+ checkpoint type is not supported
-    change: give `type` as `Megatron`, `ds_model` or `bloom`
+    change: set `type` to `Megatron`, `ds_model` or `bloom`
 LG125 checkpoint version: \S+ is not supported :: state_dict_factory
     title: the Megatron checkpoint has a version that DeepSpeed cannot split or merge
     change: pass the version that it was saved with (0, 1.0 or 2.0), or load it with the tensor degree that saved it
 LG030 * ^AssertionError$ ::$ state_dict_factory\S* (?:merge_|split_)
-    title: a tensor of the checkpoint does not divide over the tensor-parallel ranks of this run
+    title: a tensor of the checkpoint cannot be divided evenly over the tensor-parallel ranks of this run
     change: use a tensor degree that divides heads and widths, or the one that saved it
 LG034 * ^AssertionError$ ::$ state_dict_factory\S* get_sd_loader_json
 LG126 containing optimizer global state is missing! Cannot proceed
@@ -49,8 +49,8 @@ LG126 ZeRO-3 universal module-only checkpoint load requires available parameter 
     change: load it without `offload_param.device: nvme`, or with the optimizer states
 LG126 failed to find optimizer param in named params
     title: the optimizer has a parameter that is not among the model's named parameters
-    change: pass `model.parameters()` of the model that is given to `deepspeed.initialize`, after adapters were added
-        and weights tied
+    change: add adapters and tie weights first, then pass `model.parameters()` of the same model that you pass to
+        `deepspeed.initialize`
 LG031 failed to find frozen .* in named params
     title: a frozen parameter has no name in the model
     change: freeze parameters before `deepspeed.initialize`, and do not replace modules after it
@@ -68,13 +68,13 @@ LG126 * ^AssertionError$ ::$ stage_1_and_2\S* _(?:restore_step_from|expand_unpad
     change: resume with the number of ranks that saved it, or convert it to a universal checkpoint
         (`ds_to_universal.py`)
 LG119 Only stage3 support for pipeline checkpoint loading
-    title: `zero_optimization.pipeline_loading_checkpoint` is for stage 3
+    title: `zero_optimization.pipeline_loading_checkpoint` works at ZeRO stage 3 only
     change: leave `pipeline_loading_checkpoint` out below stage 3
 LG124 client_state contains reserved checkpoint keys?
 LG119 is not a Decoupled Checkpoint Engine
 LG123 An error occurred while initializing DataStates Checkpoint Engine
     title: the DataStates checkpoint engine failed to start; its error is in the message
-    change: install the DataStates that fits this torch, or leave `datastates_ckpt` out
+    change: install the DataStates release that matches this torch, or leave `datastates_ckpt` out
 LG123 Checkpoint process died unexpectedly
     title: the process that writes checkpoints in the background died
 LG123 * Checkpoint commit timed out after

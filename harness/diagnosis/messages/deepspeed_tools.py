@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages of `deepspeed.initialize`, accelerators, inference, autotuning, profilers, monitors and other tools.
 
-Of 0.14.5 to 0.19.8.
+They come from releases 0.14.5 to 0.19.8.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ OP006 per_head_muon is enabled but
     change: remove `per_head_muon` from the optimizer's parameters
 LG089 * AttributeError: module 'deepspeed(?:\.ops)?' has no attribute
     title: the `deepspeed` that was imported has no such name
-    change: where a file or folder of the script is called `deepspeed`, rename it: it hides the package; else install
-        the DeepSpeed release that the script was written for, because an older or a newer release has that name
+    change: if one of your files or folders is called `deepspeed`, rename it: it hides the package; otherwise install
+        the DeepSpeed release that the script was written for: an older or a newer release has that name
 LG174 (?P<accelerator>[A-Z]+)_Accelerator (?:external )?requires
 LG174 DS_ACCELERATOR must be one of
-    title: `DS_ACCELERATOR` names an accelerator that DeepSpeed does not have
+    title: `DS_ACCELERATOR` names an accelerator that DeepSpeed does not support
     change: set `DS_ACCELERATOR` to one of those that the message lists, or unset it
 LG174 accelerator is not subclass of DeepSpeedAccelerator
-    change: derive the class that is given to `set_accelerator` from `DeepSpeedAccelerator`
+    change: derive the class that you pass to `set_accelerator` from `DeepSpeedAccelerator`
 LG088 (?P<backend>\S+) not supported by (?P<device>\w+)\. Supported [Bb]ackends
     title: `torch.compile` has no such backend on this accelerator
     change: use one of the backends that the message lists, such as `inductor`
 LG174 pin_empty allocates host memory; device must be cpu
     change: call `pin_empty` with `device="cpu"`
 LG174 npuHostUnregister failed with rc
-    title: the driver of the NPU did not release pinned memory
+    title: the NPU driver did not release pinned memory
     change: unset `DS_PIN_MEMORY_REGISTER_DEVICE`, and update the driver
 LG174 DS_PIN_MEMORY_REGISTER_DEVICE must be one of
     change: set it to 1 or 0
@@ -55,7 +55,7 @@ LG064 Triton needs to be installed to use deepspeed with triton kernels
     change: `pip install deepspeed[triton]`, or set `use_triton: false`
 LG162 checkpoint (?:has both|contains neither) 'model' (?:and|or) 'module' keys
     title: the checkpoint for inference does not have the layout that DeepSpeed reads
-    change: save the weights under one key, `module` or `model`
+    change: save the weights under only one key, `module` or `model`
 LG162 model profiling is not enabled
     change: call `profile_model_time()` of the engine before `model_times()`
 LG162 Model times are empty and cuda graph is enabled
@@ -79,7 +79,7 @@ LG089 compile is not supported in your version of PyTorch
 LG162 * is not a subclass of torch\.nn\.Module
     change: pass the classes of the model's layers as keys of `injection_policy`
 LG162 Invalid ep_size=\S+ for world_size
-    change: choose `moe.ep_size` that divides the number of ranks
+    change: choose a `moe.ep_size` that divides the number of ranks
 LG162 Input with size \S+ exceeds maximum length of
     title: the prompt and the generated tokens exceed the length that inference allocated memory for
     change: raise `max_out_tokens` (`max_tokens`) of the inference configuration or `hybrid_engine`, or shorten the
@@ -97,9 +97,9 @@ LG162 injection_dict must be None or a dict
 LG162 (?:torch\.\w+|\S+) not supported, valid dtype:
     change: use one of the dtypes that the message lists
 LG162 mpu is missing (?P<name>\w+)
-    change: give the `mpu` that method, or set `tensor_parallel.tp_size` instead
+    change: add that method to the `mpu`, or set `tensor_parallel.tp_size` instead
 LG162 * Only one of .layer_past. or .past_key_value. can be present
-    change: pass one of the two
+    change: pass only one of the two
 LG175 Missing required package .tabulate.
     title: autotuning needs the package `tabulate`, which is not installed
     change: `pip install deepspeed[autotuning]`
@@ -112,7 +112,7 @@ LG175 num_(?:gpus|nodes) in the autotuning configuration must not be less
     change: lower `autotuning.num_gpus` or `num_nodes` to what the hostfile has
 LG175 * no gpu is available
     title: autotuning found no GPU
-    change: give the hostfile slots, and check CUDA_VISIBLE_DEVICES
+    change: set `slots` for the hosts in the hostfile, and check CUDA_VISIBLE_DEVICES
 LG175 the tuning micro batch size list is empty
     title: not even the smallest micro-batch fits
     change: lower `autotuning.min_train_micro_batch_size_per_gpu`, or allow a higher ZeRO stage or offload
@@ -156,10 +156,10 @@ UT003 Unsupported (?:einops\.)?einsum operation
     change: switch `flops_profiler` off, or write the equation of the einsum as its first argument
 PP005 * timer has already been started
     title: a timer of `wall_clock_breakdown` was started twice
-    change: set `wall_clock_breakdown: false`; calls of the engine must alternate: forward, backward, step
+    change: set `wall_clock_breakdown: false`; the engine must be called in the order forward, backward, step
 PP005 * \btimer is not started
     title: a timer of `wall_clock_breakdown` was stopped before its start
-    change: set `wall_clock_breakdown: false`; calls of the engine must alternate: forward, backward, step
+    change: set `wall_clock_breakdown: false`; the engine must be called in the order forward, backward, step
 LG064 Unable to import 'psutils', please install package
     change: `pip install psutil`
 UT013 .comet_ml. must have at least version
@@ -188,10 +188,10 @@ LG162 layer_idx \S+ out of range \(cache has
     change: create the static cache for the model that generates
 LG055 * This command failed:
     title: a command of the NVMe benchmark failed
-    change: run the command that the message shows by hand; it needs `sudo` for dropping caches, libaio, and space on
+    change: run the command that the message shows by hand; it needs `sudo` to drop caches, libaio, and space on
         `nvme_path`
 LG055 * Mismatch in number of read & write results
-    change: run `ds_nvme_tune` again into an empty folder of logs
+    change: run `ds_nvme_tune` again with an empty log folder
 LG055 Error: cannot remove \S+ - folder not found
     change: give `ds_nvme_tune` a folder that exists
 LG055 * Read operation is not currently supported

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of torch and Python inside deepspeed/runtime, or about what it made of a model.
+"""Errors that torch or Python raises inside deepspeed/runtime, or because of how DeepSpeed changed a model.
 
-DeepSpeed raises none of them itself. Their causes are those of public reports; what the rows say of DeepSpeed is
-read in its sources.
+DeepSpeed itself raises none of them. The causes come from public reports; what the rows say about DeepSpeed comes from
+its sources.
 """
 
 from __future__ import annotations
 
 MESSAGES = r"""
 LG083 Error\(s\) in loading state_dict.*shape in current model is torch\.Size\(\[0\]\)
-    title: weights were loaded by `load_state_dict` into parameters that ZeRO-3 has partitioned (their size is 0)
+    title: `load_state_dict` loaded weights into parameters that ZeRO-3 has partitioned (their size is 0)
     change: load them inside `deepspeed.zero.GatheredParameters(params, modifier_rank=0)`, with `from_pretrained`
         while `HfDeepSpeedConfig` is alive, or before the model is partitioned (outside of `deepspeed.zero.Init`); or
         use ZeRO stage 2
 LG031 * Error\(s\) in loading state_dict for Peft.*Missing key ::! deepspeed/runtime/engine
     title: the DeepSpeed checkpoint lacks the frozen weights: it was saved with the adapters alone
         (`exclude_frozen_parameters`)
-    change: load it with `load_module_strict=False` after the base model's weights were loaded (newer Trainers do so),
-        or save without `exclude_frozen_parameters`
+    change: load it with `load_module_strict=False` after loading the base model's weights (newer Trainers do so), or
+        save without `exclude_frozen_parameters`
 LG083 size mismatch for (?!base_model).*shape in current model is torch\.Size\(\[0\]\)
-    title: weights were loaded by `load_state_dict` into parameters that ZeRO-3 has partitioned (their size is 0)
+    title: `load_state_dict` loaded weights into parameters that ZeRO-3 has partitioned (their size is 0)
     change: load them inside `deepspeed.zero.GatheredParameters(params, modifier_rank=0)`, with `from_pretrained`
         while `HfDeepSpeedConfig` is alive, or before the model is partitioned (outside of `deepspeed.zero.Init`); or
         use ZeRO stage 2
@@ -45,7 +45,7 @@ LG083 * shapes cannot be multiplied \(\d+x\d+ and (?:0x\d+|\d+x0|1x0)\)
     change: run the layer through its own module (not its weight), gather it with `deepspeed.zero.GatheredParameters`,
         or use ZeRO stage 2
 LG083 * got weight of shape \[0\]
-    title: a normalisation ran with weights that ZeRO-3 has partitioned (their size is 0)
+    title: a normalization layer ran with weights that ZeRO-3 has partitioned (their size is 0)
     change: call its module, not its weight; gather it with `deepspeed.zero.GatheredParameters`, or use ZeRO stage 2
 LG083 * weight should have at least three dimensions
     title: a convolution ran with weights that ZeRO-3 has partitioned
@@ -59,41 +59,42 @@ LG083 * returned an invalid gradient at index \d+ - got \[.*\] but expected shap
     change: mark the module as a leaf module (`deepspeed.utils.set_z3_leaf_modules`), use its forward pass rather than
         its weight, flip `use_reentrant` of activation checkpointing, or use ZeRO stage 2
 LG083 * out of bounds for storage of size 0
-    title: code viewed a parameter whose storage ZeRO-3 has released
+    title: code created a view of a parameter whose storage ZeRO-3 has released
     change: gather it with `deepspeed.zero.GatheredParameters` before tying, transposing or exporting weights; do not
         compile the model with `torch.compile` around ZeRO-3 (use `engine.compile()`); or use ZeRO stage 2
 LG083 * Dimension out of range \(expected to be in range of \[-1, 0\], but got 1\) ::! deepspeed/runtime/zero
     title: code read the second dimension of a parameter that ZeRO-3 has partitioned
 LG084 'DeepSpeedZeRoOffload' object has no attribute '(?:backward|step|zero_grad|loss_scale|param_groups|optimizer|state_dict)'
     title: the engine at ZeRO stage 3 has no optimizer, so it cannot train
-    change: give `optimizer` in the DeepSpeed JSON or to `deepspeed.initialize`, or only run its forward pass
+    change: set `optimizer` in the DeepSpeed JSON or pass one to `deepspeed.initialize`, or run only the engine's
+        forward pass
 LG147 * optimizer got an empty parameter list
 LG147 * zip\(\) argument \d is (?:longer|shorter) than argument ::! deepspeed/runtime/(?:lr_schedules|engine)
     title: the scheduler has a learning rate for an empty parameter group, which DeepSpeed dropped
-    change: give the optimizer no empty group: with adapters (LoRA) the one without weight decay is often empty
+    change: pass no empty group to the optimizer: with adapters (LoRA) the group without weight decay is often empty
 LG116 * grad can be implicitly created only for scalar outputs
     title: the loss is not a scalar
     change: reduce it before the backward pass: `loss.mean()` (a model that returns a loss for each sample or device)
 LG118 * RuntimeError: Tensors must be contiguous ::! deepspeed/runtime/(?:engine|zero)
-    title: a parameter of the model is not contiguous in memory, and DeepSpeed broadcasts it in `deepspeed.initialize`
-    change: make them contiguous before `deepspeed.initialize`: `for p in model.parameters(): p.data =
+    title: a parameter of the model is not contiguous in memory, so `deepspeed.initialize` cannot broadcast it
+    change: make the parameters contiguous before `deepspeed.initialize`: `for p in model.parameters(): p.data =
         p.data.contiguous()`
 LG106 * Cannot copy out of meta tensor ::! deepspeed/runtime
     title: DeepSpeed got a model that has no weights yet (on the meta device)
-    change: load it without `device_map`, `init_empty_weights` and `low_cpu_mem_usage`; at stage 3 let
-        `from_pretrained` make it while `HfDeepSpeedConfig` is alive
+    change: load it without `device_map`, `init_empty_weights` and `low_cpu_mem_usage`; at stage 3 let `from_pretrained`
+        create it while `HfDeepSpeedConfig` is alive
 LG083 * output with shape \[[01]\] doesn't match the broadcast shape
     title: a gradient was added to a parameter that ZeRO-3 has partitioned: its weight was used outside of its module
-    change: call the module itself (`self.lm_head(x)`) instead of a function of its weight, register the weight with
-        `deepspeed.zero.register_external_parameter`, or use ZeRO stage 1 or 2
+    change: call the module itself (`self.lm_head(x)`) instead of passing its weight to a function, register the weight
+        with `deepspeed.zero.register_external_parameter`, or use ZeRO stage 1 or 2
 LG106 * Global rank \d+ is not part of group ::! zero/partition_parameters
     title: `zero.Init` broadcasts parameters from a rank that is not in its data-parallel group, as with tensor
         parallelism
-    change: use ZeRO stage 1 or 2 with tensor parallelism, give `zero.Init` the `data_parallel_group`, or install a
+    change: use ZeRO stage 1 or 2 with tensor parallelism, pass the `data_parallel_group` to `zero.Init`, or install a
         newer DeepSpeed
 LG109 * Expected all tensors to be on the same device ::$ deepspeed/runtime/(?:zero|bf16_opt|fp16/|zenflow|superoff)
-    title: DeepSpeed's own optimizer step mixed tensors of the CPU and of the GPU under offload, which is a bug of that
-        release, not of the script
+    title: DeepSpeed's own optimizer step mixed CPU and GPU tensors under offload, which is a bug of that release, not
+        of the script
     change: install a newer DeepSpeed, or the release that worked before; until then leave out `offload_optimizer` (with
         `gradient_clipping` the scale is on the GPU)
 LG109 * (?:Tensors must be CUDA and dense|No backend type associated with device type cpu) ::! deepspeed/runtime
@@ -112,8 +113,8 @@ LG081 * output tensor must have the same type as input tensor :: zero/(?:partiti
     change: cast adapters and model to one dtype (peft: `autocast_adapter_dtype=False`, or `model.to(torch.bfloat16)`),
         use DeepSpeed 0.19.3 or newer, which gathers each parameter in its own dtype, or ZeRO stage 2
 LG102 * object has no attribute 'ds_grads_remaining'
-    title: a backward hook of ZeRO-3 met a module that it has never seen in a forward pass: a bug of DeepSpeed 0.16.0 to
-        0.16.7, reported for 0.16.5
+    title: a backward hook of ZeRO-3 reached a module that it had never seen in a forward pass: a bug of DeepSpeed
+        0.16.0 to 0.16.7, reported for 0.16.5
     change: install DeepSpeed 0.16.8 or newer, whose hook sets the count in each forward pass; do not replace modules
         after `deepspeed.initialize`
 LG116 * '\w*DeepSpeedZeroOptimizer\w*' object has no attribute '(?:ipg_\w+|grads_in_ipg_bucket|params_in_ipg_bucket)'
@@ -121,11 +122,11 @@ LG116 * '\w*DeepSpeedZeroOptimizer\w*' object has no attribute '(?:ipg_\w+|grads
 LG130 * Mismatch in shape: grad_output\[\d+\] has a shape of ::! deepspeed/runtime/pipe
     title: a micro-batch has a different length than the first one, whose shapes the pipeline keeps
     change: pad every micro-batch to the same shape and drop the last, smaller one (`drop_last`), call
-        `engine.reset_activation_shape()` when it changes, or make the `PipelineModule` with `dynamic_shape=True`
+        `engine.reset_activation_shape()` when the shape changes, or make the `PipelineModule` with `dynamic_shape=True`
 LG004 * CUDA error: invalid argument ::$ accelerator/\S* pin_memory
     title: the driver refused to pin a buffer of host memory
     change: set `pin_memory: false` in `offload_optimizer` and `offload_param`, raise `ulimit -l` (memlock), or use more
-        ranks, which each pin a smaller shard
+        ranks, so that each pins a smaller shard
 LG081 * Expected object of scalar type \w+ but got scalar type :: deepspeed/runtime/engine
     title: the batch has a different dtype than the model, which DeepSpeed casts to fp16 or bf16
     change: cast the inputs (and float labels) to the engine's dtype, `x.half()` or `x.to(torch.bfloat16)`, or set
@@ -135,7 +136,7 @@ LG081 * expected (?:mat1 and mat2|m1 and m2) to have the same dtype ::$ deepspee
     change: cast adapters, norms and inputs to the model's dtype, or run under `torch_autocast`; in a bf16 run leave
         `zero_quantized_weights` out, or update DeepSpeed, which used to return those weights in fp16
 LG081 * expected scalar type \w+ but found \w+ :: deepspeed/runtime/engine
-    title: tensors of two dtypes met in the model, which DeepSpeed casts to fp16 or bf16, but not its inputs
+    title: tensors of two dtypes met in the model: DeepSpeed casts the model to fp16 or bf16, but not its inputs
     change: cast the inputs (and float labels) to the engine's dtype, `x.half()` or `x.to(torch.bfloat16)`, or set
         `fp16.auto_cast: true`; do not create fp32 tensors inside the model
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of deepspeed/runtime/zero, of 0.14.5 to 0.19.8: parameters and gradients of ZeRO.
+"""Messages of deepspeed/runtime/zero in DeepSpeed 0.14.5 to 0.19.8 about the parameters and gradients of ZeRO.
 
-Read in the sources; `python benchmarks/log_catalogue.py` asks each of them.
+The rows come from the sources; `python benchmarks/log_catalogue.py` looks up the cause of each message there.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 MESSAGES = r"""
 LG100 * still have inflight params
     title: ZeRO-3 gathered parameters of a module that then did not run, which an old DeepSpeed treats as an error
-    change: update DeepSpeed: 0.15.3 and newer release what a step has left in flight; until then mark modules whose
-        submodules run conditionally (a mixture of experts) as leaf modules, `deepspeed.utils.set_z3_leaf_modules(model,
-        [Block])`, make every rank run the same modules, or set `zero_optimization.stage3_prefetch_bucket_size: 0`
+    change: update DeepSpeed: 0.15.3 and newer release the parameters that a step left in flight; until then, mark
+        modules whose submodules run conditionally (such as a mixture of experts) as leaf modules with
+        `deepspeed.utils.set_z3_leaf_modules(model, [Block])`, make every rank run the same modules, or set
+        `zero_optimization.stage3_prefetch_bucket_size: 0`
 LG100 * RuntimeError: param \{.*\} still in flight
 LG101 * tracing error at step :: (?:^|/)deepspeed/
     title: the modules ran in a different order than in the step that ZeRO-3 recorded
@@ -28,8 +29,8 @@ LG101 * RuntimeError: disagreement between rank0 and rank :: (?:^|/)deepspeed/
 LG101 * attempted to (?:record trace when status|invalidate already invalid trace) :: (?:^|/)deepspeed/
 LG101 * expected trace to be complete :: (?:^|/)deepspeed/
 LG101 * IndexError: pop from an empty deque ::! zero/partitioned_param_coordinator
-    title: ZeRO-3's record of the order of modules is inconsistent: a module ran that it had not recorded
-    change: make every step and rank run the same modules, mark conditional ones as leaf modules
+    title: ZeRO-3's record of the module order is inconsistent: a module ran that is not in the record
+    change: make all ranks run the same modules in all steps, mark conditional ones as leaf modules
         (`deepspeed.utils.set_z3_leaf_modules`), or update DeepSpeed: 0.19.2 and newer clear the stale record
 LG102 * RuntimeError: (?:\{.*\} already in registry|attempted to add non-inflight parameter to registry)
 LG102 * expected param .*to (?:not )?be (?:available|inflight)
@@ -37,16 +38,16 @@ LG102 * expected param .*to (?:not )?be (?:available|inflight)
 LG102 * expect param\.ds_status == ZeroParamStatus\.NOT_AVAILABLE
 LG102 * \{'id': \d+, 'status': '\w+'.*\} expected to be released
     title: ZeRO-3 tried to release all parameters while a module still used one
-    change: do not save, evaluate or gather while a forward pass is open (in a hook, or an exception that was caught
-        in the middle of a step), and mark conditional modules as leaf modules (`deepspeed.utils.set_z3_leaf_modules`)
+    change: do not save, evaluate or gather during a forward pass (as in a hook, or after an exception was caught in the
+        middle of a step), and mark conditional modules as leaf modules (`deepspeed.utils.set_z3_leaf_modules`)
 LG102 * ^(?:AssertionError|RuntimeError): \{'id': \d+, 'status': '\w+'
-    title: a parameter of ZeRO-3 is not gathered (`NOT_AVAILABLE`) or still being gathered (`INFLIGHT`) where a module
+    title: a ZeRO-3 parameter is not gathered (`NOT_AVAILABLE`) or is still being gathered (`INFLIGHT`) when a module
         needs it
 LG102 * Cannot partition a param in flight
     title: ZeRO-3 tried to partition a parameter that is still being gathered
 LG102 * active_backward_submodules is empty during backward pass
-    title: ZeRO-3 released a module in the backward pass whose start it did not see
-    change: call `engine.backward` once for each forward pass and no submodule outside of the engine; use
+    title: in the backward pass, ZeRO-3 released a module that it had not seen start
+    change: call `engine.backward` once for each forward pass, and call no submodule outside the engine; use
         `use_reentrant=False` in activation checkpointing; mark modules that return several tensors as leaf modules
 LG102 * backward pass is invalid for module in evaluation mode
     title: a backward pass ran through a module in evaluation mode, which ZeRO-3 of DeepSpeed up to 0.15.3 refuses
@@ -57,8 +58,8 @@ LG102 * Cannot free a ZeRO-3 parameter while it is still active in submodules
     change: give `modifier_rank=0` to `GatheredParameters` where the block changes weights, and do not gather, save or
         call submodules in the middle of a forward or backward pass
 LG102 * 'Parameter' object has no attribute 'ds_\w+'
-    title: ZeRO-3 met an unpartitioned parameter: it was made or replaced after `deepspeed.initialize`
-    change: add layers, adapters and embeddings before `deepspeed.initialize`, or make them inside
+    title: ZeRO-3 found an unpartitioned parameter: it was created or replaced after `deepspeed.initialize`
+    change: add layers, adapters and embeddings before `deepspeed.initialize`, or create them inside
         `deepspeed.zero.Init`; do not assign new `torch.nn.Parameter`s later
 LG103 Nested GatheredParameters contexts cannot overlap parameters
     title: a block of `GatheredParameters` was opened inside another one over the same parameters
@@ -69,7 +70,7 @@ LG103 Detected in-place modification of ZeRO-3 parameters inside GatheredParamet
     change: give `modifier_rank=0`, so that ZeRO-3 broadcasts the change of rank 0 to all ranks
 LG103 Parameter \S+ is on \S+ but broadcast requires it to be on
     title: a parameter was moved off the device inside `GatheredParameters(..., modifier_rank=N)`
-    change: leave it on the device, copying into it in place (`param.data.copy_`), or give `modifier_rank=None` where
+    change: leave it on the device and copy into it in place (`param.data.copy_`), or give `modifier_rank=None` where
         the block only reads
 LG103 Parameter is not a (?:torch\.nn\.Parameter|registered external parameter) :: partition_parameters
     title: `register_external_parameter` got something that is not a parameter, or the parameter was unregistered twice
@@ -80,15 +81,15 @@ LG104 Gradient computed twice for this partition
 LG105 This assert indicates that your module has parameters that
 LG105 (?<!This error indicates that your )module has parameters that were not used in producing loss
 LG105 Invalid to reduce Param \d+ with None gradient
-    title: ZeRO tried to reduce the gradient of a parameter that has none
+    title: ZeRO tried to reduce the gradient of a parameter that got no gradient
 LG105 * 'NoneType' object has no attribute '\w+' ::$ stage_1_and_2\S* \w*(?:reduce|average|grad|epilogue)
-    title: ZeRO met a parameter without a gradient while it reduced gradients at the end of the backward pass
+    title: ZeRO found a parameter without a gradient while it reduced gradients at the end of the backward pass
     change: set `requires_grad_(False)` on parameters that the loss does not use before `deepspeed.initialize`; on
         DeepSpeed 0.17.6 to 0.18.2, whose accumulation at stage 2 is faulty, install a newer release
 LG106 Both 'data_parallel_group' and 'sequence_data_parallel_group' were specified
 LG106 'device' in DeepSpeed Config cannot be \S+ if remote device is
     title: `zero.Init` keeps parameters in `remote_device`, and the JSON offloads them to another device
-    change: leave `remote_device` of `deepspeed.zero.Init` out: it reads `offload_param` of the JSON
+    change: do not pass `remote_device` to `deepspeed.zero.Init`: it reads `offload_param` from the JSON
 LG106 "offload_param" must be defined in DeepSpeed Config if remote device is
     change: add `zero_optimization.offload_param` with `device: nvme` and `nvme_path`, or leave out `remote_device`
 LG106 Parameters cannot be scattered without initializing deepspeed\.comm
@@ -104,17 +105,17 @@ LG106 zero\.Init resolved a process group of world_size=1
         process group
 LG102 * all params in a coalesced bucket must have the same communication dtype
     title: ZeRO-3 gathers parameters of two dtypes in one collective
-    change: cast the model to one dtype before `deepspeed.initialize` (`model.to(torch.bfloat16)`), adapters, heads and
-        routers included
+    change: cast the model to one dtype before `deepspeed.initialize` (`model.to(torch.bfloat16)`), including adapters,
+        heads and routers
 LG102 * AssertionError: all params must have the same dtype
     title: ZeRO-3 gathers parameters of two dtypes in one collective
-    change: cast the model to one dtype before `deepspeed.initialize` (`model.to(torch.bfloat16)`), adapters, heads and
-        routers included
+    change: cast the model to one dtype before `deepspeed.initialize` (`model.to(torch.bfloat16)`), including adapters,
+        heads and routers
 ZR020 Qantized weight requires the number of weights be a multiple of 8
 ZR020 * / \S+ is larger than 16k ::! zero/partition_parameters
 ZR020 * Adaptive grouping algorithm cannot find a group size
 LG102 * param id \d+ aligned size \d+ does not match tensor size
-    title: the partition of a parameter has a different size than its data at ZeRO-3
+    title: the partition of a ZeRO-3 parameter has a different size than its data
     change: do not resize or replace parameters after `deepspeed.initialize`; with quantized weights (ZeRO++) leave
         `zero_quantized_weights` out
 LG108 Cannot reduce scatter gradients whose size is not same as the params
@@ -123,8 +124,8 @@ LG108 * partition buffer size \S+ should match the size of param\.ds_tensor
 LG109 * different number of elements tha[nt] partition size
     title: the gradients of a partition do not add up to its size: a parameter got no gradient, or a different one than
         in the first step
-    change: do not change `requires_grad`, freeze or add parameters after `deepspeed.initialize`; set
-        `requires_grad_(False)` before it on what the loss does not use
+    change: do not change `requires_grad`, freeze or add parameters after `deepspeed.initialize`; before that, set
+        `requires_grad_(False)` on parameters that the loss does not use
 LG109 * This can happen either zero or only once as this must be the first tensor in the partition
 LG109 * AssertionError: world size \d+ and p_ids:
 LG109 * Unable to find ZeRO parameter group for
@@ -133,7 +134,7 @@ LG109 * Unable to find ZeRO parameter group for
         `deepspeed.initialize`
 LG109 * (?:more than 1 param in ipg bucket|param in ipg bucket does not match extra-large param)
 LG109 * only L2 norm supported ::! deepspeed/
-    change: clip by the 2-norm: `gradient_clipping` of the JSON
+    change: clip by the L2 norm: set `gradient_clipping` in the JSON
 LG109 * params and buffers_to_allgather must have the same
 LG109 * ZeRO Stage 3 parameter bucket mixes partition process groups
 LG109 * (?:Not enough memory in buffer\. Allocation failed|Allocation bookkeeping error|Release bookkeeping error)
@@ -145,7 +146,7 @@ LG109 * Tensor numel \d+ is large than available
 LG109 * Partitioned Param must be available here
 LG109 * Unexpected that largest partition is empty
 LG109 * Either params are in nvme, or they are in CPU memory
-    change: raise `offload_param.max_in_cpu`, so that the parameters fit, or set it to 0
+    change: raise `offload_param.max_in_cpu` so that the parameters fit, or set it to 0
 LG109 * fp32 parameters of sub_group \d+ is None
 LG109 * Parameter \d+ of numel=\d+ is not swappable
     title: an optimizer state is too small to be swapped to NVMe
@@ -156,7 +157,7 @@ LG109 * Number of elements do not match: \d+ != \d+
     change: pass a tensor of the full shape (`param.ds_shape`) to the `safe_set_full_*` functions, and one of the
         partition's shape to `safe_set_local_*`
 LG109 * quantize_dstensor\(\) expects tensor\.dtype == torch\.float16
-    change: train in fp16 with `zero_quantized_weights`, or leave it out
+    change: train in fp16, or leave `zero_quantized_weights` out
 LG109 * AssertionError: unknown event ::! partitioned_param_profiler
 LG107 communication_data_type with reduce scatter enabled\. Got
 ZR005 pre-scale gradients is not yet supported with
@@ -212,11 +213,11 @@ LG144 (?:in|out) splits must be in range \[1,
 LG144 * Col splits \d+ does not match input splits
 LG149 * world size should be divisible by parameter parallel size
     title: the parameter-parallel size does not divide the number of ranks
-    change: give `parameter_parallel_size` a divisor of the world size, or leave it out
+    change: set `parameter_parallel_size` to a divisor of the world size, or leave it out
 LG148 Must provide configuration for MiCS Initialization
     change: give `config_dict_or_path` to `deepspeed.zero.MiCS_Init`
 LG148 Sharded parameters don't have the MiCS_CommGroups attached
-    title: `mics_shard_size` is set, and the model was made without `deepspeed.zero.MiCS_Init`
+    title: `mics_shard_size` is set, but the model was created without `deepspeed.zero.MiCS_Init`
     change: create the model inside `deepspeed.zero.MiCS_Init`, or leave `mics_shard_size` out and use
         `zero_hpz_partition_size`
 LG148 Local sharding has no support for CPU offloading

@@ -19,20 +19,20 @@ LG065 line \d+: (?P<option>--?\w[\w-]*): command not found
     title: the shell ran an option as a command, because the line above does not end in a backslash
     change: end each line but the last with a backslash without a trailing space, or write the command on one line
 LG065 KeyError: 'PDSH_SSH_ARGS_APPEND'
-    title: `--ssh_port` of this DeepSpeed needs the environment variable PDSH_SSH_ARGS_APPEND
+    title: in this DeepSpeed `--ssh_port` needs the environment variable PDSH_SSH_ARGS_APPEND
     change: `export PDSH_SSH_ARGS_APPEND=""` before the launch, update DeepSpeed, or write the port into
         `~/.ssh/config`
 LG003 * Signal 9 \(SIGKILL\) received by PID (?P<pid>\d+)
 LG018 * Signal (?:11 \(SIGSEGV\)|4 \(SIGILL\)|8 \(SIGFPE\)) received by PID (?P<pid>\d+)
 LG005 * Signal 7 \(SIGBUS\) received by PID (?P<pid>\d+)
 LG074 * Signal 6 \(SIGABRT\) received by PID (?P<pid>\d+)
-    title: a rank aborted (SIGABRT), as after an NCCL watchdog timeout or a failed assertion in native code
+    title: a rank aborted (SIGABRT), as it does after an NCCL watchdog timeout or a failed assertion in native code
     change: read the lines of that rank before its end: a timeout of a collective, `terminate called`, an assertion
 LG069 * Signal (?:15 \(SIGTERM\)|2 \(SIGINT\)|1 \(SIGHUP\)) received by PID (?P<pid>\d+)
 LG018 * failed \(exitcode: -(?:11|4|8)\) local_rank: (?P<local>\d+)
 LG005 * failed \(exitcode: -7\) local_rank: (?P<local>\d+)
 LG074 * failed \(exitcode: -6\) local_rank: (?P<local>\d+)
-    title: a rank aborted (SIGABRT), as after an NCCL watchdog timeout or a failed assertion in native code
+    title: a rank aborted (SIGABRT), as it does after an NCCL watchdog timeout or a failed assertion in native code
     change: read the lines of that rank before its end: a timeout of a collective, `terminate called`, an assertion
 LG003 * failed \(exitcode: -9\) local_rank: (?P<local>\d+)
 LG069 * failed \(exitcode: -(?:15|2|1)\) local_rank: (?P<local>\d+)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages about DeepSpeed of Lightning, LLaMA-Factory, ms-swift and axolotl."""
+"""Messages about DeepSpeed from Lightning, LLaMA-Factory, ms-swift and axolotl."""
 
 from __future__ import annotations
 
 MESSAGES = r"""
 LG220 To use the `DeepSpeedStrategy`, you must have DeepSpeed installed
     title: Lightning found no DeepSpeed in the environment of this rank
-    change: `pip install deepspeed` there, on every host; `python -c "import deepspeed"` shows an import error of
-        DeepSpeed itself
+    change: run `pip install deepspeed` in that environment, on every host; `python -c "import deepspeed"` shows an
+        import error of DeepSpeed itself
 SP001 You passed in a path to a DeepSpeed config but the path does not exist: (?P<path>\S+)
     |To use DeepSpeed you must pass in a DeepSpeed config dict
     title: Lightning found no DeepSpeed configuration {path}
@@ -21,17 +21,17 @@ LG185 DeepSpeed does not support clipping gradients by value
 LG185 DeepSpeed currently does not support different `accumulate_grad_batches`
     change: set one number for `accumulate_grad_batches`
 LG012 (?:The )?DeepSpeed strategy is only supported on (?:CUDA )?GPUs? but
-    title: Lightning's DeepSpeed strategy needs GPUs, and the accelerator is another
+    title: Lightning's DeepSpeed strategy needs GPUs, but the run uses another accelerator
     change: set `accelerator="gpu"`, and check `nvidia-smi` and that torch is a CUDA build
 LG185 is not a valid choice with `DeepSpeedStrategy` when ZeRO stage 3
     change: leave `empty_init` out under ZeRO-3
 LG186 (?:Could not find a DeepSpeed model in the provided checkpoint state
     |Found multiple DeepSpeed engine modules in the given state
     |a state with at least +a model instance to reload is required)
-    title: the state that is saved or loaded has no DeepSpeed engine, or several
+    title: the state to save or load contains no DeepSpeed engine, or several
     change: set up the model through the strategy first, and pass `state={"model": model, ...}` with one engine
 LG211 Please use `FORCE_TORCHRUN=1` to launch DeepSpeed training|Please launch distributed training with
-    title: DeepSpeed was requested, and the program was started as a single process
+    title: DeepSpeed was requested, but the program was started as a single process
     change: set FORCE_TORCHRUN=1, or start with `torchrun` or `deepspeed`
 LG198 (?:PTQ|HQQ|EETQ|GPTQ|AWQ|\w+) quantization is incompatible with DeepSpeed ZeRO-3
     |DeepSpeed ZeRO-3 or FSDP is incompatible with (?:PTQ-)?quantized models
@@ -42,11 +42,11 @@ LG197 Cannot (?:create new adapter upon|merge adapters to|resize embedding layer
     |ed models? (?:can only be used for|only accepts)) |Cannot use device map for quantized models in training
     |Can't (?:load|merge) qlora|Require cfg\.load_in_4bit to be True for qlora|DoRA is not compatible with PTQ
     title: the requested adapter or step does not support a quantized model
-    change: train a plain LoRA adapter on the quantized model, and merge into the model without quantization
+    change: train a plain LoRA adapter on the quantized model, and merge it into the model loaded without quantization
 LG203 Please use scripts/pissa_init\.py to initialize PiSSA|Unsloth is incompatible with DeepSpeed ZeRO-3
     |KTransformers is incompatible with DeepSpeed ZeRO-3
     title: this adapter or kernel library does not work with ZeRO-3
-    change: use ZeRO stage 2 or plain LoRA; PiSSA: prepare the adapter beforehand (`scripts/pissa_init.py`)
+    change: use ZeRO stage 2 or plain LoRA; for PiSSA, prepare the adapter beforehand (`scripts/pissa_init.py`)
 LG182 (?:GaLore and APOLLO are|Muon optimizer is currently|\w+ (?:optimizer )?is) (?:incompatible
     |not compatible) with DeepSpeed|Layer-wise BAdam only supports DeepSpeed ZeRO-3
     title: the requested optimizer does not work with DeepSpeed, or not at this stage
@@ -80,8 +80,8 @@ LG043 Model "?(?P<name>[^" ]+)"? is not supported because no suitable `model_typ
 LG234 Cannot find valid samples, check|Cannot find sufficient samples|Undefined dataset \S+ in
     |Please specify dataset for training|keys are required for (?:KTO|DPO/ORPO) datasets
     |requires? pair(?:-format)? (?:data|samples)
-    title: the dataset has no usable record, or not the columns that the training method needs
-    change: compare the columns and the format of the data with the program's documentation, and the filters
+    title: the dataset has no usable record, or lacks the columns that the training method needs
+    change: compare the columns and the format of the data with the program's documentation, and check the filters
         (`cutoff_len`)
 LG196 Please set lora_modules_to_save to
     title: the script adds special tokens, but the adapter does not train and save the embeddings

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages about datasets, tokenizers, collators, processors and `generate`, of datasets and transformers."""
+"""Messages of `datasets` and transformers about data, tokenizers, collators, processors and `generate`."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ LG234 (?:Error|Exception|Exit)\b.*?(?:(?:Couldn't write column|its type in this 
     |cast) array|Cannot (?:encode mixed-type|convert \S+ to a Feature)|Please pass `features` or at least one example
     |Failed to convert pandas DataFrame|Class label \S+ greater than|Invalid string class label
     |Got None but expected a dictionary))
-    title: a record of the dataset has another type than its column, or a column has only empty values
+    title: a record of the dataset has a different type than its column, or a column has only empty values
     change: give `features` to `load_dataset` or `map`, and make all records have the same fields and types
 LG044 (?:Error|Exception|Exit)\b.*?(?:There was an overflow with type|[Oo]ffset overflow|array larger than 2 ?GB)
-    title: a batch of a column is larger than arrow's 2 GB
+    title: a batch of a column is larger than arrow's limit of 2 GB
     change: pass a smaller `writer_batch_size` (100) and `batch_size` to `map`
 LG044 ArrowInvalid: Column (?P<index>\d+) named (?P<name>\S+) expected length (?P<a>\d+) but got length (?P<b>\d+)
     title: a batched `map` returned {b} rows of `{name}` for {a} rows of the other columns
@@ -67,7 +67,7 @@ LG292 Error: num_proc must be
     title: `num_proc` of the data preparation is out of range
     change: set `num_proc` between 1 and the number of rows and CPU cores
 LG230 (?:Error|Exception|Exit)\b.*?(?:This tokenizer does not have a mask token which is necessary for masked)
-    title: masked language modelling was requested, and the tokenizer has no mask token
+    title: masked language modelling was requested, but the tokenizer has no mask token
     change: set `mlm=False` in `DataCollatorForLanguageModeling` for causal models
 LG230 (?:Error|Exception|Exit)\b.*?(?:(?:specified `?(?:pad_token
     |eos_token)`? \('?(?P<token>[^')]*)'?\) is not found in the vocabulary|pad_token_id.*(?:must|has to) be defined
@@ -82,7 +82,7 @@ LG230 (?:Error|Exception|Exit)\b.*?(?:multiple chat templates (?:but none|with n
     |each dict must have a 'role' and 'content'|assistant_only_loss=True`?, but|`return_assistant_tokens_mask
     |no assistant tokens|does not support tool calling)
     title: the chat template does not support these conversations or this loss masking
-    change: give records `messages` with `role` (system, user, assistant) and `content`, and use the model's own
+    change: give each record `messages` with `role` (system, user, assistant) and `content`, and use the model's own
         template; `assistant_only_loss` needs one with `{% generation %}` tags
 LG231 * (?:Error|Exception|Exit)\b.*?(?:batch length of `text`|`text_pair` must be a list
     |Input \S* ?is not valid\. Should be a string|type of \S+ unknown: |batch_text_or_text_pairs has to be
@@ -114,8 +114,8 @@ LG189 (?:Error|Exception|Exit)\b.*?(?:Unexpected input keys in examples|input ex
     |Expected 'attention_mask' or 'position_ids'|Unexpected key in batch|(?:No role|No message_content
     |Field '[^']*') (?:field )?(?:not )?found in (?:message|sample))
     title: the records lack the columns that this trainer and collator read
-    change: give records `text`, `messages`, or `prompt` and `completion` (preference data: `prompt`, `chosen`,
-        `rejected`); a collator of your own needs `remove_unused_columns=False`
+    change: give each record `text`, `messages`, or `prompt` and `completion` (preference data: `prompt`, `chosen`,
+        `rejected`); your own collator needs `remove_unused_columns=False`
 LG189 (?:Error|Exception|Exit)\b.*?(?:You must specify a `?dataset_text_field|need to pass a `dataset_text_field
     |`formatting_func`? should return a list|should provide a list of processed strings)
     title: the trainer does not know which column of the data has the text
@@ -143,8 +143,8 @@ LG299 (?:Error|Exception|Exit)\b.*?(?:`(?:max_new_tokens|early_stopping|num_retu
     change: change the argument that the message names; for batches set `tokenizer.padding_side = "left"`, and give
         whole numbers above 0 for lengths
 LG082 (?:Error|Exception|Exit)\b.*?(?:Attention (?:mask|weights) should be of size)
-    title: the attention mask has another shape than the attention expects, as with a patched attention, a KV cache or
-        another padded length
+    title: the attention mask has a different shape than the attention expects, for example because of an attention
+        patch, a KV cache or a different padded length
     change: pass the `attention_mask` of the tokenizer (batch x length), set `use_cache=False` for training, and remove
         attention patches that were written for another transformers
 LG090 (?:Error|Exception|Exit)\b.*?(?:`?(?:flex_attention|sdpa
@@ -152,8 +152,8 @@ LG090 (?:Error|Exception|Exit)\b.*?(?:`?(?:flex_attention|sdpa
     |Flash Attention 2(?:\.0)? (?:with a model dispatched on CPU|and BetterTransformer)
     |Tensor query has shape with a zero dim|Both attn_implementation=.* and `use_flash_attention_2)
     title: the requested attention implementation does not support this model, batch or device
-    change: use `attn_implementation="sdpa"` or `"eager"`, load the model on the GPU, and give only
-        `attn_implementation`
+    change: use `attn_implementation="sdpa"` or `"eager"`, load the model on the GPU, and pass only
+        `attn_implementation`, not `use_flash_attention_2` as well
 LG043 (?:Error|Exception|Exit)\b.*?(?:`?(?:torch_)?dtype`? (?:provided as a `str`|can (?:only )?be (?:one of|`torch
     |`'auto))|Invalid `(?:torch_)?dtype` passed to|since it is not a floating[ -]point dtype
     |Can't instantiate \w+ model under dtype)
@@ -164,8 +164,7 @@ LG031 (?:Error|Exception|Exit)\b.*?(?:Incompatible safetensors file|does not con
     title: the weight file was saved without the metadata that transformers needs, or is damaged
     change: save it again with `save_pretrained` (or `save_file(..., metadata={"format": "pt"})`)
 LG054 (?:Error|Exception|Exit)\b.*?(?:is not a valid JSON file|config file at '(?P<path>[^']*)' is not a valid)
-    title: the model's configuration {path} is not valid JSON: its download or copy is incomplete, or it is an edited
-        file with an error
+    title: the model's configuration {path} is not valid JSON: its download or copy is incomplete, or an edit broke it
     change: download or copy it again; its first line shows whether it is a git-lfs pointer or an HTML page
 LG051 PermissionError at \S+ when downloading|Check cache directory permissions
     title: this user has no permission to write the Hugging Face cache
@@ -173,11 +172,11 @@ LG051 PermissionError at \S+ when downloading|Check cache directory permissions
 LG089 (?:Error|Exception|Exit)\b.*?(?:Could not import module '(?P<name>\w+)'\. Are this object's requirements defined c
     orrectly)
     title: transformers could not import `{name}`: a package that it needs is missing or incompatible
-    change: `python -c "from transformers import {name}"` with TRANSFORMERS_VERBOSITY=debug shows the first error;
+    change: run `python -c "from transformers import {name}"` with TRANSFORMERS_VERBOSITY=debug to see the first error;
         torchvision, torchaudio, flash-attn and peft must match this torch and transformers
 LG031 (?:Error|Exception|Exit)\b.*?(?:We encountered some issues during automatic conversion of the weights)
     title: transformers could not convert the checkpoint's weights to the layout of its model class
-    change: read the rows `CONVERSION` of the load report above; load with the transformers that saved it, or a newer
+    change: read the `CONVERSION` rows of the load report above; load with the transformers that saved it, or a newer
         one
 LG014 * (?:CUDA error: device-side assert|Assertion `?(?:srcIndex < srcSelectDimSize|t >= 0 && t < n_classes
     |index >= -sizes))
@@ -189,7 +188,7 @@ LG041 (?:Error|Exception|Exit)\b.*?(?:Can't load processor for|is a gated reposi
     |is not a local folder or a valid repository name|is not a valid git identifier)
     title: the model's repository, revision or processor does not exist, or this account has no access to it
     change: check the name and revision; log in (`hf auth login`, HF_TOKEN on every host) and accept the terms of a
-        gated one
+        gated repository
 LG040 (?:Error|Exception|Exit)\b.*?(?:Couldn't reach the Hugging Face Hub
     |There was a specific connection error when trying to load|Server Disconnected)
     title: the Hub cannot be reached from this host

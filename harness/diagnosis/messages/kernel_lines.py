@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines of the kernel (`dmesg`, the journal): killed processes, GPUs, disks, file systems, network cards.
 
-The lines are those of Linux, NVIDIA's driver (Xid and SXid by its catalogue), mlx5, NFS and Lustre.
+The lines come from Linux, NVIDIA's driver (Xid and SXid as in its catalogue), mlx5, NFS and Lustre.
 """
 
 from __future__ import annotations
 
 _OOM_CONTAINER = """
     title: the kernel killed a process, because its container or job reached its memory limit
-    change: raise the memory limit of the container or job (`resources.limits.memory`, `--mem`), or use less: fewer
-        ranks and data loader workers per host, no `pin_memory`, ZeRO stage 3 before `from_pretrained`, the optimizer on
-        NVMe
+    change: raise the memory limit of the container or job (`resources.limits.memory`, `--mem`), or use less memory:
+        fewer ranks and data loader workers per host, no `pin_memory`, ZeRO stage 3 before `from_pretrained`, the
+        optimizer on NVMe
 """
 _OOM_HOST = """
     title: the kernel killed a process, because the host's memory ran out
@@ -25,7 +25,7 @@ LG002 * Out of memory: Kill(?:ed)? process (?P<pid>\d+) \([^)]*\){_OOM_HOST.rstr
 LG002 * oom-kill:constraint=\w+.*\bpid=(?P<pid>\d+){_OOM_HOST.rstrip()}
 LG002 * oom_reaper: reaped process (?P<pid>\d+)
 LG006 * (?:systemd-oomd|earlyoom|oomd).*(?:[Kk]illed|sending SIG(?:KILL|TERM)|due to memory pressure)
-    title: a daemon of the host killed processes, because memory was short
+    title: a daemon on the host killed processes, because memory ran low
     change: use less host memory, or exempt the job from that daemon (`ManagedOOMPreference=avoid`, earlyoom's
         `--avoid`)
 LG017 * NVRM: Xid \((?P<device>[^)]*)\): 13\b
@@ -43,7 +43,7 @@ LG016 * NVRM: Xid \((?P<device>[^)]*)\): 48\b
         ECC,ROW_REMAPPER`, and have the GPU replaced if a remapping failed or the errors come back
 LG016 * NVRM: Xid \((?P<device>[^)]*)\): 63\b
     title: the GPU retired a page or remapped a row of its memory (Xid 63)
-    change: the new mapping needs a reset of the GPU: drain the host, `nvidia-smi -r` or reboot, then use it again;
+    change: the new mapping needs a GPU reset: drain the host, run `nvidia-smi -r` or reboot, then use the GPU again;
         Xid 64, or many of these, means that the GPU must be replaced
 LG016 * NVRM: Xid \((?P<device>[^)]*)\): 64\b
     title: the GPU could not retire a page or remap a row of its memory (Xid 64)
@@ -52,16 +52,15 @@ LG249 * NVRM: Xid \((?P<device>[^)]*)\): 74\b
     title: an NVLink of the GPU failed (Xid 74)
 LG016 * NVRM: Xid \((?P<device>[^)]*)\): 79\b
     title: the GPU has fallen off the bus (Xid 79): power, heat, or a broken card or slot
-    change: resume without that host; power-cycle it, look at its temperature, power supply and PCIe errors (`lspci
-        -vv`, the BMC's log), and have the GPU reseated or replaced if it comes back
+    change: resume without that host; power-cycle it, check its temperature, power supply and PCIe errors (`lspci -vv`,
+        the BMC's log), and have the GPU reseated or replaced if it comes back
 LG016 * NVRM: Xid \((?P<device>[^)]*)\): 9[24]\b
-    title: the GPU had memory errors: an uncorrectable one that only failed its own process (Xid 94), or many corrected
-        ones (Xid 92)
+    title: the GPU had memory errors: an uncorrectable one that affected only its own process (Xid 94), or many
+        corrected ones (Xid 92)
     change: resume the job, and reset the GPU when it is idle (`nvidia-smi -r`), which remaps the row
 LG016 * NVRM: Xid \((?P<device>[^)]*)\): 95\b
     title: the GPU had an uncorrectable memory error that it could not contain (Xid 95)
-    change: resume without that host; its GPUs must be reset (`nvidia-smi -r`) or the host rebooted before they are
-        used again
+    change: resume without that host; reset its GPUs (`nvidia-smi -r`) or reboot it before they are used again
 LG016 * NVRM: Xid \((?P<device>[^)]*)\): 1(?:19|20)\b
     title: the GPU's system processor (GSP) did not answer or failed (Xid 119, 120)
     change: resume without that host; power-cycle it and update the driver; if the error comes back disable GSP where
@@ -79,7 +78,7 @@ LG249 * nvidia-nvswitch\d+: SXid \(PCI:(?P<device>[^)]*)\): (?P<code>\d+), Fatal
     title: an NVSwitch reported a fatal error (SXid)
 LG250 * nvidia-nvswitch\d+: SXid \(PCI:(?P<device>[^)]*)\): (?P<code>\d+), (?:Non-fatal|NonFatal)
     title: an NVSwitch reported an error that is not fatal (SXid)
-    change: look for what ended the job first; watch the switch (`nvidia-smi nvlink -e`, the fabric manager's log)
+    change: look first for what ended the job; watch the switch (`nvidia-smi nvlink -e`, the fabric manager's log)
 LG052 * EXT4-fs error \(device (?P<device>\S+)\)|EXT4-fs \(\S+\): Remounting filesystem read-only|XFS \((?P<disk>\S+)\): .*(?:I/O error|[Cc]orruption|[Ss]hutting down)
     title: a local file system of the host is damaged, or its disk fails
     change: resume without that host; check the disk (`smartctl -a`, `nvme smart-log`) and repair the file system
@@ -88,8 +87,8 @@ LG052 * (?:blk_update_request: )?(?:critical )?(?:I/O|medium|target|space alloca
     change: resume without that host; check the disk (`smartctl -a`, `nvme smart-log`) and its cable or slot
 LG052 * nvme (?P<device>nvme\d+): (?:I/O .*timeout|controller is down|Device not ready|Removing after probe failure|Abort status)
     title: an NVMe disk did not answer
-    change: check the disk (`nvme smart-log`, temperature, firmware); move swap files and caches to another disk until
-        then
+    change: check the disk (`nvme smart-log`, temperature, firmware); until it is checked, move swap files and caches to
+        another disk
 LG052 * nfs: server (?P<server>\S+) (?:not responding|OK)
     title: an NFS server did not answer, and processes waited for their files
     change: check the server and the network to it; keep data loading and checkpoints off a server that is overloaded
@@ -108,8 +107,8 @@ LG242 Kernel panic - not syncing
     title: the kernel of a host panicked
 LG242 * watchdog: BUG: soft lockup|rcu: INFO: rcu_\w+ (?:self-)?detected (?:expedited )?stalls?
     title: a CPU of a host was stuck in the kernel
-    change: look at the stack below the line (a driver, a file system); update that driver or kernel, and resume
-        without that host until then
+    change: read the stack below the line to find the driver or file system; update that driver or the kernel, and until
+        then resume without that host
 LG018 * \S+\[(?P<pid>\d+)\]: segfault at
     title: a process crashed in native code (the kernel logged a segmentation fault)
 """

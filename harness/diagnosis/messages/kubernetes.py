@@ -34,7 +34,7 @@ LG242 in response to imminent node shutdown|\bNodeShutdown\b|node is shutting do
 LG243 * \bFailedScheduling\b.*Insufficient (?P<resource>[\w./-]+)|nodes are available: .*Insufficient (?P<what>[\w./-]+)
     title: no node has the free resources that the pod requests
     change: request at most what one node has free (`kubectl describe node`: Allocatable and Allocated), or wait; if
-        `nvidia.com/gpu` is missing on nodes with GPUs check the device plug-in
+        `nvidia.com/gpu` is missing on nodes with GPUs, check the device plug-in
 LG243 * \bFailedScheduling\b|\d+/\d+ nodes are available: |\bUnschedulable\b
 LG244 * \b(?:ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull)\b|Failed to pull image "(?P<image>[^"]*)"
 LG252 * \bFailedMount\b|\bFailedAttachVolume\b|MountVolume\.\w+ failed for volume|Unable to attach or mount volumes

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of transformers, safetensors, huggingface_hub and tokenizers about models that are loaded or saved."""
+"""Messages of transformers, safetensors, huggingface_hub and tokenizers about loading and saving models."""
 
 from __future__ import annotations
 
 MESSAGES = r"""
 LG204 * LOAD REPORT from: (?P<model>\S+).*?(?P<key>(?<![\w.])[\w.]{0,80}?(?:layers?|blocks?|\bh)\.\{?\d[\w., {}]{0,80}?\.(?:weight
     |bias)) *\| *MISSING
-    title: layers of {model} were not found in its files (`{key}` is MISSING): these weights are random, newly
-        initialized
+    title: layers of {model} were not found in its files (`{key}` is MISSING): these weights were initialized at random
 LG204 * (?:^|\.)(?:layers?|blocks?|h)\.\{\d[\d., ]*\}\.[\w.{}, ]*(?:weight|bias) *\| *MISSING
-    title: layers of the model were not found in the checkpoint (MISSING in the load report): these weights are random
+    title: layers of the model were not found in the checkpoint (MISSING in the load report): these weights were
+        initialized at random
 LG204 * Some weights of (?P<class>\w+) were not initialized from the model checkpoint at (?P<path>\S+) and are newly in
     itialized: .*(?:layers?|blocks?|\bh)\.\d+\.[\w.]*(?:proj|norm|mlp|dense|attn|attention|attention\w*|experts?|fc\d?
     |ln_\d|query\w*|w\d|c_\w+|layernorm\w*)[\w.]*\.weight'
-    title: layers of {class} were not found in the checkpoint {path}: these weights are random, newly initialized
+    title: layers of {class} were not found in the checkpoint {path}: these weights were initialized at random
 LG205 size mismatch for (?P<name>\S+): copying a param with shape torch\.Size\(\[0\]\) from checkpoint
     title: the checkpoint's `{name}` is empty (shape [0]): it was saved from a model that ZeRO-3 had partitioned
 LG209 (?P<name>\S+): found shape torch\.Size\(\[[\d, ]+\]\) in the checkpoint and torch\.Size\(\[0\]\) in the model
@@ -31,9 +31,9 @@ LG031 size mismatch for (?P<name>\S*(?:embed_tokens|wte|word_embeddings|lm_head|
 LG031 Error\(s\) in loading state_dict for (?P<model>\w+): \| Missing key\(s\) in state_dict: "(?P<ke
     y>[^"]*)"\.?(?: \|)?$
     title: the state dict lacks only `{key}`, most often a tied weight that is stored under its other name
-    change: if `{key}` is tied to another weight load with `strict=False` and call `model.tie_weights()`, or copy it;
-        newer DeepSpeed releases (0.10 and later) write both names in `zero_to_fp32.py`; if it is not tied the model has
-        a layer that the saved model lacks
+    change: if `{key}` is tied to another weight, load with `strict=False` and call `model.tie_weights()`, or copy it
+        (newer DeepSpeed releases, 0.10 and later, write both names in `zero_to_fp32.py`); if it is not tied, the model
+        has a layer that the saved model lacks
 LG207 Cannot copy out of meta tensor; no data!
 LG207 (?:Tensor on device meta is not on the expected device|is on device meta|tensors? on the meta device
     |Tensor\.item\(\) cannot be called on meta|on the meta device because)
@@ -79,9 +79,9 @@ LG043 This modeling file requires the following packages that were not found in 
     title: the model's own code needs packages that are not installed: {names}
     change: `pip install` them on every host
 LG227 * (?:ImportError|AttributeError|TypeError): .* ::! transformers_modules/|huggingface/modules
-    title: the model's own code (trust_remote_code) does not fit the installed transformers
+    title: the model's own code (trust_remote_code) does not match the installed transformers
     change: install the transformers that the model's config.json names (`transformers_version`), or use a model class
-        that transformers has itself (without `trust_remote_code`)
+        that is built into transformers (without `trust_remote_code`)
 LG043 (?:Error|Exception): .*(?:is not supported (?:yet )?(?:for|by) (?:this version of )?`?transformers
     |requires `?transformers ?>=? ?(?P<version>[\d.]+))
     change: install a newer transformers on every host
@@ -97,8 +97,9 @@ LG033 Error while deserializing header: MetadataIncompleteBuffer|incomplete meta
     change: download or save it again, and check the free space
 LG033 Unable to load weights from pytorch checkpoint file for
     |If you tried to load a PyTorch model from a TF 2\.0 checkpoint
-    title: a weight file (`.bin`) could not be read: it is damaged, a git-lfs pointer, or another format
-    change: download it again, or use the `.safetensors` files; with torch before 2.6 newer transformers refuse `.bin`
+    title: a weight file (`.bin`) could not be read: it is damaged, is a git-lfs pointer, or has another format
+    change: download it again, or use the `.safetensors` files; newer transformers refuse `.bin` files with torch before
+        2.6
 LG033 Invalid magic number; corrupt file\?|Expected input to be a checkpoint returned by torch\.save
 LG042 You seem to have cloned a repository without having git-lfs installed
     title: the folder has git-lfs pointers instead of weights
@@ -123,22 +124,22 @@ LG041 GatedRepoError|Access to model (?P<name>\S+) is restricted|You are trying 
         every host
 LG041 401 Client Error.*(?:huggingface|hf\.co|hf-mirror)|Invalid (?:user(?:name)? or password
     |credentials in Authorization)|Invalid user token
-    title: the Hub did not accept the token, or there is none
-    change: give a valid HF_TOKEN to the ranks on every host (`hf auth login`); a private repository needs one that may
-        read it
+    title: the Hub rejected the token, or no token is set
+    change: give a valid HF_TOKEN to the ranks on every host (`hf auth login`); a private repository needs a token with
+        read access to it
 LG041 404 Client Error.*(?:huggingface|hf\.co|hf-mirror)|(?:RepositoryNotFound|RevisionNotFound
     |\b(?:Remote)?EntryNotFound)Error
     title: the repository, revision or file is not on the Hub, or is private
     change: check the spelling and the revision; a private repository needs HF_TOKEN
 LG232 429 Client Error.*(?:huggingface|hf\.co|hf-mirror)|We had to rate limit|rate limit(?:ed|s)? .*(?:hub|huggingface)
-    title: the Hub limits the requests of this address (429), as when all ranks download at once
+    title: the Hub limits the requests of this address (429), for example because all ranks download at once
 LG232 50[0234] Server Error.*(?:huggingface|hf\.co|hf-mirror)|Hub is (?:down|temporarily unavailable)
     title: a server of the Hub failed (5xx)
 LG233 Consistency check failed: file should be of size|(?:IncompleteRead|ChunkedEncodingError|ContentTooShort)
     |Connection broken: (?:Incomplete|Invalid)
 LG233 CAS service error|(?:xet|Xet).*(?:[Ee]rror|failed)
     title: a download through the Hub's Xet storage failed
-    change: set HF_HUB_DISABLE_XET=1, or download beforehand on one process (`hf download`)
+    change: set HF_HUB_DISABLE_XET=1, or download beforehand in one process (`hf download`)
 LG040 An error happened while trying to locate the files? on the Hub
     title: the file is not in the cache, and the Hub could not be reached to find it
     change: check the network and proxy of the host (`curl -I https://huggingface.co`), or download beforehand and set
@@ -158,7 +159,7 @@ LG220 Couldn't instantiate the backend tokenizer from one of
     change: `pip install sentencepiece tiktoken protobuf` on every host, and check that the folder has `tokenizer.json`
 LG227 data did not match any variant of untagged enum (?P<what>\w+)
     title: `tokenizer.json` was written by a newer `tokenizers` than the installed one reads
-    change: install a newer tokenizers and transformers, or a tokenizer saved with the installed version
+    change: install a newer tokenizers and transformers, or use a tokenizer that was saved with the installed version
 LG227 'TokenizersBackend'|'NoneType' object has no attribute 'endswith' ::! transformers/tokenization
 LG220 requires the (?P<name>[\w. -]+?) library but it was not found in your environment
     title: a package that transformers needs here is not installed: {name}
@@ -175,7 +176,8 @@ LG090 does not support (?:Flash Attention|an attention implementation through|se
 LG090 Flash Attention \S+ with a model not initialized on GPU and with no GPU available
     |FlashAttention\d* is not available on CPU|Flash Attention \d is not available on CPU
     title: FlashAttention was requested, but this rank sees no GPU or the model was loaded on the CPU
-    change: check `nvidia-smi`, CUDA_VISIBLE_DEVICES and that torch is a CUDA build; else `attn_implementation="sdpa"`
+    change: check `nvidia-smi`, CUDA_VISIBLE_DEVICES and that torch is a CUDA build; otherwise use
+        `attn_implementation="sdpa"`
 LG090 (?:FlashAttention|Flash Attention )\d* requires (?:compute capability|at least version)
     title: the requested FlashAttention needs a newer GPU or a newer flash-attn
     change: use `attn_implementation="sdpa"`, or install a newer flash-attn
@@ -189,8 +191,8 @@ LG197 Unknown quantization type|Did not found a `quantization_config`|has no `qu
     |is quantized with \S+ but you are passing a|does require the model to be pre-quantized
     |cannot combine Quantization and loading|`quant_method=bitsandbytes` but `quantization_config`
     title: the model's quantization and the requested `quantization_config` do not match
-    change: load a quantized model without a `quantization_config` of your own, or the unquantized model with one; an
-        unknown type needs a newer transformers and the package of that type
+    change: load a quantized model without your own `quantization_config`, or pass one with the unquantized model; an
+        unknown quantization type needs a newer transformers and the package for that type
 LG197 is not serializable - check out the warnings from the logger
     title: this quantized model cannot be saved
     change: save the adapter alone (`model.save_pretrained` of the PeftModel), or train without quantization
@@ -205,20 +207,20 @@ LG043 Unrecognized model identifier|Unrecognized model in|Unrecognized configura
         task (multimodal: `AutoModelForImageTextToText`)
 LG041 Neither a state dict nor checkpoint files were found
     title: the folder of the model has no weights
-    change: give the folder with `model.safetensors`; make it from a ZeRO checkpoint with `zero_to_fp32.py`
+    change: give the folder with `model.safetensors`; create it from a ZeRO checkpoint with `zero_to_fp32.py`
 LG041 Tokenizer class '(?P<name>\w+)' specified in the tokenizer config was not found
     |Unable to load vocabulary from file|Unable to load tokenizer model from SPM
     title: transformers cannot load the tokenizer: its class is unknown, or its files are damaged or incomplete
     change: install a newer transformers, sentencepiece and tiktoken, and download the tokenizer files again
 LG206 You are trying to save a sparse tensors|Expected a dict of \[str, torch\.Tensor\]
     |is invalid, expected torch\.Tensor but received
-    title: the state dict has something that safetensors cannot save
-    change: save only dense tensors by name (`model.state_dict()` of the unwrapped model)
+    title: the state dict contains a value that safetensors cannot save
+    change: save only dense tensors under their names (`model.state_dict()` of the unwrapped model)
 LG043 `?rope_scaling`? must be a dictionary with (?:with )?two fields
     title: the installed transformers is too old for this model's `rope_scaling` (Llama 3.1 and later models)
     change: install transformers 4.43 or later on every host
 LG227 * KeyError: '(?:default|type|rope_type)' ::! rope|modeling_|transformers_modules
-    title: the model's `rope_scaling` has other keys than the installed transformers or the model's code expects
+    title: the model's `rope_scaling` has different keys than the installed transformers or the model's code expects
     change: install the transformers that the model's config.json names (`transformers_version`), or update the model's
         own code
 LG231 (?:Image|Video|Audio) features and (?:image|video|audio) tokens do not match|Mismatch in `(?:image|video
@@ -229,7 +231,7 @@ LG231 (?:Image|Video|Audio) features and (?:image|video|audio) tokens do not mat
         load the processor from the model's own folder
 LG223 No operator found for `memory_efficient_attention|xFormers (?:wasn't build|was not built) with CUDA
     title: the installed xformers has no kernel for this torch, GPU or dtype
-    change: install the xformers of this torch (`pip install -U xformers` with the same torch), or use
+    change: install the xformers for this torch (`pip install -U xformers`, keeping the same torch), or use
         `attn_implementation="sdpa"`
 LG220 (?:Using FP16 with APEX but APEX is not installed|FusedAdam requires cuda extensions|requires cuda extensions
     |Trainer tried to instantiate apex)

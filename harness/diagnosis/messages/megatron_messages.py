@@ -34,7 +34,8 @@ LG290 (?:Error|Exception|Exit)\b.*?(?:(?:number of layers|num.layers\S*(?: \(\d+
 LG290 (?:Error|Exception|Exit)\b.*?(?:(?P<a>num_attention_heads|hidden_size|num_kv_heads|num_key_value_heads
     |num_query_groups|ffn_hidden_size|vocab\w*_size|vocab size|num_heads|n_heads|hidden size
     |attention heads)\b.{0,60}(?:must|should|has to|needs to) (?:be )?(?:evenly )?(?:divisible by|divide|a multiple of))
-    title: `{a}` is not divisible by the number that the message names, such as the heads or the tensor-parallel degree
+    title: `{a}` is not divisible by the number that the message names, such as the number of heads or the
+        tensor-parallel degree
     change: make the hidden size a multiple of the heads, and heads and key-value heads multiples of the tensor-parallel
         degree, or lower the degree
 LG290 (?:Error|Exception|Exit)\b.*?(?:(?P<a>\d+) is not divisible by (?P<b>\d+)$) ::! megatron|mpu|tensor_parallel
@@ -76,7 +77,7 @@ LG138 (?:Error|Exception|Exit)\b.*?(?:sequence parallelism requires DeepSpeed ve
     |Distributed attention is not supported in this DeepSpeed version)
     change: install DeepSpeed 0.10.2 or later
 LG291 (?:Error|Exception|Exit)\b.*?(?:requires? setting the environment variable CUDA_DEVICE_MAX_CONNECTIONS to 1)
-    title: the environment variable CUDA_DEVICE_MAX_CONNECTIONS is not 1, which this kind of parallelism needs
+    title: the environment variable CUDA_DEVICE_MAX_CONNECTIONS is not 1, but this kind of parallelism needs 1
     change: export `CUDA_DEVICE_MAX_CONNECTIONS=1` on every host (DeepSpeed's launcher: in `.deepspeed_env`)
 LG291 (?:Error|Exception|Exit)\b.*?(?:(?P<old>--[\w-]+) (?:argument )?is no longer valid, use (?P<new>--[\w-]+))
     title: this Megatron has `{new}` instead of `{old}`
@@ -94,7 +95,7 @@ LG291 (?:Error|Exception|Exit)\b.*?(?:expected (?P<kind>iteration|sample)-based 
         (`--train-samples`, `--lr-decay-samples`, `--lr-warmup-samples`), and `--num-layers` once
 LG291 (?:Error|Exception|Exit)\b.*?(?:NeoXArgs (?P<what>keys|types|values) cannot be validated
     |to be updated property .* does not exist)
-    title: the configuration of GPT-NeoX has {what} that it does not accept
+    title: GPT-NeoX does not accept some entries of its configuration: {what}
     change: read the lines above, which name the key; compare the YAML with `configs/neox_arguments.md` of that release
 LG291 (?:Error|Exception|Exit)\b.*?(?:has the following duplicate keys with previously loaded file
     |At least two config files have the same filename|is already specified elsewhere\. Reading in a different value)
@@ -109,7 +110,7 @@ LG291 (?:Error|Exception|Exit)\b.*?(?:max_position_embeddings must be bigger or 
     |Length of attention config list must equal|`load` parameter must be supplied|Must use `train_label_data_paths`
     |Packing implementations other than|train_data_weights != None|Weighting by number of documents)
     title: the configuration of GPT-NeoX conflicts with itself or lacks a key
-    change: change the key that the message names in the YAML
+    change: in the YAML, change the key that the message names
 LG291 (?:Error|Exception|Exit)\b.*?(?:MoE is not compatible with zero stages 2 and 3
     |Zero stage 3 not compatible with (?:Mamba|RWKV)|GMLP Blocks are not compatible|(?:RWKV|Mamba)\S* (?:not
     |does not) \S* ?\S* ?(?:compatible|have dropout)|Sparse attention not compatible with
@@ -117,7 +118,7 @@ LG291 (?:Error|Exception|Exit)\b.*?(?:MoE is not compatible with zero stages 2 a
     |Gradient Noise Scale logging does not work with zero stage 2|Retro\S* .*not support
     |Transformer.?[Ee]ngine (?:does not support|is only approved)|lm cross entropy in fp16 only support
     |residual connection in fp32 only supported)
-    title: the model's architecture and another setting exclude each other
+    title: the model's architecture conflicts with another setting
     change: change one of the two that the message names (lower the ZeRO stage, use another attention, turn the logging
         off)
 LG291 (?:Error|Exception|Exit)\b.*?(?:(?:distribut\w+[- ](?:checkpointed[- ]activations|recompute activations)
@@ -139,13 +140,13 @@ LG031 (?:Error|Exception|Exit)\b.*?(?:checkpoint versions do not match
     change: load it with the release of the program that saved it, or convert it with its tools
 LG034 (?:Error|Exception|Exit)\b.*?(?:error parsing metadata file|Unable to load (?:checkpoint for iteration
     |iteration from checkpoint)|could not find (?:BERT )?checkpoint|--use-checkpoints-args requires --load)
-    title: the folder of `--load` has no readable checkpoint for the requested iteration
+    title: the `--load` folder has no readable checkpoint for the requested iteration
     change: compare `latest_checkpointed_iteration.txt` (or `latest`) with the folders that exist, on every host
 LG032 (?:Error|Exception|Exit)\b.*?(?:(?:class input ?value\S* .*
     |class input value)(?:and )?checkpoint ?values? .*for .* do not match|both override and use-checkpoint are set)
-    title: the learning-rate schedule of the arguments differs from the checkpoint's
+    title: the arguments set a different learning-rate schedule than the checkpoint has
     change: give `--override-opt_param-scheduler` (`override_lr_scheduler: true` in GPT-NeoX) to use the arguments, or
-        `--use-checkpoint-opt_param-scheduler` for the checkpoint's
+        `--use-checkpoint-opt_param-scheduler` to use the checkpoint's
 LG170 (?:Error|Exception|Exit)\b.*?(?:(?:model|data|tensor model|pipeline model|embedding
     |position embedding)[ -]parallel group(?:-gloo)? is (?:already|not) (?:yet )?initialized|(?:embedding
     |FP8 amax reduction|position embedding) group is (?:already|not) initialized|memory buffer is (?:already
@@ -157,10 +158,10 @@ LG117 (?:Error|Exception|Exit)\b.*?(?:expected local-rank to be the same as rank
     change: start as many ranks on each host as it has visible GPUs, and let one launcher set RANK and LOCAL_RANK
 LG012 (?:Error|Exception|Exit)\b.*?(?:Megatron requires (?:CUDA|accelerator))
     title: Megatron found no GPU
-    change: look at `nvidia-smi`, CUDA_VISIBLE_DEVICES and that torch is a CUDA build
+    change: check `nvidia-smi` and CUDA_VISIBLE_DEVICES, and that torch is a CUDA build
 LG048 (?:Error|Exception|Exit)\b.*?(?:Skipped (?P<count>\d+) iterations in a row due to Overflow)
-    title: the gradients overflowed in {count} steps in a row, each skipped with a lower loss scale
-    change: use bf16, lower the learning rate or warm up longer, and look at the data and at the loaded weights
+    title: the gradients overflowed in {count} steps in a row; each step was skipped and the loss scale lowered
+    change: use bf16, lower the learning rate or warm up longer, and check the data and the loaded weights
 LG291 (?:Error|Exception|Exit)\b.*?(?:Only one of self\.fp16.*should be True
     |Either config\.fp16 or config\.bf16 should be True|both fp16 and bf16 flags cannot be active
     |softmax should be in fp32 when scaled)
@@ -181,7 +182,7 @@ LG130 (?:Error|Exception|Exit)\b.*?(?:(?:ParallelTransformerLayerPipe|\w*(?:Mamb
     change: let the layer before it return what this one expects (hidden states and mask)
 LG046 (?:Error|Exception|Exit)\b.*?(?:(?P<name>\S+) has data type (?P<a>\S+) which is different than (?P<b>\S+)
     |you should increase MAX_DATA_DIM)
-    title: a batch that is broadcast in the tensor-parallel group has another dtype or more dimensions than expected
+    title: a batch that is broadcast in the tensor-parallel group has a different dtype or more dimensions than expected
     change: give tokens as int64 (`torch.long`), with at most the dimensions that `broadcast_data` takes
 LG135 (?:Error|Exception|Exit)\b.*?(?:(?:last epoch number of samples|BlendedDataset size is improperly))
     title: the indexed dataset has fewer samples than the training requests
@@ -212,8 +213,8 @@ LG220 (?:Error|Exception|Exit)\b.*?(?:Please install (?P<name>FlashAttention|ein
         transformer-engine), or leave the option out (`--use-flash-attn*`, `--no-gradient-accumulation-fusion`)
 LG182 (?:Error|Exception|Exit)\b.*?(?:(?P<name>\S+) optimizer is not supported\.$|Optimizer type \S+ not recognized
     |CPU offloading is for Adam|Only Adam currently supported, due to checkpointing|fp16 expects a grad scaler)
-    title: the program does not support this optimizer, or not with another setting
-    change: use `adam`, or `sgd`, as the program's documentation lists
+    title: the program does not support this optimizer, or does not support it with another setting
+    change: use an optimizer that the program's documentation lists, such as `adam` or `sgd`
 LG024 Creation of the build directory \S+ failed|fused_kernels.*(?:error|failed|RuntimeError)
     title: the fused kernels of the program could not be built
     change: remove `megatron/fused_kernels/build`, check `nvcc --version` against torch's CUDA, and build on one host

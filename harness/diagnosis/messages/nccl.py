@@ -6,18 +6,18 @@ from __future__ import annotations
 _RDMA_SETTINGS = """
     change: compare the ports of all hosts (`ibstat`, `ibv_devinfo`: state, MTU, link layer), and NCCL's settings on
         all of them: `NCCL_IB_HCA`, `NCCL_IB_GID_INDEX` (RoCE v2: often 3), `NCCL_IB_TC`; `NCCL_IB_DISABLE=1` shows
-        whether it is RDMA
+        whether RDMA is at fault
 """
 
 MESSAGES = rf"""
 LG067 NCCL WARN Bootstrap : no socket interface found|NCCL WARN NET/Socket : no (?:socket )?interface found|no interface found for NCCL_SOCKET_IFNAME
     title: NCCL found no network interface on a host
-    change: `NCCL_SOCKET_IFNAME` names an interface that this host does not have: `ip -br addr` lists them; give a
-        prefix that all hosts share, exclude some with `^docker,lo`, or unset it
+    change: correct `NCCL_SOCKET_IFNAME`, which names an interface that this host does not have (`ip -br addr` lists
+        those it has): give a prefix that all hosts share, exclude some with `^docker,lo`, or unset it
 LG073 * NET/IB ?: ?Got completion .*status=(?:IBV_WC_WR_FLUSH_ERR|5\b)
 LG072 * NET/IB ?: ?Got completion from peer (?P<peer>[^\s<]+)(?:<\d+>)? with (?:status|error)=?(?: ?)(?:IBV_WC_RETRY_EXC_ERR\(12\)|12\b).*?(?:hca (?P<hca>\w+))?$
     title: an RDMA transfer exceeded its retries (status 12): the peer, its network card or the path to it was down
-    change: check whether the peer exited first; if not check links, cables and switches between the two hosts
+    change: check whether the peer exited first; if not, check links, cables and switches between the two hosts
         (`ibstat`, `perfquery`, `mlxlink`) and congestion control; `NCCL_IB_TIMEOUT=22` and `NCCL_IB_RETRY_CNT=7`
         tolerate short outages
 LG072 * NET/IB ?: ?Got completion from peer (?P<peer>[^\s<]+)(?:<\d+>)? with (?:status|error).*?(?:vendor err (?P<vendor>\d+))?.*?(?:hca (?P<hca>\w+))?$
@@ -54,8 +54,8 @@ LG004 * CUDA error: OS call failed or operation not supported on this OS
         `offload_optimizer`, `offload_param` and the data loader), and check whether the host has memory left
 LG072 * NCCL WARN Cuda failure.*peer access is not supported between these two devices
     title: two GPUs of a host cannot access each other's memory
-    change: set `NCCL_P2P_DISABLE=1` to confirm it; then check `nvidia-smi topo -p2p r`, at ACS and the IOMMU (off for
-        P2P over PCIe), and at the limits of the container
+    change: set `NCCL_P2P_DISABLE=1` to confirm it; then check `nvidia-smi topo -p2p r`, ACS and the IOMMU (off for P2P
+        over PCIe), and the limits of the container
 LG249 uncorrectable NVLink error detected
 LG012 * CUDA error: all CUDA-capable devices are busy or unavailable|cudaErrorDevicesUnavailable
     title: the GPU is busy or unavailable: another process holds it in exclusive mode, or it needs a reset
@@ -63,7 +63,7 @@ LG012 * CUDA error: all CUDA-capable devices are busy or unavailable|cudaErrorDe
         off), kill leftover processes, and reset the GPU (`nvidia-smi -r`) if no process holds it
 LG012 * CUDA error: system not yet initialized
     title: the NVSwitches of this host are not initialized
-    change: start the fabric manager of the driver's version (`systemctl status nvidia-fabricmanager`)
+    change: start the fabric manager whose version matches the driver (`systemctl status nvidia-fabricmanager`)
 LG005 Unexpected bus error encountered in worker\. This might be caused by insufficient shared memory
 LG070 * due to ProcessGroupNCCL watchdog hang|Heartbeat monitor timed out! Process will be terminated
 LG010 NCCL WARN Cuda failure (?:35|222|803) '

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of torch about NCCL (each result code with the line `Last error`), gloo and its stores; CUDA's error strings."""
+"""Messages of torch about NCCL (each result code with its `Last error` line), gloo and the stores; CUDA errors."""
 
 from __future__ import annotations
 
 MESSAGES = r"""
 LG210 * (?:NCCL error|NCCL Error|NCCL WARN|Last error).*peer access is not supported
     title: two GPUs of this host cannot access each other's memory: peer access is not supported between them (NCCL)
-    change: set NCCL_P2P_DISABLE=1; in a virtual machine or with IOMMU on check ACS and `nvidia-smi topo -m`, and use a
+    change: set NCCL_P2P_DISABLE=1; in a virtual machine or with the IOMMU on, check ACS and `nvidia-smi topo -m`; use a
         newer NCCL (a newer torch)
 LG210 * (?:NCCL error|NCCL Error|NCCL WARN|Last error).*(?:NVLS|NVLink SHARP|[Mm]ulticast)
     title: NCCL could not set up NVLink SHARP (multicast memory) between the GPUs of this host
@@ -15,7 +15,7 @@ LG210 * (?:NCCL error|NCCL Error|NCCL WARN|Last error).*(?:NVLS|NVLink SHARP|[Mm
 LG210 * (?:NCCL error|NCCL Error|NCCL WARN).*(?:named symbol not found
     |API call is not supported in the installed CUDA driver|no kernel image|device kernel image is invalid
     |Failed to find CUDA library|libcuda\.so)
-    title: the NCCL of this torch does not fit the driver or the GPU of this host
+    title: the NCCL of this torch does not match the driver or the GPU of this host
     change: install a driver that supports torch's CUDA (`nvidia-smi` shows the newest it can), or a torch for an older
         CUDA; remove other copies of NCCL and libcuda from LD_LIBRARY_PATH
 LG210 * (?:NCCL error|NCCL Error).*(?:Failed to CUDA (?:calloc|malloc|host alloc)|cuMemCreate|Cuda failure 2\b)
@@ -31,22 +31,22 @@ LG210 * (?:NCCL error|NCCL Error|NCCL WARN).*(?:Cuda failure \d* ?'(?P<why>inval
         (`torch.cuda.set_device(local_rank)`)
 LG016 (?:NCCL error|NCCL Error|NCCL WARN).*Cuda failure \d* ?'(?:uncorrectable|.*ECC|.*fallen off|.*GPU is lost)
 LG017 * (?:NCCL error|NCCL Error|NCCL WARN).*Cuda failure \d* ?'(?:an illegal memory access|misaligned address)
-    title: an earlier kernel of this rank accessed invalid memory, and NCCL saw it
+    title: an earlier kernel of this rank accessed invalid memory, and NCCL reported it
 LG015 * (?:NCCL error|NCCL Error|NCCL WARN).*Cuda failure \d* ?'device-side assert
-    title: an assertion of an earlier kernel of this rank failed, and NCCL saw it
+    title: an assertion of an earlier kernel of this rank failed, and NCCL reported it
 LG067 (?:NCCL error|NCCL Error).*(?:no socket interface found|No interface found|Bootstrap : no socket)
     title: NCCL found no network interface on a host
-    change: `NCCL_SOCKET_IFNAME` names an interface that this host does not have: `ip -br addr` lists them; give a
-        prefix that all hosts share, exclude some with `^docker,lo`, or unset it
+    change: correct `NCCL_SOCKET_IFNAME`, which names an interface that this host does not have (`ip -br addr` lists its
+        interfaces): give a prefix that all hosts share, exclude some with `^docker,lo`, or unset it
 LG004 * (?:NCCL error|NCCL Error).*ibv_(?:reg_mr|create_cq|create_qp)\w* failed
     title: a host could not register memory for RDMA: its memlock limit is too low, or the card is misconfigured
     change: raise the limit of locked memory on every host (`ulimit -l unlimited`, `--ulimit memlock=-1` of Docker,
-        `LimitMEMLOCK=infinity` of slurmd); `NCCL_IB_DISABLE=1` shows whether it is RDMA
+        `LimitMEMLOCK=infinity` of slurmd); `NCCL_IB_DISABLE=1` shows whether RDMA is the cause
 LG072 * (?:NCCL error|NCCL Error)(?!.*NET/IB|.*ibv_).*(?:[Cc]onnect to|socketStartConnect|socketPollConnect
     |Call to connect|NET/OFI|Net : Call|Software caused connection abort|timed? ?out)
     title: NCCL could not connect this rank to another host
     change: set `NCCL_SOCKET_IFNAME` to the interface that reaches all hosts, open the ports between them in firewalls,
-        check links (`ibstat`), and and check whether the peer exited first; NCCL_DEBUG=INFO names the address
+        check links (`ibstat`), and check whether the peer exited first; NCCL_DEBUG=INFO names the address
 LG210 * (?:NCCL error|NCCL Error).*internal error.*Last error: ?\|? ?(?P<last>Message truncated.*|.*Message truncated.*)
     title: ranks sent messages of different sizes while NCCL connected them: their NCCL versions or settings differ, or
         an old process uses the same port
@@ -68,12 +68,12 @@ LG210 * (?:NCCL error in|NCCL Error): .*invalid argument|ncclInvalidArgument
         its `nvidia-nccl-cu*` package
 LG210 * NCCL Error \d: unhandled cuda error
     title: a CUDA call of NCCL failed, and the log does not say which
-    change: run once with NCCL_DEBUG=INFO, whose WARN lines name it; give each rank its own GPU, and try
+    change: run once with NCCL_DEBUG=INFO, whose WARN lines name the call; give each rank its own GPU, and try
         NCCL_P2P_DISABLE=1
 LG073 * NCCL Error \d: unhandled system error
     title: a system call of NCCL failed, most often because another rank exited; else the network or /dev/shm
 LG210 * NCCL Error \d: invalid (?:usage|argument)
-    title: NCCL reports invalid usage, most often two ranks on one GPU or different collectives
+    title: NCCL reports invalid usage, most often because two ranks use one GPU or the ranks call different collectives
     change: call `torch.cuda.set_device(local_rank)`, and run once with NCCL_DEBUG=WARN, which names the reason
 LG210 NCCL WARN (?:Mismatched|.*different) NCCL version|NCCL version mismatch between ranks
     title: the ranks use different versions of NCCL
@@ -82,12 +82,12 @@ LG210 NCCL WARN (?:Mismatched|.*different) NCCL version|NCCL version mismatch be
 LG210 * NCCL WARN Cuda failure \d* ?'(?P<why>(?!out of memory)[^']*)'
     title: a CUDA call of NCCL failed on this rank: {why}
     change: compare the driver with torch's CUDA and NCCL (`nvidia-smi`, `torch.cuda.nccl.version()`), look for an
-        earlier CUDA error and for free GPU memory; NCCL_P2P_DISABLE=1 shows a P2P problem
+        earlier CUDA error, and check the free GPU memory; NCCL_P2P_DISABLE=1 shows a P2P problem
 LG073 * NCCL WARN (?:Net|NET/\w+|Bootstrap) ?: .*(?:[Cc]onnection (?:to remote process failed|closed)|remote process)
 LG070 Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>ALLREDUCE), NumelI
     n=(?P<numel>1), NumelOut=1, Timeout\(ms\)=(?P<ms>\d+)
-    title: ranks waited {ms} ms in an all-reduce of one element for a rank that did not join, most often a barrier (as
-        in `main_process_first`); the ranks that report the timeout only waited
+    title: ranks waited {ms} ms for a rank that did not join an all-reduce of one element, most often a barrier (as in
+        `main_process_first`); the ranks that report the timeout only waited
     change: run `py-spy dump` on all ranks to find the missing one: rank 0 may tokenize, download or save alone (prepare
         the data before the job, or raise `ddp_timeout`, `timeout` of `init_distributed`), or a rank had fewer batches
         or caught an error
@@ -115,7 +115,7 @@ LG067 connect\(\) timed out\. Original timeout was (?P<ms>\d+) ms
         and that MASTER_PORT is open
 LG067 * ^RuntimeError: Connection (?:refused|timed out)$|^(?:socket\.)?(?:timeout|TimeoutError): timed out
     title: a rank could not connect to another one: nothing listened at the address, or a firewall blocks it
-    change: check MASTER_ADDR and MASTER_PORT on every host, that the host of rank 0 was started first, and read its
+    change: check MASTER_ADDR and MASTER_PORT on every host and that the host of rank 0 was started first, and read its
         first error
 LG070 [Rr]anks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier
     |timed out in monitoredBarrier after \d+ ms, waiting for rank (?P<absent>\d+)
@@ -128,7 +128,7 @@ LG192 * Stop_waiting response is expected|TCPStore.*(?:Broken pipe|sendBytes fai
     change: read the log of rank 0 (of the host of MASTER_ADDR): its first error is the cause; the ranks that report
         this only waited
 LG073 * ^RuntimeError: Interrupted system call$
-    title: a signal interrupted a rank while it waited for another one, as when the job is being stopped
+    title: a signal interrupted a rank while it waited for another one, for example because the job is being stopped
 LG067 Unable to find address for: (?P<name>\S+)|ifa != nullptr
     title: gloo found no address for the interface {name}
     change: set `GLOO_SOCKET_IFNAME` to an interface that every host has (`ip -br addr`), or unset it
@@ -153,21 +153,22 @@ LG011 CUDA error: (?:device kernel image is invalid|the provided PTX was compile
     change: install a driver for that CUDA, or rebuild the package with the CUDA of torch and TORCH_CUDA_ARCH_LIST of
         this GPU
 LG210 * CUDA error: peer access is not supported|CUDA driver error: (?P<why>(?!out of)[\w ]+)
-    title: the CUDA driver refused a call: peer access between GPUs, or a kernel
+    title: the CUDA driver refused a call, such as peer access between GPUs or a kernel
     change: set NCCL_P2P_DISABLE=1 where GPUs have no peer access (`nvidia-smi topo -m`), and compare the driver with
         torch's CUDA
 LG218 * CUDA error: (?:the launch timed out and was terminated|operation not (?:permitted|supported))
     title: the driver stopped or refused a kernel
-    change: use a GPU without a display, no CUDA graphs, and a driver that supports torch's CUDA
+    change: use a GPU without a display and a driver that supports torch's CUDA, and turn CUDA graphs off
 LG001 (?:CUDA driver error|cuda runtime error \(2\)|Triton Error \[CUDA\]) ?: ?out of memory
     |torch\.AcceleratorError: CUDA error: out of memory
 LG053 (?:unable to open shared memory object|shared memory object).*Too many open files|received 0 items of ancdata
     title: a rank or data loader worker reached its limit of open files while it passed tensors to another process
-    change: raise `ulimit -n` (65536), or set `torch.multiprocessing.set_sharing_strategy("file_system")`; fewer workers
+    change: raise `ulimit -n` (65536), call `torch.multiprocessing.set_sharing_strategy("file_system")`, or use fewer
+        workers
 LG005 unable to write to file </torch_\S+>: No space left|unable to (?:mmap|open|write|resize).*</(?:torch|psm)_\S+>
     title: shared memory (/dev/shm) is too small or full; data loader workers pass batches through it
 LG004 unable to mmap (?P<bytes>\d+) bytes from file <(?P<path>[^>]+)>: Cannot allocate memory
-    title: the host could not map {path} into memory: its memory or the limit of maps is used up
+    title: the host could not map {path} into memory: it is out of memory, or has reached its limit of memory maps
     change: load on fewer ranks at a time or with ZeRO-3 (each rank maps the whole file), raise `ulimit -v` and
         `vm.max_map_count`, and allow overcommit (`vm.overcommit_memory=1`)
 LG004 * \[Errno 11\] Resource temporarily unavailable|fork: (?:retry: )?(?:Resource temporarily|Cannot allocate)

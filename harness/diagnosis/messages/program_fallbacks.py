@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last rows: exceptions whose type and frames alone allow a next step. Never certain."""
+"""The last rows: exceptions for which only type and frames suggest a next step. Never certain."""
 
 from __future__ import annotations
 

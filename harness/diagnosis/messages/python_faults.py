@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of Python itself in the packages around DeepSpeed, told by the value, the name and the frames."""
+"""Errors of Python itself in the packages around DeepSpeed, recognized by the value, the name and the frames."""
 
 from __future__ import annotations
 
 MESSAGES = r"""
 LG224 'NoneType' object has no attribute 'c(?:de)?(?:quantize|get|adam|lion|gemm|igemm|scale|sgd|percentile|rmsprop)\w*'
-    title: bitsandbytes has no GPU code: its CUDA library was not found or does not fit
+    title: bitsandbytes loaded no GPU code: its CUDA library was not found or does not match
     change: run `python -m bitsandbytes`; install a bitsandbytes whose wheel has this CUDA version, or set
         BNB_CUDA_VERSION and LD_LIBRARY_PATH to an installed toolkit
 LG293 'NoneType' object has no attribute '(?P<name>get_last_lr|_last_lr)'
     title: the Trainer has no learning-rate scheduler
-    change: keep `scheduler` and `optimizer` both in the DeepSpeed JSON, or let the Trainer create both
-        (`lr_scheduler_type`, no `scheduler` in the JSON); pass `optimizers=(optimizer, scheduler)` with both filled
+    change: keep both `scheduler` and `optimizer` in the DeepSpeed JSON, or let the Trainer create both
+        (`lr_scheduler_type`, no `scheduler` in the JSON), or pass `optimizers=(optimizer, scheduler)` with both set
 LG293 * 'NoneType' object has no attribute '(?P<name>step|zero_grad|param_groups|train|state_dict
     |load_state_dict)' ::! transformers/trainer|accelerate/(?:optimizer|scheduler|accelerator|checkpointing)|trl/
     title: the optimizer or the scheduler of the Trainer is None when `{name}` is called on it
-    change: set `optimizer` in the DeepSpeed JSON or let the Trainer create it (`optim`), pass `optimizers=(optimizer,
-        scheduler)` with both filled; if none is missing, install matching releases of transformers and accelerate
+    change: set `optimizer` in the DeepSpeed JSON, let the Trainer create it (`optim`), or pass `optimizers=(optimizer,
+        scheduler)` with both set; if neither is missing, install matching releases of transformers and accelerate
 LG293 'NoneType' object has no attribute '(?P<name>hf_ds_config|deepspeed_config|zero_stage|is_zero3_init_enabled|dschf
     |zero3_init_flag|select|deepspeed_plugin|set_mixed_precision|deepspeed_config_process)'
     title: accelerate has no DeepSpeed plugin: the job was not started for DeepSpeed
@@ -24,13 +24,13 @@ LG293 'NoneType' object has no attribute '(?P<name>hf_ds_config|deepspeed_config
         or pass `deepspeed=...` in TrainingArguments
 LG293 'Dummy(?P<kind>Optim|Scheduler)' object has no attribute '(?P<name>\w+)'
     title: the script used the placeholder `Dummy{kind}`: accelerate did not replace it with DeepSpeed's
-    change: use what `accelerator.prepare(...)` returns, start the job with DeepSpeed on (`accelerate launch
-        --use_deepspeed`), and have `optimizer` (and `scheduler`) in the DeepSpeed JSON; without DeepSpeed create real
+    change: use what `accelerator.prepare(...)` returns, start the job with DeepSpeed enabled (`accelerate launch
+        --use_deepspeed`), and put `optimizer` (and `scheduler`) in the DeepSpeed JSON; without DeepSpeed, create real
         ones
 LG227 * '(?P<class>\w*(?:TrainingArguments|TrainingArguments\w*|SFTConfig|DPOConfig|GRPOConfig|ModelArguments
     |ScriptArguments))' object has no attribute '(?P<name>\w+)'
-    title: `{class}` has no `{name}`: the trainer got another configuration class than it needs, or packages have
-        incompatible releases
+    title: `{class}` has no `{name}`: the trainer got a different configuration class than it needs, or packages are
+        incompatible
     change: pass the trainer's own configuration class (`SFTConfig` for `SFTTrainer`, not TrainingArguments), and
         install transformers, trl and accelerate released at about the same time
 LG227 * '(?P<class>DeepSpeedPlugin|PartialState|GradientState|AcceleratedOptimizer|AcceleratedScheduler|DataLoaderShard
@@ -58,31 +58,31 @@ LG182 * '>' not supported between instances of 'NoneType' and 'int'
     |unsupported operand type\(s\) for [-+*/]+: 'NoneType' and '(?:int|float)'
     |unsupported operand type\(s\) for [-+*/]+: '(?:int|float)' and 'NoneType' ::! lr_schedules
     title: the scheduler got None for `warmup_num_steps`, `total_num_steps` or a learning rate
-    change: write `total_num_steps`, `warmup_num_steps`, `warmup_min_lr` and `warmup_max_lr` as numbers into
-        `scheduler.params`, or `"auto"` under the Trainer
+    change: set `total_num_steps`, `warmup_num_steps`, `warmup_min_lr` and `warmup_max_lr` in `scheduler.params` to
+        numbers, or to `"auto"` under the Trainer
 LG293 * unsupported operand type\(s\) for [-+/]+: 'NoneType' and '(?:int|float)'
     |unsupported operand type\(s\) for [-+*/]+: '(?:int|float)' and 'NoneType'|'NoneType' and '(?:int
     |float)' ::! transformers/trainer|trl/
-    title: the trainer got None instead of a number, such as the steps, a batch size or a length
+    title: the trainer got None instead of a number, such as a number of steps, a batch size or a length
     change: set `max_steps` for data without a length, a batch size for every data loader, and check which argument the
         failing line reads; incompatible releases of transformers and accelerate cause it too
 LG227 * '(?P<class>dict|str|list|tuple)' object has no attribute '(?P<name>\w+)' ::$ transformers/integrations/deepspeed
     |accelerate/utils/(?:deepspeed|dataclasses)
-    title: the DeepSpeed configuration or the model's configuration has another type than this code expects (`{class}`
-        without `{name}`)
-    change: pass the DeepSpeed configuration as a dictionary or a path of a JSON file, once; write numbers instead of
-        `auto` for bucket sizes where `model.config` is not a transformers configuration
+    title: the DeepSpeed configuration or the model's configuration has a different type than this code expects
+        (`{class}` without `{name}`)
+    change: pass the DeepSpeed configuration once, as a dictionary or as the path of a JSON file; write numbers instead
+        of `auto` for bucket sizes where `model.config` is not a transformers configuration
 LG149 * 'NoneType' object has no attribute '(?P<name>\w+)' ::$ deepspeed/runtime/zero/(?:parameter_offload
     |partitioned_param_coordinator|partition_parameters)
     title: a hook of ZeRO-3 got None as a module output or a parameter
     change: let `forward` return tensors, or tuples or dictionaries of them, and do not remove parameters after
-        `deepspeed.initialize`; else install a newer DeepSpeed
+        `deepspeed.initialize`; if that does not help, install a newer DeepSpeed
 LG102 * '(?P<class>Tensor|Parameter|Linear|Embedding|NoneType)' object has no attribute '(?P<name>ds_(?:id|status|tensor
     |numel|shape|persist|active_sub_modules|process_group|summary|param_type))' ::! deepspeed/runtime/zero/
     title: ZeRO-3 got an unpartitioned parameter: code created or replaced it after `deepspeed.initialize`,
         or it is a plain tensor
     change: add layers, adapters and embeddings before `deepspeed.initialize` (or create them inside
-        `deepspeed.zero.Init`), and do not replace `weight` by another tensor
+        `deepspeed.zero.Init`), and do not replace `weight` with another tensor
 LG130 * (?:'NoneType' object has no attribute '(?:size|shape|dtype|grad|device|is_floating_point|dim|numel)'|'(?:tuple
     |list|dict|int|float|str)' object has no attribute '(?:size|shape|dtype|grad|device|requires_grad|is_floating_point
     |to)') ::! deepspeed/runtime/pipe
@@ -94,7 +94,7 @@ LG130 * IndexError: (?:tuple|list) index out of range ::! deepspeed/runtime/pipe
     change: let the data loader yield (inputs, labels), and let each layer return the same number of tensors for every
         micro-batch
 LG130 * (?:not enough values to unpack|too many values to unpack|cannot unpack non-iterable) ::! deepspeed/runtime/pipe
-    title: the pipeline got a batch with another structure than (inputs, labels)
+    title: the pipeline got a batch with a different structure than (inputs, labels)
     change: let the data loader yield a tuple (inputs, labels), each a tensor or a tuple of tensors, not a dictionary
 LG045 ^(?:\w+\.)?StopIteration\b ::! deepspeed/runtime/pipe|pipe/engine
     title: the data iterator of a pipeline stage ended inside `train_batch`
@@ -133,21 +133,22 @@ LG296 Expected input batch_size \((?P<a>\d+)\) to match target batch_size \((?P<
 LG296 Target size \(torch\.Size\((?P<a>[^)]*)\)\) must be the same as input size \(torch\.Size\((?P<b>[^)]*)\)\)
     |Using a target size .* that is different to the input size
     title: the labels have shape {a}, and the loss needs the shape of the logits, {b}
-    change: give the labels that shape (one-hot floats for `multi_label_classification`), or set `num_labels` and
-        `problem_type` of the model to the task
+    change: give the labels that shape (one-hot floats for `multi_label_classification`), or set the model's
+        `num_labels` and `problem_type` to match the task
 LG296 * Expected floating point type for target with class probabilities|"(?:nll_loss|cross_entropy|binary_cross
     |log_softmax|mse_|smooth_l1)\w*" not implemented for '(?:Int|Char|Short|Byte|Bool|Long)'
     |result type Float can't be cast to the desired output type Long|0D or 1D target tensor expected
     |multi-target not supported|Expected target size|only batches of spatial targets supported|Found dtype (?:Long|Int
     |Double) but expected
-    title: the labels, or another tensor of the loss, have a dtype or shape that it does not support
+    title: the loss got labels or another tensor with a dtype or shape that it does not support
     change: pass class indices as int64 (`labels.long()`) with one dimension fewer than the logits; use float labels for
         regression (`num_labels=1`) and multi-label problems
 LG294 Expected tensor for argument #1 'indices' to have one of the following scalar types
     title: the token ids are not integers: the dataset has floats, or code cast the whole batch
     change: pass `input_ids` as int64 (`.long()`), and cast only floating-point inputs to fp16 or bf16
 LG044 IndexError: Invalid key: (?P<key>\d+) is out of bounds for size (?P<size>\d+)
-    title: the dataset has {size} rows, and row {key} was requested: its columns were removed, or it is empty
+    title: row {key} of a dataset with {size} rows was requested: the columns of the dataset were removed, or it is
+        empty
     change: set `remove_unused_columns=False` where the collator uses raw columns; else compare `len(dataset)` and
         `column_names` with the model's inputs
 LG044 * IndexError: (?:list index|tuple index|index \d+ is) out of (?:range|bounds).* ::! datasets/|torch/utils/data
@@ -167,14 +168,14 @@ LG081 Must flatten tensors with uniform dtype but got (?P<a>\S+) and (?P<b>\S+)
     change: cast the model and its adapters to one dtype before `prepare` (`model.to(torch.bfloat16)`; bitsandbytes:
         `bnb_4bit_quant_storage`; peft: `autocast_adapter_dtype=False`)
 LG207 * is not on the expected device meta|Tensor on device \S+ is not on the expected device
-    title: tensors of the model are on the meta device or on another one, most often because some weights were never
-        loaded
-    change: load the model without `device_map` and `low_cpu_mem_usage`; under ZeRO-3 make TrainingArguments (or
+    title: tensors of the model are on the meta device or another unexpected device, most often because some weights
+        were never loaded
+    change: load the model without `device_map` and `low_cpu_mem_usage`; under ZeRO-3, create TrainingArguments (or
         `HfDeepSpeedConfig`) before `from_pretrained`
 LG102 * Trying to resize storage that is not resizable
-    title: code resized a tensor whose storage is fixed: a parameter of ZeRO-3, or memory shared with numpy or another
+    title: code resized a tensor whose storage is fixed: a ZeRO-3 parameter, or memory shared with numpy or another
         process
-    change: do not resize parameters of ZeRO-3; in data loader workers return copies (`tensor.clone()`), or use
+    change: do not resize ZeRO-3 parameters; in data loader workers return copies (`tensor.clone()`), or use
         `num_workers=0`
 LG297 Object of type (?P<name>\w+) is not JSON serializable
     title: json cannot serialize an object of type `{name}`
@@ -182,17 +183,18 @@ LG297 Object of type (?P<name>\w+) is not JSON serializable
         configurations with `.to_dict()`; keep plain values in `config.json` and TrainingArguments
 LG216 can't pickle \w+ objects
     title: an object that should be saved or sent to another process cannot be pickled
-    change: move functions and classes to the top level of a module, pass workers no lambdas, locks, open files or the
-        engine, or use `num_workers=0`
+    change: move functions and classes to the top level of a module, do not pass lambdas, locks, open files or the
+        engine to workers, or use `num_workers=0`
 LG231 * only integer tensors of a single element can be converted to an index|only (?:one element tensors
     |length-1 arrays) can be converted to
     title: code used a tensor or array with several elements as one number
-    change: pass a number (`tensor.item()`) or index with the tensor; in a collator give `torch.tensor` lists of numbers
+    change: pass a number (`tensor.item()`) or index with the tensor; in a collator, pass lists of numbers to
+        `torch.tensor`
 LG230 OverflowError: (?:out of range integral type conversion attempted|int too big to convert
     |can't convert negative int to unsigned) ::! tokeniz
     title: the tokenizer got ids that it cannot decode (-100 of masked labels) or a length that is too large (no
         `model_max_length`)
-    change: replace -100 by `tokenizer.pad_token_id` before `batch_decode`, and give `max_length` (or set
+    change: replace -100 with `tokenizer.pad_token_id` before `batch_decode`, and give `max_length` (or set
         `tokenizer.model_max_length`) where the text is truncated
 LG227 * TypeError: (?:cannot unpack non-iterable NoneType object|'NoneType' object is not subscriptable) ::$ modeling_
     |transformers_modules|transformers/models
@@ -228,7 +230,8 @@ BT001 * ZeroDivisionError: .* ::$ deepspeed/runtime/config
         each at least 1
 LG182 * ZeroDivisionError: .* ::! lr_schedule|optimization|lr_scheduler
     title: the learning-rate schedule divides by zero: its number of steps, or of steps after the warm-up, is 0
-    change: set `total_num_steps` above `warmup_num_steps`, both above 0, and `max_steps` or more data under the Trainer
+    change: set `total_num_steps` above `warmup_num_steps`, both above 0; under the Trainer, set `max_steps` or provide
+        more data
 LG045 * UnboundLocalError: .*'(?:tr_loss\w*|inputs|step|outputs|batch|loss|model_inputs)' ::! trainer|train
     title: the training loop got no batch: the data loader of this rank is empty
     change: compare the number of examples with micro-batch times ranks (`drop_last` drops the rest), and check the
@@ -238,8 +241,8 @@ LG293 * KeyError: '(?P<name>loss|logits)' ::! transformers/trainer|trl/
     change: add `labels` to the batches, use a model with the head for the task, or return `{name}` from your own model
 LG189 * KeyError: '(?P<name>input_ids|labels|attention_mask)' ::! data_collator|collator|trl/
     title: the examples have no `{name}` when the collator builds a batch
-    change: tokenize the data before (`dataset.map(tokenize, remove_columns=...)`), keep the columns of the collator
-        (`remove_unused_columns=False`), and compare `dataset.column_names` with what it reads
+    change: tokenize the data first (`dataset.map(tokenize, remove_columns=...)`), keep the columns that the collator
+        reads (`remove_unused_columns=False`), and compare them with `dataset.column_names`
 LG125 * KeyError: '(?P<name>module|optimizer_state_dict|dp_world_size|mp_world_size|ds_version|ds_config|buffer_names
     |param_shapes|zero_stage|partition_count|base_optimizer_state|single_partition_of_fp32_groups|optimizer|loss_scaler
     |lr_scheduler|global_steps|shared_params|frozen_param_fragments)' ::! deepspeed/|zero_to_fp32|checkpoint

@@ -7,7 +7,8 @@ MESSAGES = r"""
 LG002 [Tt]ask was killed due to the node running low on memory|[Ww]orkers \(tasks / actors\) killed due to memory pressure|Memory on the node \(IP: (?P<host>[\w.:-]+),.* was .* exceeds the memory usage threshold
     title: Ray killed a worker, because its node ran low on memory
     change: use less host memory per node (fewer workers, more `num_cpus` per task, no copies of the dataset), or nodes
-        with more; `RAY_memory_usage_threshold` sets the limit, `RAY_memory_monitor_refresh_ms=0` turns the monitor off
+        with more memory; `RAY_memory_usage_threshold` sets the limit, `RAY_memory_monitor_refresh_ms=0` turns the
+        monitor off
 LG248 ObjectStoreFullError|[Oo]bject store (?:is|was) full|Failed to put object \w* ?in object store because it is full
 LG050 ray\.exceptions\.OutOfDiskError|Local disk is full
 LG242 \bNodeDiedError\b|[Nn]ode with node id: \w+.* has been marked dead|missed too many heartbeats|Raylet is terminated|The node .* died
@@ -22,7 +23,7 @@ LG243 * GetTimeoutError.*placement group|PlacementGroupSchedulingStrategy.*timed
         processes of dead jobs
 LG064 * RuntimeEnvSetupError|Failed to set up runtime environment
     title: Ray could not prepare the environment of a worker
-    change: read the error below it: a package or an archive of `runtime_env` that the node cannot install or reach
+    change: read the error below it: the node cannot install or reach a package or an archive of `runtime_env`
 LG247 * ray\.exceptions\.(?:WorkerCrashedError|ActorDiedError|RayActorError|ActorUnavailableError)|worker died or was killed while executing a task|The actor (?:died unexpectedly|is dead because)
 LG073 * ray\.exceptions\.(?:OwnerDiedError|ObjectLostError|ReferenceCountingAssertionError)|ray\.exceptions\.RaySystemError: System error: Broken pipe
     title: a worker lost the process that owned its data

@@ -20,9 +20,9 @@ _NODE_FAILED = """
 """
 _MEMORY = """
     title: the job used more host memory than it requested from Slurm
-    change: request more (`--mem`, `--mem-per-gpu`, or `--mem=0` for all of the node), or use less: fewer ranks and data
-        loader workers per node, no `pin_memory`, the optimizer on NVMe; `sacct -j JOB --format=JobID,MaxRSS` shows the
-        use
+    change: request more (`--mem`, `--mem-per-gpu`, or `--mem=0` for all memory of the node), or use less: fewer ranks
+        and data loader workers per node, no `pin_memory`, the optimizer on NVMe; `sacct -j JOB --format=JobID,MaxRSS`
+        shows the usage
 """
 
 MESSAGES = rf"""
@@ -34,7 +34,7 @@ LG068 CANCELLED AT .*DUE TO (?P<why>JOB REQUEUE)
     change: read the log of the next attempt; `scontrol show job JOB` shows who requeued it
 LG253 STEP \S+ ON (?P<host>\S+) CANCELLED AT \S+ \*\*\*
 LG068 * JOB \d+ ON (?P<host>\S+) CANCELLED AT \S+ \*\*\*
-    title: Slurm cancelled the job: by a user (`scancel`), a dependency, or after a failure
+    title: Slurm cancelled the job, because of a user (`scancel`), a dependency or a failure
     change: `sacct -j JOB --format=JobID,State,ExitCode,Comment` shows `CANCELLED by UID`; if nobody cancelled it,
         look for an error further up
 LG242 (?:srun|slurmctld|slurmstepd|sbatch): error: (?:\*\*\* )?Node failure on (?P<host>\S+){_NODE_FAILED.rstrip()}

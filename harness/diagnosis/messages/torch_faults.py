@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of torch's operations on values, dtypes and devices, and of pipeline and tensor parallelism, told by frames."""
+"""Errors of torch about values, dtypes and devices, and in pipeline and tensor parallelism, told apart by frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ LG138 * (?:module '[\w.]*mpu[\w.]*'|'(?:MPU|NoneType|\w*Grid|\w*[Tt]opology)' ob
     |sequence)\w*_(?:world_size|rank|group|src_rank))'
     title: the `mpu` that DeepSpeed got has no `{name}`: it belongs to another Megatron or DeepSpeed release
     change: pass an `mpu` with `get_model_parallel_rank/group/world_size` and `get_data_parallel_rank/group/world_size`
-        (Megatron: `mpu` or `core.parallel_state`), or none; use the DeepSpeed that the program was written for
+        (Megatron: `mpu` or `core.parallel_state`), or pass no `mpu`; use the DeepSpeed release that the program was
+        written for
 LG131 * KeyError: '(?P<name>\w+)' ::! deepspeed/runtime/pipe/module
     title: the pipeline has no tied layers under the key `{name}` on this stage
     change: give every `TiedLayerSpec` of one pair the same key, module class and `tied_weight_attr`
@@ -30,7 +31,7 @@ LG167 * (?:mat1 and mat2 shapes cannot be multiplied|shape '\[[\d, -]+\]' is inv
     |The size of tensor a \(\d+\) must match) ::! deepspeed/module_inject/|deepspeed/runtime/tensor_parallel
     |tensor_parallel/
     title: a layer that tensor parallelism sharded feeds one that it did not shard, or the other way round
-    change: use a tensor degree that divides heads and key-value heads, a model that AutoTP knows (or
+    change: use a tensor degree that divides the numbers of heads and key-value heads, a model that AutoTP knows (or
         `injection_policy`, a partition configuration that names its row-parallel layers), and a newer DeepSpeed; code
         that reads `num_heads` must use the number of heads per rank
 LG167 * KeyError: '(?P<name>[\w.]+)' ::! deepspeed/module_inject/
@@ -57,7 +58,7 @@ LG120 * 'DeepSpeedEngine' object is not (?:iterable|subscriptable)|'DeepSpeedEng
         accelerate unpack as many objects as you pass to `prepare`
 LG227 * type object '(?P<class>\w+)' has no attribute '(?P<name>\w+)' :: site-packages/(?:transformers|accelerate|trl|peft
     |deepspeed|lightning|datasets)
-    title: class `{class}` has no `{name}`, most often because two packages have incompatible releases
+    title: class `{class}` has no `{name}`, most often because the installed releases of two packages are incompatible
     change: install matching releases of transformers, accelerate, peft and trl; the last file in the traceback uses the
         name
 LG227 'HfArgumentParser' object has no attribute '(?P<name>\w+)'
@@ -69,7 +70,7 @@ LG227 * TypeError: (?:initialize|init_distributed|init_inference)\(\) got an une
 LG041 * TypeError: (?:not a string|stat: path should be string
     |expected str, bytes or os\.PathLike object, not NoneType) ::! tokeniz|sentencepiece|configuration|modeling_utils
     |trainer|checkpoint
-    title: a path is None: a vocabulary file of the tokenizer, the model or the checkpoint
+    title: a path is None: the path of the tokenizer's vocabulary file, of the model or of the checkpoint
     change: check that the model's folder has `tokenizer.model` or `tokenizer.json` (install sentencepiece and
         tiktoken), and that the script passes the path on
 LG147 * max\(\) arg is an empty sequence ::! deepspeed/runtime/(?:zero|engine)
@@ -84,7 +85,7 @@ LG149 * torch\.cat\(\): expected a non-empty list ::! deepspeed/
     change: give the optimizer only groups with trainable parameters, and more parameters than ranks
 LG082 * Given (?:groups=\d+, weight|normalized_shape|input size|transposed)|expected input\[.*\] to have \d+ channels
     |index (?:put|_\w+) .*shape mismatch|shape mismatch: (?:indexing tensors|value tensor)
-    title: an input has another shape than the layer takes
+    title: an input has a different shape than the layer expects
     change: print the shapes at the failing line and compare them with the layer (channels, hidden size); check that the
         processor belongs to this model
 LG082 * (?:a Tensor with \d+ elements cannot be converted to Scalar|Boolean value of Tensor with more than one
@@ -108,7 +109,7 @@ LG081 * Can't convert cuda:\d+ device type tensor to numpy
         `torch.set_default_device("cuda")`), and write devices as `cuda:0`
 LG012 CUDA driver initialization failed
     title: CUDA could not be initialized on this host: no GPU is visible to the process
-    change: look at `nvidia-smi`, CUDA_VISIBLE_DEVICES and the container's `--gpus all`
+    change: check `nvidia-smi`, CUDA_VISIBLE_DEVICES and the container's `--gpus all`
 LG019 * (?:cutlassF|No available kernel): ?.*(?:no kernel found|Aborting execution)|No available kernel\. Aborting
     |FlashAttention (?:forward|backward) only supports? head dim|no kernel found to launch
     title: no attention kernel supports this GPU, dtype or head size
@@ -118,26 +119,26 @@ LG206 Only Tensors created explicitly by the user \(graph leaves\) support the d
     title: `deepcopy` of the model failed, because the model holds a tensor with a gradient graph
     change: detach tensors that the module keeps between steps, or copy the model before the first forward pass
 LG149 * start \(\d+\) \+ length \(\d+\) exceeds dimension size ::! deepspeed/
-    title: a slice exceeds ZeRO's flat buffer: the checkpoint or the parameters have another size than when the buffer
-        was created
-    change: load the weights alone into a new optimizer, do not resize or replace parameters after
+    title: a slice exceeds ZeRO's flat buffer: the checkpoint or the parameters have a different size than when the
+        buffer was created
+    change: load only the weights and start with a new optimizer, do not resize or replace parameters after
         `deepspeed.initialize`, or install a newer DeepSpeed
 LG032 * The size of tensor a \(\d{6,}\) must match the size of tensor b \(\d{6,}\) ::! deepspeed/runtime/zero/
     |deepspeed/ops/
     title: a flat partition of ZeRO and an optimizer state differ in size: the checkpoint was saved with another world
         size or model
     change: resume with the same ranks, stage and model, convert to a universal checkpoint (`ds_to_universal`), or load
-        the weights alone
+        only the weights
 LG051 * Parent directory (?P<path>\S+) does not exist
-    title: torch could not write a file: the folder {path} does not exist, because it was not created
+    title: torch could not write a file: the folder {path} was never created
     change: check that the disk is mounted and writable on every host (DeepSpeed continues after it failed to create
         the folder); without a shared disk create the folder on every host and set `save_on_each_node=True`
 LG215 * (?:EOFError|ConnectionResetError|BrokenPipeError|ConnectionRefusedError
     |FileNotFoundError).* ::$ multiprocessing/(?:connection|managers|queues|resource_sharer|reduction|synchronize)
     |/socket
     title: a process lost its connection to a worker: a data loader worker, or the process that started it, exited
-    change: find the first error of the process that exited (often killed for lack of memory or /dev/shm); run once with
-        `num_workers=0`
+    change: find the first error of the process that exited (often it was killed because memory or /dev/shm ran out);
+        run once with `num_workers=0`
 LG216 AF_UNIX path too long
     title: the path of a temporary socket is too long
     change: set TMPDIR to a short path such as /tmp
@@ -148,7 +149,7 @@ LG118 some parameters appear in more than one parameter group|can't optimize a n
     change: build the groups once from `model.named_parameters()` of the complete model, with tied weights in one group
         only; create a scheduler with `last_epoch=-1` and load its state
 LG234 Provided `function` which is applied to .* returns a
-    title: the function of `map` returned a value of a type that `datasets` does not support
+    title: the function passed to `map` returned a value of a type that `datasets` does not support
     change: return a dictionary (with `batched=True`: of lists of equal length)
 LG043 `rope_scaling`'s (?:type|factor|rope_type) field must be
     title: the installed transformers is too old for the model's `rope_scaling`

@@ -12,18 +12,18 @@ LG194 Duplicate GPU detected ?: ?rank (?P<a>\d+) and rank (?P<b>\d+)
     title: two ranks of one host use the same GPU (ranks {a} and {b})
 LG194 Duplicate GPU detected
 LG192 is setting up NCCL communicator and retrieving ncclUniqueId from \[(?P<from>\d+)\]
-    title: the NCCL communicator was not set up: rank {from} did not publish its id in time; the ranks that report it
-        only waited
+    title: the NCCL communicator was not set up: rank {from} did not publish the communicator's id in time; the ranks
+        that report it only waited
     change: read the first error of rank {from}, which probably died or never started; kill processes that an earlier
-        run left on the hosts; check that MASTER_ADDR and MASTER_PORT are reachable from all hosts, and the interface
-        (NCCL_SOCKET_IFNAME)
+        run left on the hosts; check that MASTER_ADDR and MASTER_PORT are reachable from all hosts, and that NCCL uses
+        the right interface (NCCL_SOCKET_IFNAME)
 LG192 store->get\('?(?P<key>[^')]*)'?\) got error|got error: (?:Connection reset by peer|Broken pipe|wait timeout
     |Socket Timeout).*store
     title: a rank waited for a store entry of another rank; that rank or the host of the store exited or is not
         reachable
 LG192 wait timeout after (?P<ms>\d+)ms, keys: (?P<keys>\S+)
-    title: ranks did not meet: one waited {ms} ms for a store entry of another rank ({keys}), which never connected or
-        died
+    title: ranks did not meet: one waited {ms} ms for a store entry ({keys}) of another rank, which died or never
+        connected
     change: look for the first error of the ranks that do not report this; check that all hosts were started with the
         same MASTER_ADDR and port and reach each other (firewall, NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME), and kill
         processes of earlier runs
@@ -39,8 +39,8 @@ LG192 Timed out initializing process group in store based barrier
         number of ranks, script and MASTER_ADDR; kill processes of earlier runs
 LG070 Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>_?ALLGATHER\w*
     |_?ALLGATHER_BASE), NumelIn=(?P<numel>\d+), NumelOut=(?P<gathered>\d+)
-    title: ranks waited in an all-gather of {gathered} elements (as ZeRO-3 gathers parameters) for one that did not
-        join; the ranks that report the timeout only waited
+    title: ranks waited in an all-gather of {gathered} elements (such as ZeRO-3's parameter gather) for a rank that did
+        not join; the ranks that report the timeout only waited
     change: check with `py-spy dump` what the missing rank ran instead: a save or generation on one rank alone, a longer
         data or evaluation step, a module or expert that only some ranks run (`set_z3_leaf_modules`); raise the timeout
         (`ddp_timeout`, `timeout` of `init_distributed`) only where such a wait is normal
@@ -53,14 +53,14 @@ LG070 Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+
         `init_distributed`) only where such a wait is normal
 LG070 Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>_?(?:ALLREDUCE
     |REDUCE)\w*)(?:, NumelIn=(?P<numel>\d+))?
-    title: ranks waited in a reduction (gradients, a barrier, a loss or norm) for one that did not join; the ranks that
-        report the timeout only waited
+    title: ranks waited in a reduction (gradients, a barrier, a loss or norm) for a rank that did not join; the ranks
+        that report the timeout only waited
     change: check with `py-spy dump` what the missing rank did instead: a longer data, checkpoint or evaluation step,
         one batch more or less, a caught error, a dead host; raise the timeout (`ddp_timeout`, `timeout` of
         `init_distributed`) only where such a wait is normal
 LG070 Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>_?ALLTOALL\w*)(?:, Num
     elIn=(?P<numel>\d+))?
-    title: ranks waited in an all-to-all (experts, sequence parallelism) for one that did not join; the ranks that
+    title: ranks waited in an all-to-all (experts, sequence parallelism) for a rank that did not join; the ranks that
         report the timeout only waited
     change: look for ranks whose batches, lengths or experts differ: every rank must run the same layers; `py-spy dump`
         on all ranks shows which one is elsewhere
@@ -68,10 +68,11 @@ LG070 Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+
     |RECV)(?:, NumelIn=(?P<numel>\d+))?
     title: a pipeline stage waited for its neighbour, which did not send or receive; the ranks that report the timeout
         only waited
-    change: check with `py-spy dump` what the neighbour stage's rank did instead: a longer step, an error, another shape
+    change: check with `py-spy dump` what the neighbour stage's rank did instead: a longer step, an error, a different
+        shape
 LG239 socket\.cpp:\d+\] \[c10d\] The client socket has failed to connect to (?:any network address of )?\(?\[?(?P<addre
     ss>[^\],]+)\]?[:,] ?(?P<port>\d+)
-    title: a rank could not connect to the rendezvous at {address}, port {port}, and tried again; this log shows no
+    title: a rank could not connect to the rendezvous at {address}, port {port}; it tried again, but this log shows no
         success
 LG239 socket\.cpp:\d+\] \[c10d\] The (?:IPv[46] )?network addresses of \((?P<address>[^,)]+), (?P<port>\d+)\) cannot b
     e retrieved
@@ -95,7 +96,8 @@ LG067 (?<!\[c10d\] )The (?:IPv[46] )?network addresses of \((?P<address>[^,)]+),
         add it to /etc/hosts
 LG067 TCP client failed to connect/validate to host (?P<address>\S+?):(?P<port>\d+)
     title: a rank did not reach the rendezvous at {address}, port {port}
-    change: check that the main process is up, that MASTER_ADDR is reachable from every host and port {port} open
+    change: check that the main process is up, that MASTER_ADDR is reachable from every host, and that port {port} is
+        open
 LG067 (?:torch\.distributed\.elastic\.rendezvous\.api\.)?RendezvousTimeoutError
     title: fewer than `--nnodes` nodes joined the rendezvous in time: some were not started, or cannot reach its address
     change: start all nodes with the same `--nnodes`, `--rdzv_id` and `--rdzv_endpoint` (an address that all reach, an
@@ -127,7 +129,8 @@ LG211 Default process group (?:has not been initialized|is not initialized)|Proc
     |has not been initialized)
 LG211 * LOCAL_RANK is not in the environment|KeyError: '(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT
     |LOCAL_WORLD_SIZE)'
-    title: the environment has no rank, most often because the script was started without a launcher
+    title: the environment variables of the rank are not set, most often because the script was started without a
+        launcher
     change: start it with `deepspeed`, `torchrun` or `accelerate launch`
 LG211 trying to initialize the default process group twice
     title: the process group was initialized twice
@@ -168,12 +171,12 @@ LG210 * NCCL error in: .*unhandled system error.*Last error: ?\|? ?(?P<last>.*)
 LG210 * NCCL error in: .*unhandled cuda error.*Last error: ?\|? ?(?P<last>.*)
     title: a CUDA call of NCCL failed on this rank: {last}
     change: compare the driver with torch's CUDA and NCCL (`nvidia-smi`, `torch.cuda.nccl.version()`), look for an
-        earlier CUDA error and for free GPU memory; run once with NCCL_DEBUG=INFO; NCCL_P2P_DISABLE=1 shows a P2P
-        problem
+        earlier CUDA error, and check that GPU memory is free; run once with NCCL_DEBUG=INFO; if NCCL_P2P_DISABLE=1
+        helps, the problem is P2P access
 LG210 * NCCL error in: .*invalid usage.*Last error: ?\|? ?(?P<last>.*)
     title: NCCL reports invalid usage: {last}
-    change: give each rank its own GPU (`torch.cuda.set_device(local_rank)`), and the same collectives on all
-        ranks; run once with NCCL_DEBUG=WARN
+    change: give each rank its own GPU (`torch.cuda.set_device(local_rank)`), and run the same collectives on all ranks;
+        run once with NCCL_DEBUG=WARN
 LG210 * NCCL [Ee]rror(?: in)?: .*unhandled cuda error|ncclUnhandledCudaError
     title: a CUDA call of NCCL failed, and the log does not say which
     change: run once with NCCL_DEBUG=INFO, whose WARN lines name it; NCCL_P2P_DISABLE=1 (and NCCL_CUMEM_ENABLE=0) works
@@ -183,17 +186,18 @@ LG210 * NCCL [Ee]rror(?: in)?: .*invalid usage
     title: NCCL reports invalid usage, most often two ranks on one GPU or different collectives
     change: call `torch.cuda.set_device(local_rank)`, and run once with NCCL_DEBUG=WARN, which names the reason
 LG073 * NCCL [Ee]rror(?: in)?: .*unhandled system error
-    title: a system call of NCCL failed, most often because another rank exited; else the network or /dev/shm
-    change: look for the rank that failed first; if none did run once with NCCL_DEBUG=INFO, whose WARN lines name the
+    title: a system call of NCCL failed, most often because another rank exited; otherwise because of the network or
+        /dev/shm
+    change: look for the rank that failed first; if none did, run once with NCCL_DEBUG=INFO, whose WARN lines name the
         call (NCCL_SOCKET_IFNAME, `--shm-size`, `ulimit -l`)
 LG071 * Detected mismatch between collectives on ranks
 LG019 Feature '(?P<feature>[^']*)' requires .target sm_\d+
     title: this GPU does not support an instruction of a kernel (`{feature}`)
     change: use fp16 instead of bf16, or a newer GPU
 LG210 * (?:symbol lookup error|undefined symbol): .*nccl\w*|NCCL version mismatch|undefined symbol: nccl\w+
-    title: the process loaded another NCCL library than the one that torch needs
-    change: take the folder of the other NCCL out of LD_LIBRARY_PATH and LD_PRELOAD, or reinstall `nvidia-nccl-cu12` in
-        the version that torch requires
+    title: the process loaded a different NCCL library than torch needs
+    change: remove the other NCCL from LD_LIBRARY_PATH and LD_PRELOAD, or reinstall `nvidia-nccl-cu12` in the version
+        that torch requires
 LG089 * Expected all tensors to be on the same device ::! deepspeed/runtime/zero/(?:stage|offload)
     |deepspeed/runtime/(?:fp16|bf16)
     title: DeepSpeed's optimizer step combined an offloaded gradient on the CPU with a scale on the GPU: a bug of that
@@ -213,7 +217,7 @@ LG081 [Ee]xpected (?:mat1 and mat2|m1 and m2|scalar type \w+ but found|object of
         the model and adapters in that dtype (`torch_dtype=torch.bfloat16`; peft: `autocast_adapter_dtype=False`), or
         run the forward pass or generation under `torch.autocast("cuda", dtype=torch.bfloat16)`
 LG081 Input type \(\S+\) and (?:weight|bias) type
-    title: the input has another dtype or device than the weights
+    title: the input has a different dtype or device than the weights
     change: cast and move the inputs: `x.to(engine.device, dtype=next(engine.module.parameters()).dtype)`
 LG081 (?:FlashAttention|Flash Attention|flash_attn|flash attention)\S* only supports? (?:fp16 and bf16|Float16)
     |FlashAttention only support fp16 and bf16
@@ -234,8 +238,8 @@ LG218 * CUBLAS_STATUS_NOT_INITIALIZED
 LG218 * CUBLAS_STATUS_(?P<status>\w+)
     title: cuBLAS failed: {status}
 LG218 * cuDNN error: (?P<status>(?!CUDNN_STATUS_ALLOC_FAILED)\w+)|CUDNN_STATUS_(?!ALLOC_FAILED)\w+|Unable to find a valid cuDNN algorithm
-    title: cuDNN failed, most often because GPU memory is full or another cuDNN than torch's was loaded
-    change: free GPU memory (a smaller micro-batch); take other cuDNN folders out of LD_LIBRARY_PATH, and reinstall
+    title: cuDNN failed, most often because GPU memory is full or the process loaded a different cuDNN than torch's
+    change: free GPU memory (a smaller micro-batch); remove other cuDNN folders from LD_LIBRARY_PATH, and reinstall
         torch
 LG218 * CUSOLVER_STATUS_\w+|CUSPARSE_STATUS_\w+|cusolver error
 LG012 (?:Torch not compiled with CUDA enabled|no NVIDIA driver on your system)
@@ -246,11 +250,11 @@ LG012 * CUDA unknown error - this may be due to an incorrectly set up environmen
         reboot; set CUDA_VISIBLE_DEVICES only before Python starts
 LG012 Error 802: system not yet initialized
     title: the NVSwitches of this host are not initialized
-    change: start the fabric manager of the driver's version (`systemctl status nvidia-fabricmanager`)
+    change: start the fabric manager that has the driver's version (`systemctl status nvidia-fabricmanager`)
 LG010 Error 80[34]: (?:forward compatibility|system has unsupported display driver)
     title: the CUDA libraries do not match the loaded driver: it was updated without a reboot, or `cuda/compat` is
         loaded
-    change: reboot or reload the driver; take `cuda/compat` out of LD_LIBRARY_PATH
+    change: reboot or reload the driver; remove `cuda/compat` from LD_LIBRARY_PATH
 LG010 Failed to initialize NVML: Driver/library version mismatch
     title: the driver's library and its loaded kernel module have different versions, as after an update without a
         reboot
@@ -269,13 +273,13 @@ LG215 * DataLoader worker \(pid\(?s?\)? ?(?P<pids>[\d, ]+)\) (?:exited unexpecte
     |is killed by signal: (?P<signal>[^.]*))
 LG215 * DataLoader timed out after|Pin memory thread exited unexpectedly
     title: the data loader got no batch in time, or its pin-memory thread died: a worker is stuck or dead
-    change: run with `num_workers=0` to see its error, and check the storage that it reads from
+    change: run with `num_workers=0` to see the worker's error, and check the storage that the worker reads from
 LG053 Too many open files\. Communication with the workers is no longer possible
 LG211 Unknown backend '?(?P<name>[^'. ]+)'?\. Specify
     |We detected accelerator .* But we don't know which communication backend|No backend (?:for|type)
     |Default (?:device not found|backend not registered)|backend because no backend
     title: torch has no communication backend for this device or name
-    change: initialize with `nccl` on NVIDIA GPUs and `gloo` on the CPU, and import the package of another accelerator
+    change: initialize with `nccl` on NVIDIA GPUs and `gloo` on the CPU, and for another accelerator import its package
         first
 LG211 Process group .* is not initialized in the world group map|(?:Process group|group) cannot be None
     |process group specified or has been destroyed
@@ -289,7 +293,7 @@ LG071 Invalid usage of tensors with different dtypes|Coalescing manager requires
 LG071 Argument ``(?:gather|scatter)_list`` must|Must provide object_gather_list on dst rank
     |source rank must provide non-None
     title: gather or scatter got a list on the wrong rank, or none on the right one
-    change: pass the list on the destination (source) rank only
+    change: pass the list only on the destination rank of a gather, or on the source rank of a scatter
 LG013 device_id \S+ is out of range
     title: a rank was assigned the index of a GPU that does not exist on this host
     change: start no more ranks per host than it has GPUs, and use the local rank as the index

@@ -6,34 +6,35 @@ from __future__ import annotations
 MESSAGES = r"""
 LG180 values that mismatch TrainingArguments +values:(?: \| )?(?P<pairs>.*?)(?: \| The easiest|$)
     title: the DeepSpeed JSON and the TrainingArguments have different values for the same setting: {pairs}
-    change: write `"auto"` for these keys in the DeepSpeed JSON, which takes the argument's value, or give both the same
-        value
+    change: write `"auto"` for these keys in the DeepSpeed JSON, so that they take the arguments' values, or give both
+        the same value
 LG180 ^- ds (?P<key>\S+?)=(?P<json>\S+) vs hf (?P<arg>\S.*?)=(?P<value>\S+)$
-    title: the DeepSpeed JSON has {key}={json}, and the argument {arg} is {value}: they mismatch
+    title: the DeepSpeed JSON has {key}={json}, but the argument {arg} is {value}
     change: write `"auto"` for `{key}` in the DeepSpeed JSON, or give both the same value
 LG182 --adafactor was passed, but also found `optimizer` configured in the DeepSpeed config
-    title: Adafactor was requested, and the DeepSpeed JSON has an `optimizer`
-    change: remove `optimizer` from the JSON, or the argument
+    title: Adafactor was requested, but the DeepSpeed JSON also has an `optimizer`
+    change: remove `optimizer` from the JSON, or drop the argument that requests Adafactor
 LG182 Found `optimizer` configured in the DeepSpeed config, but no `scheduler`
-    title: the DeepSpeed JSON has an `optimizer` and no `scheduler`, which this transformers needs together
+    title: the DeepSpeed JSON has an `optimizer` but no `scheduler`, and the installed transformers needs both
     change: add a `scheduler` with `auto` values to the JSON, or remove `optimizer` from it
 LG182 Passing `optimizers` is not allowed if (?:Fairscale, )?(?:Deepspeed|PyTorch FSDP)
     title: the script passed `optimizers` to the Trainer, which does not support them under DeepSpeed or FSDP
     change: set `optimizer` in the DeepSpeed JSON or the `optim` argument, or override `create_optimizer`
 LG034 \[deepspeed\] failed to resume from checkpoint (?P<path>\S+)
     title: DeepSpeed found no complete checkpoint in {path}
-    change: resume from a folder that has `global_stepN` and `latest` in it, complete on every host (the Trainer writes
-        none with `save_only_model`); to start from weights alone pass the folder as the model
+    change: resume from a folder with `global_stepN` and `latest`, complete on every host (with `save_only_model` the
+        Trainer saves neither); to start from the weights alone, pass the folder as the model
 LG034 (?:Can't|Cannot) find a valid checkpoint at (?P<path>\S+)
     title: {path} is not a DeepSpeed checkpoint: it has no `global_stepN` folder
-    change: give `resume_from_checkpoint` a `checkpoint-N` folder that was saved with DeepSpeed (without
-        `save_only_model`), or start from its weights: `model_name_or_path` instead of resuming
+    change: set `resume_from_checkpoint` to a `checkpoint-N` folder that was saved with DeepSpeed (without
+        `save_only_model`), or start from the weights in this folder: pass the folder as `model_name_or_path` instead of
+        resuming
 LG034 No valid checkpoint found in output directory \((?P<path>[^)]*)\)
-    title: `resume_from_checkpoint` is true, and {path} has no `checkpoint-N` folder
+    title: `resume_from_checkpoint` is true, but {path} has no `checkpoint-N` folder
     change: give the path of a checkpoint, or leave `resume_from_checkpoint` out in the first run; all hosts must see
         the folder
 LG034 Checkpoint found at \S+ is only supported when using PyTorch FSDP
-    title: the checkpoint was saved with FSDP, which DeepSpeed cannot resume
+    title: the checkpoint was saved with FSDP, and DeepSpeed cannot resume it
     change: resume with FSDP, or export its weights and start from them
 LG183 DeepSpeed Zero-3 is not compatible with (?:`?low_cpu_mem_usage=True`? or with )?passing a `?device_map
     title: `device_map` (or `low_cpu_mem_usage=True`) conflicts with ZeRO-3, which places the weights itself
@@ -54,7 +55,7 @@ LG197 You cannot fine-tune quantized model with `torch\.compile\(\)`
 LG197 The model you want to train is loaded in 8-bit precision
     change: add adapters with peft, and install `bitsandbytes>=0.37`
 LG185 ZeRO inference only makes sense with ZeRO Stage 3
-    title: the script only evaluates or predicts, for which the Trainer accepts DeepSpeed at ZeRO stage 3 only
+    title: the script only evaluates or predicts, and for that the Trainer accepts DeepSpeed only at ZeRO stage 3
     change: set `zero_optimization.stage: 3`, or evaluate without `--deepspeed`
 LG185 `?auto_find_batch_size`? isn't supported yet with DeepSpeed Zero-3|doesn't support `auto_find_batch_size`
     title: `auto_find_batch_size` does not work with DeepSpeed ZeRO-3
@@ -70,7 +71,7 @@ LG185 load_best_model_at_end requires the saving steps to be a (?:round )?multip
     title: `load_best_model_at_end` needs `save_steps` to be a multiple of `eval_steps`
     change: set `save_steps` to a multiple of `eval_steps`
 LG185 Using --(?:fsdp|sharded_ddp) xxx together with --deepspeed is not possible
-    change: give `--deepspeed` or `--fsdp`, not both; also look at accelerate's configuration file
+    change: give `--deepspeed` or `--fsdp`, not both; also check accelerate's configuration file
 LG185 Tried to use an already configured `Accelerator` or `PartialState` that was not initialized for DeepSpeed
     title: an Accelerator without DeepSpeed was created before TrainingArguments with `deepspeed`
     change: create TrainingArguments first, or start with `accelerate launch --use_deepspeed`, or set
@@ -97,11 +98,11 @@ LG185 dataloader_prefetch_factor can only be set when data is loaded in a differ
 LG191 but you didn't pass an `eval_dataset` to `Trainer`|Trainer: evaluation requires an eval_dataset
     title: evaluation is on, but the Trainer has no `eval_dataset`
 LG191 metric_for_best_model` must be provided|The `metric_for_best_model` training argument is set to
-    title: the metric of `metric_for_best_model` is not among the metrics of the evaluation
+    title: the evaluation does not report the metric that `metric_for_best_model` names
     change: use a key that `compute_metrics` returns or `eval_loss` (the model then needs `labels` in the evaluation),
         and give an `eval_dataset`
 LG191 KeyError: 'eval_(?P<metric>\w+)' ::! transformers/trainer
-    title: the metric `eval_{metric}`, which `metric_for_best_model` names, is not among the metrics of the evaluation
+    title: `metric_for_best_model` names `eval_{metric}`, which the evaluation does not report
     change: use a key that `compute_metrics` returns, or `eval_loss` (the model then needs `labels` in the evaluation)
 LG191 EarlyStoppingCallback requires
     change: set `metric_for_best_model`, `eval_strategy` and `load_best_model_at_end=True` for early stopping
@@ -115,16 +116,16 @@ LG189 No columns in the dataset match the model's forward method signature
         with a wrapped model (peft, a chat model) set `label_names`
 LG189 The batch received was empty, your model won't be able to train on it
     title: a batch was empty, most often because none of its columns is an argument of the model's `forward`
-    change: tokenize the data, or set `remove_unused_columns=False` for a collator of your own
+    change: tokenize the data, or set `remove_unused_columns=False` if you use your own collator
 LG189 cannot be used as is for training: it only computes hidden states
     change: load it with a class that has a head, such as `AutoModelForCausalLM`
 LG081 Calculated loss must be on the original device
-    title: the loss was computed on another device than the rank's
+    title: the loss was computed on a different device than the rank's
     change: do not load the model with `device_map="auto"`, and compute the loss on the model's device
 LG089 (?:Using the `Trainer` with `PyTorch` requires `accelerate>=
     |--deepspeed requires Accelerate to be installed: `pip install '?accelerate>?=?)(?P<version>[\d.]*)
     title: accelerate is missing, or older than this transformers needs: {version}
-    change: `pip install -U accelerate` in the environment of the ranks, on every host, at least in the version that the
+    change: `pip install -U accelerate` in the ranks' environment on every host, to at least the version that the
         message names
 LG089 (?:equires|need to have|require) ?(?:Accelerate version )?`?[Aa]ccelerate`? ?>=? ?v?(?P<version>[\d.]+)
     |requires accelerate>(?P<newer>[\d.]+)
@@ -139,7 +140,7 @@ LG089 TrainingArguments\.__init__\(\) got an unexpected keyword argument 'eval_s
     title: this transformers is older than 4.41, which renamed `evaluation_strategy` to `eval_strategy`
     change: write `evaluation_strategy`, or install transformers 4.41 or later
 LG089 (?P<class>\w*(?:TrainingArguments|Config))\.__init__\(\) got an unexpected keyword argument '(?P<name>\w+)'
-    title: the installed version does not know the argument `{name}` of `{class}`: it is older or newer than the script
+    title: the installed `{class}` has no argument `{name}`: its package is older or newer than the script expects
     change: install the version of transformers, trl or peft that the script was written for, or leave `{name}` out
 LG089 (?P<class>\w*Trainer)\.__init__\(\) got an unexpected keyword argument 'tokenizer'
     title: this `{class}` takes `processing_class` instead of `tokenizer` (trl since 0.12)
@@ -151,7 +152,7 @@ LG089 (?P<class>\w*Trainer)\.__init__\(\) got an unexpected keyword argument '(?
 LG089 (?P<class>\w*Trainer)\.(?P<method>compute_loss|training_step|log|evaluation_loop|_save_checkpoint
     |create_optimizer|_get_train_sampler|get_batch_samples|_maybe_log_save_evaluate|_wrap_model
     |prediction_step)\(\) (?:got an unexpected keyword argument|takes|missing)
-    title: a subclass overrides `{method}` of the Trainer with the arguments of another transformers version
+    title: a subclass overrides the Trainer's `{method}` with the signature of another transformers version
     change: give `{method}` the signature of the installed transformers (`num_items_in_batch=None` in `compute_loss`
         since 4.46), or install the transformers that the script was written for
 LG089 * '(?P<class>\w*Trainer)' object has no attribute '(?P<name>\w+)'
@@ -159,15 +160,15 @@ LG089 * '(?P<class>\w*Trainer)' object has no attribute '(?P<name>\w+)'
     change: install transformers, accelerate and trl released at about the same time
 LG089 'DeepSpeedEngine' object has no attribute '(?P<name>generate|config|dtype|save_pretrained
     |gradient_checkpointing_\w+|resize_token_embeddings|peft_config|print_trainable_parameters|merge_and_unload)'
-    title: code used `{name}` of DeepSpeed's engine, but it belongs to the wrapped model
+    title: code looked up `{name}` on DeepSpeed's engine, but it belongs to the wrapped model
     change: call it on the model: `engine.module.{name}` or `accelerator.unwrap_model(model).{name}`
 LG089 * 'DeepSpeedEngine' object has no attribute '(?P<name>\w+)'
     title: DeepSpeed's engine has no `{name}`: it belongs to the wrapped model, or to another DeepSpeed release
     change: call it on `engine.module`, or install matching releases of DeepSpeed, accelerate and transformers
 LG089 'HfTrainerDeepSpeedConfig' object has no attribute '(?P<name>\w+)'
     |'HfDeepSpeedConfig' object has no attribute '(?P<name2>\w+)'
-    title: the DeepSpeed configuration object has no `{name}{name2}`: transformers and accelerate have incompatible
-        releases
+    title: the DeepSpeed configuration object has no `{name}{name2}`: the installed transformers and accelerate are
+        incompatible
     change: install an accelerate and a transformers released at about the same time (`pip install -U accelerate
         transformers`)
 LG089 * 'NoneType' object has no attribute '(?:is_zero3|is_zero2|config|trainer_config_\w+
@@ -175,7 +176,7 @@ LG089 * 'NoneType' object has no attribute '(?:is_zero3|is_zero2|config|trainer_
     title: the DeepSpeed configuration of transformers was never created, or was garbage-collected
     change: keep the `HfDeepSpeedConfig` or the TrainingArguments alive, and create them before the model
 LG220 (?:You have set `use_liger_kernel`|liger-kernel >= \S+ is not available)
-    title: `use_liger_kernel` is on, and liger-kernel is missing or too old
+    title: `use_liger_kernel` is on, but liger-kernel is missing or too old
     change: `pip install -U liger-kernel` on every host, or set `use_liger_kernel=False`
 LG220 Trainer tried to instantiate (?P<what>\w+) .*but
     title: the requested optimizer needs `{what}`, which is not installed
@@ -184,7 +185,7 @@ LG220 You need to (?:install|have) `(?P<name>[\w-]+)(?:[>=]+(?P<version>[\d.]+))
     title: `{name}` is missing or too old
     change: `pip install -U {name}` on every host
 LG220 vLLM is not available and `use_vllm` is set to True
-    title: `use_vllm` is set, and vLLM is not installed
+    title: `use_vllm` is set, but vLLM is not installed
     change: `pip install trl[vllm]` (the vLLM that this trl supports), or set `use_vllm=False`
 LG220 PEFT is (?:not installed and you passed a|required to use) `peft_config`
     change: `pip install peft`
@@ -192,7 +193,7 @@ LG019 Your setup doesn't support bf16
     title: the Trainer found no bf16 support: it needs an Ampere GPU or later, and a torch with CUDA
     change: set `fp16` instead of `bf16`; where the GPU is new enough check `nvidia-smi` and that torch is a CUDA build
 LG019 (?:FP16|BF16) Mixed precision training with AMP.*can only be used on|--tf32 requires Ampere
-    title: the requested precision needs a GPU that torch does not see, or a newer one
+    title: torch sees no GPU, or the GPU is too old for the requested precision
     change: check `nvidia-smi` and `torch.cuda.is_available()` (a CPU build of torch?), or leave the flag out
 LG185 You cannot use `precompute_ref_log_probs=True` with Deepspeed ZeRO-3
     change: set `precompute_ref_log_probs=False`, or ZeRO stage 2
@@ -205,13 +206,14 @@ LG185 effective (?:train|eval) batch size \(.*must be evenly divisible by the nu
     change: choose `num_generations` as a divisor of that product, or change the batch size
 LG185 inexact division: (?P<numbers>.*)
     title: a batch size is not divisible by the number of ranks or mini-batches: {numbers}
-    change: choose batch sizes so that the division has no remainder
+    change: choose batch sizes that divide evenly
 LG185 You passed a `PeftModel` instance together with a `peft_config`
     change: pass the base model with `peft_config`, or the PeftModel without it
 LG203 ZeRO3 is incompatible with LoRA when finetuning on base model
-    title: the script refuses LoRA with ZeRO-3 on a base model, because it would also train the embedding and output
-        layer
-    change: use ZeRO stage 2, the chat model (no new tokens), or leave `embed_tokens` and `lm_head` out of the adapter
+    title: the script refuses LoRA with ZeRO-3 on a base model, where it would also train the embedding and output
+        layers
+    change: use ZeRO stage 2, use the chat model (no new tokens), or leave `embed_tokens` and `lm_head` out of the
+        adapter
 LG185 is not a valid (?P<enum>\w+), please select one of
     title: an argument has a value that the installed transformers does not know
     change: use one of the values that the message lists, or a newer transformers
@@ -232,7 +234,7 @@ LG185 Passing both `optimizers` and `optimizer_cls_and_kwargs`
     title: the optimizer was given in two ways
     change: pass one of `optimizers`, `optimizer_cls_and_kwargs` and `model_init`, or override `create_optimizer`
 LG185 The `data_collator` should be a simple callable
-    change: pass a function or object that can be called as `data_collator`
+    change: pass a function or another callable as `data_collator`
 LG185 Trainer: training requires a train_dataset
     title: the Trainer has no `train_dataset`
     change: pass `train_dataset`, and check that the script loads it (its path, `do_train`)
@@ -252,7 +254,8 @@ LG185 must be an integer(?: bigger than 0| if bigger than 1)|lr_scheduler_type \
     change: set step counts to integers, and an `eval_strategy` for `reduce_lr_on_plateau`
 LG185 Passing `'use_configured_state':True` to the AcceleratorConfig requires
     |Tried passing in a callable to `accelerator_config`
-    change: pass a complete AcceleratorConfig, and `use_configured_state` only where an Accelerator exists already
+    change: pass a fully constructed AcceleratorConfig, and set `use_configured_state` only where an Accelerator already
+        exists
 LG183 When passing device_map as a string, the value needs to be|The `device_map` does not contain the module
     |You can't pass device_map as a negative int|doesn't have any device set
     |The current `device_map` had weights offloaded to the disk
@@ -264,9 +267,10 @@ LG034 Can't find a checkpoint index
 LG182 `optim_target_modules` |You need to define `?a? ?`?optim_target_modules
     |Layer-?wise \w+ (?:optimizer )?do(?:es)? not support|You need to pass a `?model`? (?:to initialize
     |in order to correctly initialize)|No target modules found for
-    title: the requested optimizer of the Trainer does not work here (its target modules, DDP or accumulation)
-    change: set `optim_target_modules` to names of the model, or use `adamw_torch`; layer-wise optimizers do not work
-        with several ranks or accumulation
+    title: the Trainer cannot use the requested optimizer here, because of its target modules, DDP or gradient
+        accumulation
+    change: set `optim_target_modules` to module names of the model, or use `adamw_torch`; layer-wise optimizers do not
+        work with several ranks or accumulation
 LG180 Batch size cannot be None\. Ensure the dataloader
     change: give the data loader a `batch_size`, equal to `train_micro_batch_size_per_gpu`
 """

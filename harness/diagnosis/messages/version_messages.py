@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of imports, attributes and arguments where two packages have incompatible releases."""
+"""Messages about imports, attributes and arguments that fail because two packages have incompatible releases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LG220 name 'init_empty_weights' is not defined
     change: `pip install -U accelerate` on every host
 LG227 * NameError: name '(?P<name>DTensor|torch|nn|Replicate|Shard|DeviceMesh|deepspeed|is_deepspeed_zero3_enabled
     |flash_attn_func|unpad_input|pad_input|index_first_axis|bnb)' is not defined ::! site-packages/
-    title: a package uses `{name}` without having imported it: the package that defines it is missing or too old
+    title: a package uses `{name}`, which it could not import: the package that defines it is missing or too old
     change: install the package that has `{name}` (torch 2.5 or later for DTensor, flash-attn for `unpad_input`), or
         matching releases of the two packages
 LG228 No module named 'distutils'|No module named 'imp'|No module named 'pkg_resources'
@@ -41,34 +41,36 @@ LG221 `np\.(?P<name>\w+)` was removed in the NumPy 2\.0|module 'numpy' has no at
     change: install a newer release of the package whose file the traceback ends in, or an older numpy (`"numpy<2"`;
         `"numpy<1.24"` for `np.float`, `np.int` and `np.bool`)
 LG221 Numpy is not available|No module named 'numpy\._core|No module named 'numpy\.core
-    title: torch, or a pickled file, needs another major version of numpy than the installed one
+    title: torch, or a pickled file, needs a different major version of numpy than the installed one
     change: install `"numpy<2"` with a torch before 2.3, or a newer torch; a file pickled with numpy 2 needs numpy 2 to
         load
 LG222 PydanticUserError|pydantic\.errors\.Pydantic(?:ImportError|SchemaGenerationError|UndefinedAnnotation)
-    title: the package (DeepSpeed before 0.12 or another) was written for pydantic 1, and pydantic 2 is installed
+    title: the package (DeepSpeed before 0.12 or another) was written for pydantic 1, but pydantic 2 is installed
     change: install a newer DeepSpeed (`pip install -U deepspeed`), or `"pydantic<2"` for an old one
 LG222 cannot import name '(?P<name>field_validator|model_validator|ConfigDict|TypeAdapter|BeforeValidator|RootModel
     |model_serializer|Field|computed_field)' from 'pydantic
-    title: a package needs pydantic 2 (`{name}`), and pydantic 1 is installed
+    title: a package needs pydantic 2 (`{name}`), but pydantic 1 is installed
     change: `pip install -U pydantic` (2 or later), with DeepSpeed 0.12 or later (0.15 and later need pydantic 2)
 LG222 No module named 'pydantic_core|No module named 'pydantic\.v1'|pydantic_core.*(?:version|incompatible)
     |`BaseSettings` has been moved
-    title: a package needs another major version of pydantic, or pydantic is not installed completely
-    change: `pip install -U pydantic pydantic-core pydantic-settings` (2), or `"pydantic<2"` for a package that needs it
+    title: a package needs a different major version of pydantic, or the installation of pydantic is incomplete
+    change: `pip install -U pydantic pydantic-core pydantic-settings` (pydantic 2), or `"pydantic<2"` for a package that
+        needs it
 LG222 '(?:type object )?\w*' has no attribute '(?:model_fields|model_rebuild|model_validate|__fields__
     |update_forward_refs|__fields_set__)'|object has no attribute 'model_fields_set'
     title: the package was written for another major version of pydantic
     change: install pydantic 2 for `model_*` names and `"pydantic<2"` for `__fields__`, or a newer release of the
         package
 LG222 unable to infer type for attribute "(?P<name>\w+)"|non-annotated attribute was detected
-    title: pydantic cannot read the annotations of a class: it does not match this Python or package
-    change: install a newer DeepSpeed with pydantic 2, or `"pydantic<2"` with the old one and an older Python
+    title: pydantic cannot read the annotations of a class: the installed pydantic does not match this Python or the
+        package
+    change: install a newer DeepSpeed with pydantic 2, or `"pydantic<2"` with the old DeepSpeed and an older Python
 LG226 module 'triton(?:\.\w+)*' has no attribute '(?P<name>\w+)'|cannot import name '(?P<imported>\w+)' from 'triton
     |No module named 'triton\.(?P<module>[\w.]+)'
     title: the installed triton has no `{name}{imported}{module}`: it is newer or older than the package expects
     change: install the triton that this torch requires (`pip install --force-reinstall torch==...` brings it), and a
-        newer release of the package whose file the traceback ends in: bitsandbytes 0.45.1 and later need no
-        `triton.ops`
+        newer release of the package whose file the traceback ends in (bitsandbytes 0.45.1 and later need no
+        `triton.ops`)
 LG226 * ModuleNotFoundError: No module named 'triton'
     title: triton is not installed, and a kernel needs it
     change: `pip install triton` in the version that torch requires (CUDA builds of torch on Linux install it)
@@ -92,7 +94,7 @@ LG223 cannot import name '(?P<name>\w+)' from 'flash_attn
     change: install a newer flash-attn (2.3.3 at least), or `attn_implementation="sdpa"`
 LG225 (?P<library>lib(?:cudart|cublas\w*|cudnn\w*|nvrtc\S*|nvJitLink|cusparse\w*|cusolver|curand|cufft|nccl|nvToolsExt
     |cupti)\.so[\d.]*): cannot open shared object file
-    title: {library} is not found: a package was built for another CUDA than the installed one
+    title: {library} was not found: a package was built for a different CUDA than the installed one
     change: reinstall the package whose file the traceback ends in for the CUDA of this torch (the number in the
         library's name is its major version), or add that CUDA's lib64 to LD_LIBRARY_PATH
 LG225 (?P<library>\blib(?:mpi|ibverbs|numa|python|GL|stdc\+\+|gomp)[^\s:]{0,60}
@@ -101,11 +103,11 @@ LG225 (?P<library>\blib(?:mpi|ibverbs|numa|python|GL|stdc\+\+|gomp)[^\s:]{0,60}
     change: install its package on the host or in the image (libGL.so.1: `libgl1`, libmpi: OpenMPI, libnuma:
         `libnuma1`), or use a build without it
 LG223 * undefined symbol: \S*(?:nvJitLink|cusparse|cublas)\w*
-    title: two versions of CUDA's libraries are mixed, most often because LD_LIBRARY_PATH hides the ones of torch
+    title: the process mixes two versions of the CUDA libraries, most often because LD_LIBRARY_PATH hides torch's own
     change: unset LD_LIBRARY_PATH (or take the CUDA folder out), or install the `nvidia-*-cu12` packages in the versions
         that torch requires
 LG223 (?P<library>[^\s/]{1,120}\.so)[^\s:]{0,60}: undefined symbol: (?:\S*?(?:c10|torch)|_ZN\S*?at|PyTensor)
-    title: `{library}` was built for another torch than the installed one
+    title: `{library}` was built for a different torch than the installed one
     change: reinstall the package (or remove the op's folder below TORCH_EXTENSIONS_DIR) so that it is built for this
         torch; do not share that folder between environments
 LG223 (?:GLIBCXX|CXXABI)_(?P<version>[\d.]+)'? not found
@@ -133,16 +135,16 @@ LG089 cannot import name '(?P<name>AdamW|top_k_top_p_filtering|LlamaFlashAttenti
     |is_flax_available|apply_chunking_to_forward|BeamSearchScorer|DisjunctiveConstraint
     |EncoderDecoderCache)' from 'transformers
     title: the installed transformers has no `{name}`: it is newer (or older) than the code that imports it
-    change: install a newer release of the package whose file is last in the traceback, or an older transformers (last
-        with `AdamW`, `_load_state_dict_into_model`: 4.49; `shard_checkpoint`: 4.46; `LlamaFlashAttention2`: 4.47;
-        `top_k_top_p_filtering`: 4.38; `is_torch_tpu_available`: 4.50; `LossKwargs`: 4.53; `HybridCache`,
-        `is_torch_fx_available`, `find_pruneable_heads_and_indices`: 4.57; first with `EncoderDecoderCache`: 4.43)
+    change: install a newer release of the package whose file is last in the traceback, or an older transformers (the
+        last release with `AdamW` and `_load_state_dict_into_model` is 4.49, with `shard_checkpoint` 4.46,
+        `LlamaFlashAttention2` 4.47, `top_k_top_p_filtering` 4.38, `is_torch_tpu_available` 4.50, `LossKwargs` 4.53,
+        `HybridCache`, `is_torch_fx_available` and `find_pruneable_heads_and_indices` 4.57; the first with
+        `EncoderDecoderCache` is 4.43)
 LG089 * cannot import name '(?P<name>\w*(?:ForCausalLM|ForConditionalGeneration|Processor|Config|Tokenizer(?:Fast)?
     |Model))' from 'transformers
     title: the installed transformers has no `{name}`, most often because it is older than this model
-    change: install a newer transformers (first with Qwen2: 4.37, Gemma 2: 4.42, Qwen2-VL and Mllama: 4.45, Qwen2.5-VL:
-        4.49, Gemma 3: 4.50, Qwen3, Llama 4 and DeepSeek-V3: 4.51, Qwen2.5-Omni and InternVL: 4.52, GPT-OSS: 4.55,
-        Qwen3-VL: 4.57)
+    change: install a newer transformers (Qwen2 needs 4.37, Gemma 2 4.42, Qwen2-VL and Mllama 4.45, Qwen2.5-VL 4.49,
+        Gemma 3 4.50, Qwen3, Llama 4 and DeepSeek-V3 4.51, Qwen2.5-Omni and InternVL 4.52, GPT-OSS 4.55, Qwen3-VL 4.57)
 LG089 cannot import name '(?P<name>\w+)' from '(?P<module>transformers(?!_modules)[\w.]*)'
     title: the installed transformers has no `{name}` in {module}: it is newer or older than the code that imports it
     change: install the transformers released at about the same time as the package whose file is last in the traceback
@@ -168,7 +170,7 @@ LG089 cannot import name '(?P<name>\w+)' from '(?P<module>peft[\w.]*)'
     change: install a peft that matches that code (`prepare_model_for_int8_training` was removed: use
         `prepare_model_for_kbit_training`; most new names need `pip install -U peft`)
 LG089 cannot import name '(?P<name>\w+)' from '(?P<module>trl[\w.]*)'
-    title: the installed trl has no `{name}`: it is older or newer than the script
+    title: the installed trl has no `{name}`: it is older or newer than the script expects
     change: install the trl that the script was written for (`DataCollatorForCompletionOnlyLM` and
         `ConstantLengthDataset`: before 0.20; `GRPOTrainer`: 0.14 and later; `SFTConfig` and `DPOConfig`: 0.9 and later;
         `PPOv2Trainer`: 0.9 to 0.13)
@@ -183,20 +185,20 @@ LG089 cannot import name '(?P<name>\w+)' from '(?P<module>deepspeed[\w.]*)'
 LG089 cannot import name '(?P<name>\w+)' from '(?P<module>torch[\w.]*)'
     title: the installed torch has no `{name}` in {module}: it is newer or older than the importing package expects
     change: install a newer release of the package whose file is last in the traceback (DeepSpeed, transformers, apex),
-        or a torch of about its release date; torchvision and torchaudio must match torch
+        or a torch released at about the same time; torchvision and torchaudio must match torch
 LG089 * cannot import name '(?P<name>\w+)' from partially initialized module '(?P<module>[\w.]+)'
-    title: {module} imports itself before it defines `{name}`: a file of the job has the name of a package, an
+    title: {module} imports itself before it defines `{name}`: a file of the job has the same name as a package, an
         installation is incomplete, or imports are circular
     change: rename the script or folder that has the name of the package ({module}), or reinstall the package
 LG089 * cannot import name '(?P<name>\w+)' from '(?P<module>(?!transformers_modules)[\w.]+)' \((?P<path>(?!.*site-packages)(?!.*dist-package
     s)[^)]*)\)
-    title: {module} at {path}, outside site-packages, has no `{name}`: it hides a package of that name, or is another
-        version
+    title: {module} at {path}, outside site-packages, has no `{name}`: it hides a package of that name, or is a
+        different version
     change: check that file, and rename it if it hides a package
 LG227 cannot import name '(?P<name>\w+)' from '(?P<module>(?!transformers_modules)[\w.]+)'
     title: the installed {module} has no `{name}`: it is newer or older than the package that imports it
-    change: install the release of {module} released at about the same time as the package whose file is last in the
-        traceback, or a newer release of that package
+    change: install a {module} released at about the same time as the package whose file is last in the traceback, or a
+        newer release of that package
 LG227 module 'torch(?P<module>[\w.]*)' has no attribute '(?P<name>\w+)'
     title: the installed torch has no `torch{module}.{name}`: it is older (or newer) than the calling package expects
     change: install a newer torch, or a release of the last package in the traceback that supports this torch
@@ -204,20 +206,20 @@ LG227 * module '(?P<module>transformers|accelerate|peft|trl|deepspeed|datasets|h
     |pyarrow|bitsandbytes|xformers|triton|numpy|pydantic|google|lightning
     |pytorch_lightning)(?P<sub>[\w.]*)' has no attribute '(?P<name>\w+)'
     title: the installed {module} has no `{name}`: it is older or newer than the code that uses it, or a file of the job
-        has the name of the package
+        has the same name as the package
     change: install a {module} released at about the same time as the package whose file is last in the traceback; look
         for a file `{module}.py` in the job's folder
 LG227 No module named '(?P<module>(?:transformers|accelerate|peft|trl|deepspeed|torch|huggingface_hub|datasets|pydantic
     |pyarrow|lightning|pytorch_lightning|xformers|vllm)\.[\w.]+)'
     title: the installed package has no module `{module}`: it is older or newer than the code that imports it
-    change: install the release released at about the same time as the package or script whose file is last in the
+    change: install a version released at about the same time as the package or script whose file is last in the
         traceback
 LG227 Descriptors cannot (?:not )?be created directly
     title: the installed protobuf is newer than a package expects
     change: `pip install "protobuf<3.21"` (or a newer release of the package), or set
         PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python
 LG227 (?<!\S)\S{1,60}?[<>=!]\S{1,60} is required for a normal functioning of this module, but found (?P<found>\S+)
-    title: a package that transformers requires is installed in another version: {found}
+    title: transformers does not accept the installed version of a package that it requires: {found}
     change: install the version that the message names (`pip install -U transformers` brings it), on every host
 LG227 * PyTorch (?:version )?(?:>=|>)? ?(?P<version>[\d.]+) (?:or (?:later|above|higher) )?(?:is )?required
     |requires (?:PyTorch|torch)(?: version)? ?(?:>=|>) ?(?P<version2>[\d.]+)
@@ -241,12 +243,11 @@ LG227 got an unexpected keyword argument 'num_items_in_batch'
         transformers before 4.46
 LG227 * (?P<function>[\w.]+)\(\) got an unexpected keyword argument '(?P<name>\w+)' ::! site-packages/(?:transformers
     |accelerate|trl|peft|datasets|deepspeed|huggingface_hub|lightning|pytorch_lightning|axolotl|llamafactory|swift)/
-    title: `{function}` does not take `{name}`: the calling package and the one that defines it have incompatible
-        releases
+    title: `{function}` does not take `{name}`: the calling package and the one that defines it are incompatible
     change: install matching releases of both: the last file in the traceback belongs to the caller, `{function}` to the
         other package
 LG090 Specified `?attn_implementation=
-    title: the model or this transformers does not know the requested attention
+    title: the model or this transformers does not know the requested attention implementation
     change: use one that the message lists (`sdpa`, `eager`, `flash_attention_2`), or a newer transformers
 LG089 Failed to import (?P<module>[\w.]+) because of the following error \(look up to see its tracebac
     k\):(?: \| )?(?P<why>.*)
@@ -261,12 +262,12 @@ LG064 ModuleNotFoundError: No module named '(?P<module>liger_kernel|bitsandbytes
     |unsloth|cut_cross_entropy|torchvision|torchaudio|numpy|pandas|pyarrow|ray|packaging|setuptools|PIL|cv2|omegaconf
     |hydra|fire)'
     title: the package `{module}` is not installed in the environment of this rank
-    change: install it (`pip install`, the name may differ: google -> protobuf, cv2 -> opencv-python, sklearn ->
+    change: install it with `pip install` (the name may differ: google -> protobuf, cv2 -> opencv-python, sklearn ->
         scikit-learn, cpuinfo -> py-cpuinfo, yaml -> pyyaml, PIL -> pillow) in the environment that the ranks use, on
         every host
 LG064 * (?:ModuleNotFoundError|ImportError): No module named '?(?P<module>[\w.]+)
     title: a rank cannot import `{module}`: it is not installed in the rank's environment, or its folder is not on
         PYTHONPATH
-    change: compare `which python` of the ranks with your shell's; install the package on every host, or start in the
-        folder that has the module (PYTHONPATH in `.deepspeed_env` for other hosts)
+    change: compare `which python` of the ranks with your shell's; install the package on every host, or launch from the
+        folder that has the module (for other hosts, set PYTHONPATH in `.deepspeed_env`)
 """

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The catalogue as rules: which of them a line matches, and which releases say a message."""
+"""The catalogue as rules: which of them a line matches, and which releases print a message."""

@@ -76,7 +76,7 @@ def all_rules() -> tuple[Rule, ...]:
 class RuleIndex:
     """Finds the few rules that a line can match, however many there are.
 
-    A literal is filed under four of its characters in a row, those that the fewest literals have. A line has the
+    A literal is filed under four consecutive characters of it, those that the fewest literals have. A line has the
     literal only if it has these four.
     """
 
@@ -114,14 +114,14 @@ def _index_rules() -> RuleIndex:
 
 
 _KILLING = "Killing subprocess "
-"""DeepSpeed's launcher says it of each rank, before it says why."""
+"""DeepSpeed's launcher prints it for each rank, before it says why."""
 _OWN_FINDING = re.compile(r"^(?:error|refused)\[(?P<id>[A-Z]{2}\d{3})\]: ")
 """An error finding of the harness, as ranks and commands print it."""
 
 
 MAX_MATCHED_CHARS = 1024
-"""Of a longer line, or message of several lines, patterns see the first three quarters of this and the last one. Most
-patterns need time that grows with the square of the length, and a log is untrusted.
+"""Of a longer line, or a longer message of several lines, patterns see only the start and the end: three quarters of
+this number and one quarter. Most patterns need time that grows with the square of the length, and a log is untrusted.
 """
 
 
@@ -200,7 +200,7 @@ _FIELD = re.compile(r"(?P<before>: | )?\{(?P<name>\w+)\}")
 
 
 def _fill_fields(text: str, match: re.Match[str]) -> str:
-    """The text with its `{name}`s replaced by the groups of the match; one that is empty goes with the space before."""
+    """The text with each `{name}` replaced by its group of the match; if empty, the space before it is removed too."""
     groups = match.groupdict()
 
     def fill(field: re.Match[str]) -> str:
@@ -221,7 +221,7 @@ _PAIRS = "pairs"
 
 
 def _list_keys(pairs: str) -> str:
-    """The keys of the DeepSpeed JSON among `pairs`, as a title lists them; the text itself where it has none."""
+    """The keys of the DeepSpeed JSON among `pairs`, as a title lists them; the text itself where there are none."""
     keys = [f"`{key}`" for key in dict.fromkeys(re.findall(r"- ds ([\w.]+)=", pairs))]
     return " and ".join([", ".join(keys[:-1]), keys[-1]] if len(keys) > 1 else keys) or pairs
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The releases of DeepSpeed whose files have a message, of 0.14.5 and newer.
+"""The releases of DeepSpeed whose files contain a message, from 0.14.5 on.
 
 `python benchmarks/log_catalogue.py --write` reads the archives of the releases for `messages/releases.json`.
 """
@@ -14,7 +14,7 @@ RELEASES_FILE = Path(__file__).parent.parent / "messages" / "releases.json"
 
 
 def releases_of(pattern: str) -> tuple[str, str] | None:
-    """The first and last release that say the message of a row or signature; None where DeepSpeed does not say it."""
+    """The first and last release that print the message of a row or signature; None if DeepSpeed does not print it."""
     ends = load_releases().get(pattern)
     return (ends[0], ends[1]) if ends else None
 

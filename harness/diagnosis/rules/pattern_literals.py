@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A regular expression -> texts of which every match contains one. What has none of them need not be searched."""
+"""A regular expression -> texts of which every match contains one. A line without any of them need not be searched."""
 
 from __future__ import annotations
 
 import re
 
 _GOOD_CHARS = 8
-"""A text that is shorter stands in many lines. Of longer ones a single text is best, then the longest."""
+"""Shorter texts occur in many lines. Among longer ones a single text is best, then the longest."""
 _QUANTIFIER = re.compile(r"(?P<optional>[?*]|\{0?,\d*\}|\{0\})[?+]?|(?P<repeated>\+|\{\d+(?:,\d*)?\})[?+]?")
 _GROUP_START = re.compile(r"\((?:\?:|\?P<\w+>|(?P<look>\?<?[=!]))?")
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]")
@@ -29,7 +29,7 @@ class _Parser:
         self._index = 0
 
     def read_alternatives(self) -> tuple[str, ...]:
-        """The literals up to the end of the group: those of all alternatives, or none where one has none."""
+        """The literals up to the end of the group: those of all alternatives, or none if one lacks them."""
         sequences = [self._read_sequence()]
         while self._pattern.startswith("|", self._index):
             self._index += 1

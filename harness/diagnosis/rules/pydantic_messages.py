@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pydantic's error about a DeepSpeed JSON -> the finding that reports the same before the job."""
+"""Pydantic's error about a DeepSpeed JSON -> the finding that reports the same fault before the job."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def torch_adam_default_decay(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             "torch's AdamW has a weight decay of 0.01 when no `weight_decay` is given",
             _TORCH_ADAM,
-            notes=["DeepSpeed's own Adam has none by default"],
+            notes=["DeepSpeed's own Adam has no weight decay by default"],
             fix=Fix(
                 f"set {ctx.key(decay_key)} to 0.01, or to what is meant", {decay_key: 0.01}, effect="decays as now"
             ),

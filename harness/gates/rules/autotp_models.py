@@ -41,7 +41,7 @@ def _fix_degree(ctx: Context) -> Fix:
 
 
 def _describe_bytes(shard: TensorShard) -> str:
-    """The share of one tensor rank in the weights in 16 bits, beside an even part."""
+    """The weights of one tensor rank in 16 bits, compared with an even share."""
     local = sum(parameter.numel for parameter in shard.local_parameters())
     even = shard.model.num_parameters // shard.degree
     sizes = format_bytes(2 * local), format_bytes(2 * even)

@@ -18,7 +18,7 @@ _PARTITION = "deepspeed.tensor_parallel.partition_config"
 
 
 def _read_preset(ctx: Context) -> str:
-    """The preset in lower case, as DeepSpeed compares it; empty where there is none."""
+    """The preset in lower case, as DeepSpeed compares it; empty if there is none."""
     return str(ctx.ds("tensor_parallel.preset_model", "")).lower()
 
 
@@ -412,7 +412,7 @@ def incomplete_partition_plan(ctx: Context) -> Iterator[Finding]:
 
 
 def _describe_half_pair(roles: Mapping[str, str]) -> str:
-    """A sentence on the first block with layers split by row or by column alone; empty where there is none."""
+    """A sentence on the first block with layers split by row or by column alone; empty if there is none."""
     roles_by_block: dict[str, set[str]] = {}
     for name, role in roles.items():
         if name.count(".") > 1:  # `lm_head.weight` is in no block
@@ -438,8 +438,8 @@ def partial_head_norm_gradients(ctx: Context) -> Iterator[Finding]:
     """Norms over split heads whose gradients are not summed.
 
     Families that normalise queries and keys head by head (qwen3, qwen3_moe, gemma3): AutoTP has a plan that sums the
-    gradients of `q_norm` and `k_norm` over the tensor group. A preset has none; neither has any release up to 0.19.5; a
-    `partition_config` has one where a spec with `partition_type: skip` and `grad_allreduce: true` matches them.
+    gradients of `q_norm` and `k_norm` over the tensor group. A preset has no such plan, nor does any release up to
+    0.19.5. A `partition_config` has one if a spec with `partition_type: skip` and `grad_allreduce: true` matches them.
 
     Why: `q_norm` and `k_norm` are one small weight for all heads. Each tensor rank has some of the heads, so it
     computes a part of the gradient, and steps with that part alone: the copies of the weight silently drift apart from

@@ -283,7 +283,7 @@ def _is_possible_batch(total: int, micro: int | None, steps: int | None, world: 
 def _replace_total(
     ctx: Context, total: int, micro: int | None, steps: int | None, *, is_refused: bool
 ) -> dict[str, int | None]:
-    """Sizes without the total: for the sequences that were asked for where DeepSpeed refuses, else as it trains now."""
+    """Sizes without the total: for the requested sequences if DeepSpeed refuses, else those that it trains with now."""
     ranks = (ctx.data_parallel_size if is_refused or ctx.world_size is None else ctx.world_size) or 1
     micro = micro or max(1, total // (ranks * (steps or 1)))
     return {_TOTAL: None, _MICRO: micro, _STEPS: steps or max(1, total // (micro * ranks))}

@@ -105,9 +105,9 @@ def deepcompile_at_stage_0(ctx: Context) -> Iterator[Finding]:
 
     `compile.deepcompile: true` at ZeRO stage 0, up to 0.17.1 also at stage 2, without `compile.passes`.
 
-    Why: DeepCompile schedules ZeRO's collectives. At stage 0 there are none: DeepSpeed logs a line at level info and
-    uses the plain torch compiler (run on 0.19.8). Stage 2 came with 0.17.2; up to 0.17.0 `engine.compile()` asserts
-    that the stage is 1 or 3 (read).
+    Why: DeepCompile schedules ZeRO's collectives. At stage 0 there are no collectives: DeepSpeed logs a line at level
+    info and uses the plain torch compiler (run on 0.19.8). Stage 2 came with 0.17.2; up to 0.17.0 `engine.compile()`
+    asserts that the stage is 1 or 3 (read).
 
     Example:
         deepspeed.compile.deepcompile: true

@@ -26,7 +26,7 @@ _LAUNCHER_VARIABLES = frozenset(
 def launcher_variables(ctx: Context) -> Iterator[Finding]:
     """A variable that the launcher sets itself.
 
-    `launch.env` has none of `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `LOCAL_SIZE`, `CROSS_RANK`, `CROSS_SIZE`,
+    `launch.env` contains none of `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `LOCAL_SIZE`, `CROSS_RANK`, `CROSS_SIZE`,
     `MASTER_ADDR`, `MASTER_PORT`, nor `HARNESS_RUN_DIR`, `HARNESS_SUPERVISOR` and `HARNESS_LEADER`.
 
     Why: The `deepspeed` launcher sets these for each rank from the hostfile and its own options, over whatever was

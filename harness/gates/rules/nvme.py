@@ -276,7 +276,7 @@ _IN_MEMORY = ("/dev/shm", "/run/")  # noqa: S108
 
 
 def _describe_path_problem(path: str) -> str:
-    """The fault of an NVMe path; empty where it has none."""
+    """The fault of an NVMe path; empty if it has none."""
     if not path.startswith("/"):
         return "relative to where each rank runs"
     if path.startswith(_NO_FOLDERS):

@@ -60,7 +60,7 @@ def unknown_optimizer(ctx: Context) -> Iterator[Finding]:
 
 
 def _read_type(ctx: Context) -> str | None:
-    """The `type` of the DeepSpeed `optimizer` block, as it is written; None where there is none, or no such block."""
+    """The `type` of the DeepSpeed `optimizer` block, as it is written; None if there is none, or no such block."""
     name: object = ctx.optimizer.type
     if ctx.optimizer.key == "optimizer":
         if ctx.run.kind == "spec":

@@ -93,8 +93,8 @@ _BLOCKS = (
 def untrained_blocks(ctx: Context) -> Iterator[Finding]:
     """A DeepSpeed block that this version's training loop does not support.
 
-    On `harness launch`: the `deepspeed` section has none of `tensor_parallel`, `expert_parallel`,
-    `sequence_parallel_size`, `pipeline` (but with `parallel.pipeline_parallel_size`), `torch_autocast`,
+    On `harness launch`: the `deepspeed` section contains none of `tensor_parallel`, `expert_parallel`,
+    `sequence_parallel_size`, `pipeline` (except with `parallel.pipeline_parallel_size`), `torch_autocast`,
     `hybrid_engine`, `autotuning`, `zero_optimization.zenflow`.
 
     Why: Each of them changes the model, the data that a rank must see, or the step, and several do so silently:

@@ -151,8 +151,8 @@ def quantized_already(ctx: Context) -> Iterator[Finding]:
     A `quantization_config` in the model's `config.json` or in `model.config`. Weights in `fp8` and `mxfp4` only with
     `model.quantization`.
 
-    Why: `transformers` takes the method of the files, whatever is asked for (read in 5.24), and most of them have no
-    gradient for adapters, or a format of checkpoint of their own. New weights by a configuration that says
+    Why: `transformers` takes the quantization method of the files, whatever the spec requests (read in 5.24). Most
+    methods have no gradient for adapters, or their own checkpoint format. New weights by a configuration that says
     `quantization_config` are not quantized, but an export would say so.
 
     Example:

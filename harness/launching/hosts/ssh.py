@@ -46,7 +46,7 @@ _SSH_ERRORS: tuple[tuple[str, HostState], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """The answer of one host: the probe's JSON, or why there is none. Times are seconds since 1970."""
+    """The answer of one host: the probe's JSON, or why it is missing. Times are seconds since 1970."""
 
     host: str
     state: HostState

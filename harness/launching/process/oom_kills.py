@@ -18,7 +18,7 @@ _WINDOW_SECONDS = 30.0
 
 
 def read_oom_kills() -> int | None:
-    """The count since the host started; None where the kernel has none."""
+    """The count since the host started; None if the kernel does not report it."""
     try:
         match = _OOM_KILL.search(VMSTAT.read_text(encoding="ascii"))
     except (OSError, ValueError):

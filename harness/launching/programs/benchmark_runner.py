@@ -25,7 +25,7 @@ _AREA = "measured"
 _ADAM_BYTES_PER_PARAMETER = 28
 
 
-AIO_LACKS_NVCC = "DeepSpeed compiles its aio with nvcc where there are NVIDIA GPUs, and there is none"
+AIO_LACKS_NVCC = "DeepSpeed compiles its aio with nvcc on machines with NVIDIA GPUs, and nvcc was not found"
 
 
 def benchmark_host(folder: Path | None) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def _monitor_trial(
 
 
 def _with_measurements(trial: Trial, plan: TrialSettings, output: Path) -> Trial:
-    """The trial with the measurements of its run directory, and a cause where there are none."""
+    """The trial with the measurements of its run directory, or with the cause if they are missing."""
     run_dir = find_run_dir(output)
     if run_dir is None:
         return replace(

@@ -118,7 +118,7 @@ def run_export(
 
 
 def read_sample(run_dir: Path) -> str:
-    """The text that the export generated; empty when there is none."""
+    """The text that the export generated; empty if there is none."""
     try:
         return (run_dir / "sample.txt").read_text(encoding="utf-8")
     except OSError:

@@ -73,7 +73,7 @@ def _not_created(host: str, run_dir: Path, output: ChildOutput) -> Finding:
 
 def find_stored_resume(run_dir: Path, variables: Mapping[str, str], log: Callable[[str], None]) -> Path | None:
     """The newest checkpoint of this run in the store of `checkpoint.upload_to`, as the ranks will find it on their
-    disks; None without a store, or where it has none. `variables` is `launch.env`.
+    disks; None without a store, or if the store has no checkpoint. `variables` is `launch.env`.
     """
     spec = json_of(run_dir / "spec.resolved.json").get("spec") or {}
     url = (spec.get("checkpoint") or {}).get("upload_to")

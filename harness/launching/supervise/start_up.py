@@ -24,7 +24,7 @@ def describe_start_up(statuses: Mapping[int, RankStatus], world_size: int) -> st
 
 
 def _activity_of(status: RankStatus | None) -> int:
-    """The place of its activity in START_UP; after the last one where it has none: it trains."""
+    """The index of its activity in START_UP; past the last one if it is not there, since the rank then trains."""
     if status is None:
         return 0
     return START_UP.index(status.activity) if status.activity in START_UP else len(START_UP)

@@ -40,7 +40,7 @@ _OTHER_HOST_SECONDS = 10.0
 """The limit for another host's supervisor to write the verdict on its ranks."""
 
 ReplanWithoutHosts = Callable[[Collection[str]], LaunchPlan | str]
-"""The plan without these hosts, written to the run directory; or the reason why there is none."""
+"""The plan without these hosts, written to the run directory; or the reason why there is no such plan."""
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ class Pass(NamedTuple):
 
 
 Step = tuple[Pass, ...]
-"""Passes that start together, after all that they wait for: one, or DualPipe's forward beside a backward."""
+"""Passes that start together, after all that they wait for: one, or DualPipe's forward together with a backward."""
 StageOrder = list[Step]
 
 

@@ -2,8 +2,8 @@
 """Degrees of tensor, pipeline, context, expert and data parallelism: their groups, and where these lie on hosts.
 
 The order of ranks is Megatron's: tensor innermost, then context, data, pipeline (core/parallel_state.py, `order`
-"tp-cp-ep-dp-pp"). Experts divide over the tensor, context and data ranks of a stage, and are not divided by tensor
-parallelism beside it (`expert_tensor_parallel_size` 1); with an expert degree of 1 they are, like every other matrix.
+"tp-cp-ep-dp-pp"). Experts are divided over the tensor, context and data ranks of a stage, and not by tensor parallelism
+as well (`expert_tensor_parallel_size` 1). With an expert degree of 1 they are, like every other matrix.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ NAMED_DIFFERENCES: tuple[NamedDifference, ...] = (
         "gpu",
         _with_one_document_a_row,
         "whether a row holds several documents is a value of its positions, and a simulation has no values: with"
-        " Ulysses the plan counts the mask of whole rows, and the simulation has none"
+        " Ulysses the plan counts the mask of whole rows, and the simulation has no mask"
         " (harness/runtime/parallel/sequence_parallel.py `is_packed`; DeepSpeed 0.19.8 passes a mask on,"
         " runtime/sequence_parallel/ulysses_sp.py:265)",
     ),

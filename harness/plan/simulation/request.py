@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The request for a simulation: the run with two micro-batches a step, and the model with fewer layers if asked for."""
+"""The request for a simulation: the run with two micro-batches a step, and the model with fewer layers if requested."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def build_request(
 
 
 def configuration_of(plan: Plan, base_dir: Path) -> dict[str, Any]:
-    """The fields of the model's `config.json`. Raises UserError (MM007) where there is none."""
+    """The fields of the model's `config.json`. Raises UserError (MM007) if there is none."""
     model = plan.run.spec.model
     config = find_configuration(model.name_or_path, model.config, base_dir, model.revision)
     if config is None:
@@ -143,7 +143,7 @@ def _with_accumulation(ds_config: Mapping[str, Any], data_parallel_size: int) ->
     micro = int(config["train_micro_batch_size_per_gpu"])
     steps = min(int(config.get("gradient_accumulation_steps") or 1), ACCUMULATION)
     config["gradient_accumulation_steps"] = steps
-    if "train_batch_size" in config:  # with AutoTP there is none: DeepSpeed would compare it with all ranks
+    if "train_batch_size" in config:  # absent with AutoTP: DeepSpeed would compare it with all ranks
         config["train_batch_size"] = micro * steps * data_parallel_size
     return config
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`train.gradient_checkpointing: auto`: as few layers recompute as fit the GPU. Chosen where it is asked for alone."""
+"""`train.gradient_checkpointing: auto`: as few layers recompute as fit the GPU. Chosen only on request."""
 
 from __future__ import annotations
 

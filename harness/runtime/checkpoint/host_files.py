@@ -32,8 +32,8 @@ def complete_on_hosts(
 ) -> None:
     """Give each host (`main_only`: that of rank 0) the files of the checkpoint that it lacks. A collective.
 
-    Rank 0's host has the manifest. Raises UserError on all ranks: CK101 where it has none, CK132 where no host and no
-    store has a file, CK110 where a host cannot write.
+    Rank 0's host has the manifest. Raises UserError on all ranks: CK101 if that host lacks it, CK132 if neither a
+    host nor the store has a file, CK110 if a host cannot write.
     """
     disk = HostDisk.find(distributed)
     group = dist.new_group(ranks=list(disk.leaders), backend="gloo")

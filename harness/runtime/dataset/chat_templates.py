@@ -44,7 +44,7 @@ def require_template(tokenizer: PreTrainedTokenizerBase, where: str) -> None:
             "MD127",
             f"`{where}` has chats, and the tokenizer has no chat template",
             key="data.chat_template",
-            notes=("a base model's tokenizer often has none",),
+            notes=("the tokenizer of a base model often lacks one",),
             fix="set `data.chat_template: chatml`, or name a file with a Jinja template",
         )
 

@@ -19,7 +19,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def json_lines_reader(path: Path, key: str) -> Callable[[OnBytesRead], Iterator[RawRecord]]:
-    """One undecoded line a record; blank lines are none."""
+    """One undecoded line per record; blank lines are skipped."""
 
     def read(on_bytes_read: OnBytesRead) -> Iterator[RawRecord]:
         with path.open("rb") as file:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of a Parquet file: the sizes in their own headers, which decide what a reader allocates.
 
-The footer has sizes, too, and may lie. pyarrow shows no page, and the process ends where it is asked for a column chunk
-whose statistics are wrong, so the footer is read here as well. Format: https://parquet.apache.org/docs/file-format/, in
+The footer has sizes, too, and may lie. pyarrow does not expose pages, and a column chunk with wrong statistics crashes
+its process, so the footer is read here as well. Format: https://parquet.apache.org/docs/file-format/, in
 Thrift's compact protocol.
 """
 

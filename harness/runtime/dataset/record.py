@@ -45,7 +45,7 @@ class BadRecord(Exception):
 @dataclass(frozen=True, slots=True)
 class RawRecord:
     """The output of a reader: `number` counts lines or rows from 1; `value` is undecoded JSON (bytes), a map of
-    columns, a text, or the reason that there is none.
+    columns, a text, or the reason why there is no value.
     """
 
     number: int

@@ -110,7 +110,7 @@ def parse_example(record: Mapping[str, Any], columns: RecordColumns) -> Example:
 
 
 def find_unknown_role(chat: ChatRecord, template: str) -> str:
-    """The place of the first role that no chat template has and this one does not name; "" where there is none."""
+    """The place of the first role that no chat template has and this one does not name; "" if there is none."""
     known = {*_ROLES.values()}
     unknown = ((i, m["role"]) for i, m in enumerate(chat.messages) if m["role"] not in known | {*_ROLES})
     i, role = next(((i, role) for i, role in unknown if role not in template), (0, ""))

@@ -173,7 +173,7 @@ def open_train_data(
 def open_eval_data(
     run: ResolvedRun, folder: Path, prepared: PreparedData, geometry: BatchGeometry, data_parallel_rank: int
 ) -> EvalData | None:
-    """Map the held-out rows; None when there are none. Raises UserError (MD115) when they are less than one."""
+    """Map the held-out rows; None if there are none. Raises UserError (MD115) if they do not fill one row."""
     if not prepared.eval_tokens:
         return None
     data = run.spec.data

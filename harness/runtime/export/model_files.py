@@ -51,7 +51,7 @@ def check_model_code(checkpoint: Path, manifest: Manifest) -> None:
 
 
 def model_spec(manifest: Manifest) -> dict[str, Any]:
-    """The `model` section of the run spec in a manifest; empty where there is none."""
+    """The `model` section of the run spec in a manifest; empty if there is none."""
     return (manifest.get("spec") or {}).get("model") or {}
 
 

@@ -41,7 +41,7 @@ class PackedAttention:
 
     def start_forward(self, batch: MicroBatch, device: torch.device, *, extra: int = 0) -> None:
         """Prepare for a forward of this micro-batch. `extra`: positions by which each of its rows is lengthened, as
-        part of its last document. Raises ValueError for borders that are none of its rows'.
+        part of its last document. Raises ValueError for borders that do not fit its rows.
         """
         rows, length = batch.input_ids.shape
         borders = check_borders(batch.document_borders, rows, length)

@@ -54,7 +54,7 @@ def prepare_quantized(model: PreTrainedModel) -> None:
             "MD163",
             "`model.quantization` fits no layer of this model",
             key="model.quantization",
-            notes=("bitsandbytes quantizes linear layers; stacked weights of experts are none",),
+            notes=("bitsandbytes quantizes linear layers, and stacked weights of experts are not linear layers",),
             fix="remove `model.quantization`",
         )
     for layer in layers:
@@ -85,7 +85,7 @@ def has_quantized_weights(names: Iterable[str]) -> bool:
 
 
 def scale_tensors(weight: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that a 4-bit weight needs beside its bytes: scales and tables of values."""
+    """The tensors that a 4-bit weight needs besides its bytes: scales and tables of values."""
     state = weight.quant_state  # type: ignore[attr-defined]
     tensors = [state.absmax, state.code]
     return [*tensors, state.offset, state.state2.absmax, state.state2.code] if state.nested else tensors

@@ -46,8 +46,8 @@ def split_evenly(count: int, num_parts: int) -> list[int]:
 
 
 def tile_mlps(model: PreTrainedModel, num_tiles: int) -> None:
-    """Let every dense MLP of the model's layers run in so many tiles, with the norms of these layers and the last one.
-    Raises UserError (MD161) where there is none.
+    """Run every dense MLP of the model's layers in `num_tiles` tiles, and also the norms of these layers and the last
+    norm. Raises UserError (MD161) if no layer has a dense MLP.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     dense = [layer for layer in layers if getattr(layer, "mlp", None) is not None and not _routes(layer.mlp)]

@@ -46,7 +46,7 @@ def init_sequence_groups(dims: ParallelDims) -> Any:
 
 
 def new_sequence_group(topology: Topology) -> torch.distributed.ProcessGroup:
-    """The sequence group of this rank beside tensor ranks, which are its neighbours. A collective of all ranks."""
+    """The sequence group of this rank, with neighbouring ranks as the tensor group. A collective of all ranks."""
     tensor, sequence = topology.tensor_parallel_size, topology.sequence_parallel_size
     own_group: Any = None
     for first in range(0, topology.world_size, tensor * sequence):

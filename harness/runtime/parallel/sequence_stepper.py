@@ -42,7 +42,7 @@ class SequenceParallelStepper:
         self._engine, self._device, self._topology = engine, distributed.device, topology
         self._attention, self._head, self._eval_head = attention, head, None if eval_needs_logits else head
         self._packed_attention = packed_attention
-        # DeepSpeed adds gradients up over a sequence group, but at stage 3 averages them, and beside AutoTP too.
+        # DeepSpeed sums gradients over a sequence group, but averages them at stage 3 and with AutoTP.
         averages = engine.zero_optimization_stage() == 3 or topology.tensor_parallel_size > 1
         self._gradient_factor = topology.sequence_parallel_size if averages else 1
         self._counts_loss = topology.tensor_parallel_rank == 0  # a tensor group has one loss

@@ -57,7 +57,7 @@ class TPLayout:
 def tp_layouts(info: Mapping[str, Any], names: Sequence[str]) -> dict[str, TPLayout]:
     """The layout of each named weight, from `universal_checkpoint_info`.
 
-    The second name of a tied weight has none. Raises UserError (CK131) for a layout that DeepSpeed cannot describe.
+    The second name of a tied weight has no layout. Raises UserError (CK131) for one that DeepSpeed cannot describe.
     """
     layouts = {}
     for name in names:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives by number: the operator that begins one and the handle that is waited for are told to be the same."""
+"""Numbers collectives, to match the operator that begins one with the handle that is waited for."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class RaceDetector(DeviceObserver):
             self._launch(stream, accesses, name)
 
     def on_disk_begin(self, tensor: torch.Tensor, *, is_write_to_disk: bool, handle: int) -> None:
-        """Each read or write runs beside all others."""
+        """Each read or write runs concurrently with all others."""
         self._drop_freed()
         self._disk_requests[handle] += 1
         agent = _disk_agent(handle, self._disk_requests[handle])

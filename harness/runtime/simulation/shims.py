@@ -270,7 +270,7 @@ SHIMS: tuple[Shim, ...] = (
     ),
     Shim(
         "torch-cuda",
-        "a torch without CUDA raises where it is asked for streams, memory or the device",
+        "a torch without CUDA raises when it is asked for streams, memory or the device",
         ("torch.cuda:current_stream", "torch.cuda:Stream", "torch.cuda:get_device_capability"),
         _torch_cuda,
     ),

@@ -47,7 +47,7 @@ class SimulatedStream:
         return event
 
     def query(self) -> bool:
-        """Has the stream done everything? Who is told so has waited for it; without a clock it always has."""
+        """Is all work of the stream done? True also counts as a wait for it; without a clock it is always True."""
         if any(observer.is_stream_pending(self.name) for observer in OBSERVERS):
             return False
         self.synchronize()
@@ -83,7 +83,7 @@ class SimulatedEvent:
             observer.on_event_wait(self.number, HOST)
 
     def query(self) -> bool:
-        """Has the event happened? Who is told so has waited for it; without a clock it always has."""
+        """Has the event happened? True also counts as a wait for it; without a clock it is always True."""
         if any(observer.is_event_pending(self.number) for observer in OBSERVERS):
             return False
         self.synchronize()

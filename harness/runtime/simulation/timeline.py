@@ -102,7 +102,7 @@ class Timeline:
 
 
 def _find_model_line() -> str:
-    """`file:line function` of the innermost caller in a model of `transformers`; empty where there is none."""
+    """`file:line function` of the innermost caller in a model of `transformers`; empty if there is none."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         path, code = frame.f_code.co_filename, frame.f_code

@@ -176,6 +176,6 @@ class GpuWatch:
         for _ in range(_MAX_XID_EVENTS):
             try:
                 event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
-            except self._nvml.NVMLError:  # a time-out: there is none
+            except self._nvml.NVMLError:  # a time-out: no event
                 return
             self._xid = int(event.eventData)

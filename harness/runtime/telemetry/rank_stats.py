@@ -113,7 +113,7 @@ class RankStats:
             self._write_gpu_lines(step, [self._read_own_gpu(), *others], metrics)
 
     def _read_own_gpu(self) -> list[float]:
-        """The last reading of this rank's GPU, packed; a rank on a CPU has none."""
+        """The last reading of this rank's GPU, packed; an empty reading for a rank on a CPU."""
         if self._gpu_watch is None:
             return pack_reading(None)
         self._gpu_watch.poll()

@@ -97,7 +97,7 @@ def read_text(file: str) -> str:
 
 
 def value_at(data: Any, path: KeyPath) -> Any:
-    """The value at a path of plain values; None where there is none."""
+    """The value at a path of plain values; None if there is none."""
     for name in path:
         if isinstance(data, dict):
             data = data.get(name)

@@ -24,7 +24,7 @@ class Node(NamedTuple):
     entries: tuple[Entry, ...] = ()
 
     def find(self, name: str | int) -> Entry | None:
-        """The entry of that name; None where there is none."""
+        """The entry of that name; None if there is none."""
         return next((entry for entry in self.entries if entry.name == name), None)
 
 

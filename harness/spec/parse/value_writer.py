@@ -36,7 +36,7 @@ class ValueWriter:
         return _format_yaml(value)
 
     def fill_value(self, entry: Entry, value: Any) -> str:
-        """The text with a value for a key that has none (`zero:`)."""
+        """The text with a value for a key without one (`zero:`)."""
         colon = self.text.index(":", entry.key_end) + 1
         if not isinstance(value, dict) or not value:
             return f"{self.text[:colon]} {self.format_value(value)}{self.text[colon:]}"

@@ -90,8 +90,8 @@ class LivePage:
 class LiveServer(ThreadingHTTPServer):
     """Serves a page on this machine alone, below an address that only the user knows. It does not serve yet.
 
-    `port` 0 picks a free one. A connection ends after 10 s without a request. Of more than 64 at a time the oldest that
-    asked for nothing yet is closed, so that nobody can keep the user's browser out. Raises OSError when the port is
+    `port` 0 picks a free one. A connection ends after 10 s without a request. Of more than 64 at a time, the oldest
+    without a request is closed, so that nobody can keep the user's browser out. Raises OSError when the port is
     taken.
     """
 
@@ -112,7 +112,7 @@ class LiveServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_address[1]}/{self.token}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, in place of the oldest connection that asked for nothing yet where too many are open."""
+        """Answer in a thread. If too many connections are open, first close the oldest one without a request."""
         is_free = self._free_connections.acquire(blocking=False)
         if not is_free:
             self._end_oldest()

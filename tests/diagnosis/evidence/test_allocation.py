@@ -80,13 +80,13 @@ def numbers(wanted="2.00 GiB", other="", own="78.00 GiB", allocated="76.50 GiB",
     ("text", "words"),
     [
         (numbers(), []),
-        (numbers(allocated="60.00 GiB", unallocated="17.00 GiB"), ["fragments"]),
+        (numbers(allocated="60.00 GiB", unallocated="17.00 GiB"), ["fragmentation"]),
         (numbers(allocated="70.00 GiB"), ["outside torch: the CUDA context"]),
         (numbers(other="Process 77 has 40.00 GiB memory in use. ", own="38.00 GiB", allocated="36.50 GiB"), ["40.00 "
          "GiB of this GPU"]),
         (numbers(wanted="128.00 GiB"), ["larger than the GPU"]),
         (OLD.format(allocated="21.00 GiB", reserved="22.00 GiB"), []),
-        (OLD.format(allocated="16.00 GiB", reserved="22.00 GiB"), ["fragments"]),
+        (OLD.format(allocated="16.00 GiB", reserved="22.00 GiB"), ["fragmentation"]),
         (OLD.format(allocated="9.00 GiB", reserved="10.00 GiB"), ["12.69 GiB of this GPU"]),
         ("CUDA out of memory. Tried to allocate " + "9" * 5000 + " GiB", []),
         ("RuntimeError: CUDA error: out of memory", []),
@@ -184,6 +184,4 @@ def test_a_wait_in_no_known_phase():
 
 
 def test_a_wait_in_a_step():
-    assert describe_wait("backward").endswith(
-        "ran another part of the model (experts, a branch by modality), or it died"
-    )
+    assert describe_wait("backward").endswith("ran another part of the model (experts, a branch by modality), or died")

@@ -110,10 +110,10 @@ def test_the_numbers_are_set_against_the_plan():
         "Of the allocated memory 37.00 GiB is allocated by PyTorch, and 3.10 GiB is reserved by PyTorch but unallocated."
     )
     notes = diagnose_text(text, plan=plan).notes
-    assert notes[0] == "the plan has 40.00 GiB per GPU at the peak, in backward"
-    assert "this GPU has 39.39 GiB, the plan took 80.00 GiB" in notes[1]
+    assert notes[0] == "the plan expects 40.00 GiB per GPU at the peak, in backward"
+    assert "this GPU has 39.39 GiB, the plan assumed 80.00 GiB" in notes[1]
     assert "37.00 GiB and requested 2.00 GiB more, less than the plan" in notes[2]
-    assert "fragments" in notes[3]
+    assert "fragmentation" in notes[3]
     assert len(notes) == 4
 
 

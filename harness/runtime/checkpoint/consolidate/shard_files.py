@@ -26,7 +26,7 @@ class RankFiles:
 def find_rank_files(folder: Path) -> list[RankFiles]:
     """In order of DeepSpeed's `mp_rank`: the tensor ranks, of one stage of a pipeline after the other.
 
-    Raises UserError (CK105) when there are none.
+    Raises UserError (CK105) if there are none.
     """
     by_model_rank: dict[int, dict[str, dict[int, Path]]] = {}
     for path in folder.iterdir() if folder.is_dir() else ():

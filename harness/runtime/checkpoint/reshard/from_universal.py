@@ -4,7 +4,8 @@
 Stages 1 and 2: DeepSpeed's own functions for a parameter (`load_hp_checkpoint_state`, `map_to_flat_opt_states`). The
 loop around them is here, because DeepSpeed's fails on a rank that has no part of some group, and assigns the groups'
 settings by index. Stage 3: DeepSpeed's function for a parameter's slice, but not its loop, which gives every group the
-settings of the first, knows no states but Adam's and cannot fill an optimizer on NVMe. Stage 0: DeepSpeed has none.
+settings of the first, knows no states but Adam's and cannot fill an optimizer on NVMe. Stage 0:
+DeepSpeed has no function for it.
 
 Frozen parameters and buffers are loaded too, which DeepSpeed's universal loading leaves out.
 """

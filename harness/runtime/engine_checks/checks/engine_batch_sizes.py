@@ -17,7 +17,7 @@ def _observe(observations: Observations) -> Any:
 
 
 def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
-    # DeepSpeed's own product counts every rank beside AutoTP (gate BT005); the loop draws the true batch.
+    # With AutoTP, DeepSpeed's own product counts every rank (gate BT005); the loop draws the true batch.
     dims = expected.parallel_dims
     ranks_per_data_rank = dims.autotp * dims.sequence if dims.autotp > 1 else 1
     total = None if expected.global_batch_size is None else expected.global_batch_size * ranks_per_data_rank

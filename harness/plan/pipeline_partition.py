@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from math import inf
 
 from harness.facts.model_facts import ModelFacts
 from harness.facts.model_parts import Parameter
+from harness.facts.pipeline_support import LAYER_CLASSES, compile_layer_pattern, layer_class_names
 
 _MATRIX = 2
 _ROW_MODULES = ("o_proj", "down_proj", "c_proj")
@@ -27,7 +30,7 @@ def heaviest_stage(model: ModelFacts, stages: int, tensor: int, method: str) -> 
 def stage_parameters(model: ModelFacts, stages: int, tensor: int, method: str) -> list[list[Parameter]]:
     """The parameters of a tensor rank by stage. A tied head's stage has the embedding again."""
     layers = _pipeline_layers(model)
-    bounds = _stage_bounds(model, layers, stages, method)
+    bounds = _stage_bounds(model, layers, stages, tensor, method)
     return [
         [_shard(parameter, tensor) for layer in layers[start:stop] for parameter in layer]
         for start, stop in pairwise(bounds)
@@ -42,16 +45,28 @@ def _pipeline_layers(model: ModelFacts) -> list[tuple[Parameter, ...]]:
     return [*embeddings, *model.layers, norm, model.before[:1] if model.tied else head]
 
 
-def _stage_bounds(model: ModelFacts, layers: list[tuple[Parameter, ...]], stages: int, method: str) -> list[int]:
-    """The first layer of each stage, and the end. Of `type:` patterns only those of decoder layers are known here."""
+def _stage_bounds(
+    model: ModelFacts, layers: list[tuple[Parameter, ...]], stages: int, tensor: int, method: str
+) -> list[int]:
+    """The first layer of each stage, and the end."""
     if method == "uniform":
         return _divide_uniformly(len(layers), stages)
     if method.startswith("type:"):
-        first = len(model.before)
-        weights = tuple(int(first <= i < first + model.num_layers) for i in range(len(layers)))
+        weights = _matches(model, tensor, method)
     else:
         weights = tuple(sum(parameter.numel for parameter in layer) for layer in layers)
     return _divide_evenly(weights, stages)
+
+
+def _matches(model: ModelFacts, tensor: int, method: str) -> tuple[int, ...]:
+    """1 for each layer that the pattern matches; for the decoder layers if a gate refuses the pattern or family."""
+    with suppress(re.error):
+        if model.family in LAYER_CLASSES:
+            pattern = compile_layer_pattern(method)
+            found = tuple(int(bool(pattern.search(name))) for name in layer_class_names(model, tensor))
+            if any(found):
+                return found
+    return (*[0] * len(model.before), *[1] * model.num_layers, 0, 0)
 
 
 def _divide_uniformly(items: int, parts: int) -> list[int]:

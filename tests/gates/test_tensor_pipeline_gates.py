@@ -56,6 +56,7 @@ def test_settings_that_were_run_are_accepted(option: str) -> None:
         ("PP001", 4, {"tensor": 2, "pipeline": 2}, "zero.stage=2"),
         ("PP016", 4, {"tensor": 2, "pipeline": 2}, "model.lora.r=8"),
         ("PP017", 4, {"tensor": 2, "pipeline": 2}, "zero.stage=0"),
+        ("PP015", 4, {"tensor": 2, "pipeline": 2}, "parallel.pipeline_partition_method=type:GPT2Block"),
         ("SQ006", 8, {"tensor": 2, "pipeline": 2, "sequence": 2}, "train.seed=1"),
         ("SQ004", 8, {"tensor": 4, "sequence": 2}, "train.seed=1"),
         ("SQ004", 4, {"tensor": 2, "sequence": 2}, "model.config.num_key_value_heads=1"),

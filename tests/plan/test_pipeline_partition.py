@@ -45,11 +45,29 @@ def test_the_stages_have_every_weight_once_and_a_tied_embedding_twice() -> None:
         assert sum(p.numel for stage in stages for p in stage) == facts.num_parameters + tied * 64 * 8
 
 
-@pytest.mark.parametrize(("method", "decoders"), [("uniform", [3, 1]), ("type:DecoderLayer", [2, 2])])
+@pytest.mark.parametrize(
+    ("method", "decoders"),
+    [
+        ("uniform", [3, 1]),
+        ("type:DecoderLayer", [2, 2]),
+        ("type:Llama\\w*", [3, 1]),  # with the norm, 5 layers
+        ("type:^Embedding|Linear", [4, 0]),
+        ("type:(", [2, 2]),  # what follows is refused by PP015
+        ("type:GPT2Block", [2, 2]),
+    ],
+)
 def test_a_method_decides_the_stages(method: str, decoders: list[int]) -> None:
     stages = stage_parameters(model(), 2, 1, method)
     layers = [sum(p.name == "self_attn.q_proj.weight" for p in stage) for stage in stages]
     assert layers == decoders
+
+
+def test_layer_and_block_match_the_norm_of_gpt2() -> None:
+    gpt2 = facts_from_config({"model_type": "gpt2", "n_embd": 8, "n_layer": 4, "n_head": 2, "vocab_size": 64}).facts
+    assert gpt2 is not None
+    for pattern, blocks in (("Layer|Block", [3, 1]), ("Block$", [2, 2])):
+        stages = stage_parameters(gpt2, 2, 1, f"type:{pattern}")
+        assert [sum(p.name == "attn.c_attn.weight" for p in stage) for stage in stages] == blocks
 
 
 def test_tensor_ranks_divide_matrices_and_biases_of_column_parallel_linears() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from harness.facts.pipeline_support import PIPELINE_FAMILIES
+from harness.facts.pipeline_support import LAYER_CLASSES, PIPELINE_FAMILIES, compile_layer_pattern, layer_class_names
 from harness.findings import Finding, Fix
 from harness.gates.divisors import largest_divisor
 from harness.gates.registry import Cite, Context, gate
@@ -221,10 +221,10 @@ def _compute_idle_share(stages: int, micro_batches: int) -> float:
     needs=("a run spec",),
 )
 def unusable_partition_method(ctx: Context) -> Iterator[Finding]:
-    """A partition method with an invalid pattern, or without pipeline stages.
+    """A partition method without pipeline stages, or with a pattern that is invalid or matches no layer.
 
-    `parallel.pipeline_partition_method: type:PATTERN` has a regular expression after the colon, and there are pipeline
-    stages when a method is set.
+    `parallel.pipeline_partition_method: type:PATTERN` has a regular expression after the colon that matches the class
+    of at least one layer, and there are pipeline stages when a method is set.
 
     Why: DeepSpeed compiles the pattern on every rank when the PipelineModule is built, after the data has been
     prepared. Without stages there is no PipelineModule, and the method has no effect.
@@ -255,10 +255,21 @@ def unusable_partition_method(ctx: Context) -> Iterator[Finding]:
             )
         return
     try:
-        re.compile(method.removeprefix("type:"))
+        pattern = compile_layer_pattern(method)
     except re.error as error:
         yield ctx.finding(
             f"`{method}` has no regular expression after the colon: {error}",
+            key,
+            related=[(_STAGES, "the pipeline is set here")],
+            fix=fix,
+        )
+        return
+    if not method.startswith("type:") or ctx.model is None or ctx.model.family not in LAYER_CLASSES:
+        return
+    names = dict.fromkeys(layer_class_names(ctx.model, ctx.tensor_parallel_size))
+    if not any(map(pattern.search, names)):
+        yield ctx.finding(
+            f"`{method}` matches no layer of this model, which are {', '.join(f'`{name}`' for name in names)}",
             key,
             related=[(_STAGES, "the pipeline is set here")],
             fix=fix,

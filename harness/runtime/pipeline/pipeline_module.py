@@ -6,7 +6,6 @@ Partition methods are DeepSpeed's own; the loss is that of `transformers`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, cast
@@ -24,6 +23,7 @@ from deepspeed.runtime.pipe.topology import (
 from torch import nn
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
+from harness.facts.pipeline_support import compile_layer_pattern
 from harness.plan.resolved_run import ResolvedRun
 from harness.runtime import plugin_loader
 from harness.runtime.distributed import Distributed
@@ -287,7 +287,7 @@ def _mask_kind(config: PreTrainedConfig, rule: str, number: int) -> str:
 def _resolve_partition_method(method: str, specs: list[LayerSpec]) -> str:
     """The method, if its pattern matches a layer. Raises UserError (PP104)."""
     if method.startswith("type:"):
-        pattern = re.compile(method.removeprefix("type:"), re.IGNORECASE)
+        pattern = compile_layer_pattern(method)
         class_names = sorted({spec.typename.__name__ for spec in specs})
         if not any(pattern.search(name) for name in class_names):
             listed = ", ".join(f"`{name}`" for name in class_names)

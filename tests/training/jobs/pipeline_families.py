@@ -71,7 +71,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "llama-tied": {"zero": {"stage": 1}},
     "mistral-window": {"train": {"gradient_checkpointing": True}, "zero": {"stage": 1}},
     "phi3": {"train": {"gradient_checkpointing": {"every": 2}}, "zero": {"stage": 1}},
-    "gpt2-tied": {"parallel": {"pipeline_partition_method": "uniform"}},
+    "gpt2-tied": {"parallel": {"pipeline_partition_method": "type:Layer|Block"}},
+    "olmo2": {"parallel": {"pipeline_partition_method": "uniform"}},
 }
 
 

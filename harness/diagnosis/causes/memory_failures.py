@@ -22,6 +22,7 @@ CAUSES = (
             ),
             FailureSignature(r"OutOfMemoryError: (?:CUDA|HIP|XPU|NPU|Allocation)"),
             FailureSignature(r"NCCL WARN.*Cuda failure.*out of memory"),
+            FailureSignature(r"Error out of memory at line \d+ in file \S*csrc"),  # bitsandbytes
             FailureSignature(r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", sure=False),
         ),
         page="Given a run directory, the harness compares the numbers in the message with the plan. Memory that is "

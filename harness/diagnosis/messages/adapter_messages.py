@@ -103,6 +103,14 @@ LG198 * 'Parameter' object has no attribute 'quant_state'|quant_state.*(?:None|s
 LG198 * FP4 quantization state not initialized|AssertionError: .*quant_state|assert quant_state is not None
     title: a 4-bit weight has no quantization state: it was not moved to the GPU by `from_pretrained`, or ZeRO-3
         partitioned it
+LG198 * Expected a cuda device, but got: cpu ::! bitsandbytes/
+    title: bitsandbytes got a quantized weight that is on the CPU
+    change: load the model with `device_map={"": local_rank}` and without `offload_param`; if a resume or
+        `load_best_model_at_end` put the weights on the CPU, load the adapter alone into a new quantized model
+LG198 * All input tensors need to be on the same GPU, but found some tensors to not be on a GPU
+    title: bitsandbytes got a tensor that is on the CPU
+    change: load the model with `device_map={"": local_rank}`, without `offload_param`, and move the inputs to this
+        rank's GPU
 LG198 * AttributeError: 'NoneType' object has no attribute '(?:absmax|shape|SCB|CB|state2|dtype)' ::! bitsandbytes/
     title: a quantized weight has no quantization state: ZeRO-3 partitioned it, or it was never moved to the GPU
 LG198 (?:Error|Exception): .*(?:(?:QLoRA|BNB|bitsandbytes|[Qq]uantiz\w+).*(?:not (?:compatible|supported)|incompatible
@@ -141,6 +149,10 @@ LG224 libbitsandbytes_\w+\.so: (?:cannot open shared object|undefined symbol)|No
     |undefined symbol: c(?:get_managed_ptr|quantize_blockwise\w*|adam\w*|\w*32bit\w*)
     title: bitsandbytes has no library for this CUDA version
 LG224 Method '(?P<name>\w+)' not available in CPU-only version of bitsandbytes
+LG224 Error (?P<what>invalid device function|named symbol not found) at line \d+ in file \S*csrc\S(?:ops|kernels)\.cu
+    title: the installed bitsandbytes has no kernels for this GPU or this CUDA version: {what}
+LG224 Could not run 'bitsandbytes::(?P<op>\w+)' with arguments from the '(?P<device>\w+)' backend
+    title: the installed bitsandbytes has no `{op}` for {device} tensors
 LG224 * cublasLt ran into an error
     title: the 8-bit matrix multiplication of bitsandbytes failed in cuBLASLt
     change: check free GPU memory, install a newer bitsandbytes, or use 4-bit weights (or no quantization) on this GPU

@@ -54,6 +54,15 @@ def test_a_grandchild_that_holds_a_pipe_is_not_waited_for():
     os.kill(int(result.out), signal.SIGKILL)
 
 
+@pytest.fixture
+def interruptible():
+    """SIGINT raises KeyboardInterrupt. A shell without job control starts its background jobs with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_nobody_is_left_after_an_interrupt():
     threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     name = f"sleep 6{os.getpid() % 10**6:06d}"

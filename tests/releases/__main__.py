@@ -5,7 +5,8 @@
 
 Without releases, all those that have no result yet, the newest first. A result is added to
 `harness/facts/release_grid.json` as soon as its release is done, so that a call which was ended goes on with the next
-one. `--ops` runs the cells that need ops which are compiled for minutes: offload by a ratio and to NVMe. `--again` runs
+one. `--ops` runs the cells that need ops which are compiled for minutes: offload by a ratio and to NVMe; with ccache on
+PATH, `CCACHE_BASEDIR=/` and `CCACHE_NOHASHDIR=1`, releases with the same sources share what was compiled. `--again` runs
 releases that have a result. `--list` prints the cells.
 
     python -m tests.releases --conformance [RELEASE ...] [--again]
@@ -22,6 +23,7 @@ defaults, messages, quotes, patch targets, gates to recheck by hand, cells, disa
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Iterable
@@ -45,6 +47,7 @@ def main() -> int:
     parser.add_argument("--new", metavar="RELEASE", help="run the grid of a new release and print what to look at")
     parser.add_argument("--before", default=SUPPORTED_RELEASES[-1], help="the release that it is compared with")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the `finally` that ends the ranks
     if arguments.new:
         run_grid([arguments.new], ops=False, again=False, log=sys.stderr)
         run_conformance([arguments.new], again=False, log=sys.stderr)

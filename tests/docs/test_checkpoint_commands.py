@@ -6,14 +6,13 @@ Needs the `train` extra, half a minute.
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.markdown_blocks import ROOT, command_lines, read_blocks, write_files
+from tests.support.training.runtime_helpers import rank_environment
 
 pytestmark = pytest.mark.training
 
@@ -50,8 +49,7 @@ Trainer(model, arguments, train_dataset=rows).train()
 
 def run(command: str, folder: Path, code: int = 0) -> str:
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, **place, "PATH": path, "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
+    env = {**rank_environment(), **place, "DS_ACCELERATOR": "cpu"}
     done = subprocess.run(command.split(), cwd=folder, env=env, text=True, capture_output=True, check=False)
     assert done.returncode == code, f"{command}: {done.stdout[-2000:]}{done.stderr[-3000:]}"
     return done.stdout

@@ -18,6 +18,10 @@ from tests.support.training.runtime_helpers import ROOT, launch, metric_lines
 
 RANKS = 2
 BOUND = 0.10
+LIBRARY_PAGES = 64 << 20
+"""Resident pages of libraries that a rank may have on top: after the same imports RssFile is 89 MiB where the page cache
+has lost the files, and 144 MiB right after an installation (benchmarks/LOG.md, 2026-11-27).
+"""
 SHORT = ("train.max_steps=12", "eval.eval_steps=null", "data.eval_fraction=0.0", "export.at_end=false")
 """Gaps between blocks grow over the first steps, and hardly after ten (benchmarks/process_memory.py)."""
 
@@ -39,4 +43,5 @@ def test_processes_hold_what_the_plan_of_the_demo_says(tmp_path: Path, changes: 
     held = {"load": phases["load"], "training": max(phases.values())}
     planned = {"load": memory.host_bytes_at("load"), "training": memory.host_bytes_at(memory.training_peak_phase)}
     print({name: (held[name] >> 20, planned[name] >> 20) for name in held})
-    assert held == {name: pytest.approx(planned[name], rel=BOUND) for name in held}
+    for name, value in planned.items():
+        assert (1 - BOUND) * value < held[name] < (1 + BOUND) * value + RANKS * LIBRARY_PAGES, name

@@ -73,7 +73,7 @@ class Pods:
 
 def test_a_preempted_pod_stops_all_and_the_next_start_resumes(box, tmp_path):
     write_text(tmp_path)
-    values = {"steps": 10_000, "stage": 3, "parallel": "", "save": "null", "launch": ""}
+    values = {"steps": 10_000, "stage": 3, "parallel": "", "save": "null", "env": "", "launch": "", "more": ""}
     text, output = tmp_path / "text.jsonl", tmp_path / "runs"
     spec = SPEC.format(name="pods", output=output, text=text, port=PORT, odd=ODD, **values)
     (tmp_path / "pods.yaml").write_text(spec)

@@ -51,7 +51,7 @@ def test_the_run_takes_the_host_back_after_a_save(box, returned):
     assert f"continuing with {lost} again: 2 ranks on 2 of the hosts" in text
     attempts = json.loads((returned.run_dir / "restarts.json").read_text())["attempts"]
     assert [a["state"] for a in attempts] == ["failed", "stopped", "stopped"]
-    assert attempts[1]["step"] - attempts[2]["start_step"] <= 2, "it stopped soon after a save"
+    assert attempts[1]["step"] - attempts[2]["start_step"] < SAVE, "it stopped before another save was due"
     resolved = json.loads((returned.run_dir / "spec.resolved.json").read_text())
     assert (resolved["batch"]["global"], len(resolved["hosts"])) == (BATCH, 2)
 

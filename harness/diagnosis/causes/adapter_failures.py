@@ -32,7 +32,7 @@ CAUSES = (
         "quantized-model-refused",
         "a model that was loaded in 4 or 8 bit cannot be trained this way",
         'load it with `device_map={"": local_rank}` (not `auto`) or without quantization, add adapters (LoRA) before '
-        "training, and use ZeRO stage 2 at most",
+        "training, and use ZeRO stage 2 (at stage 3, 4-bit weights need `bnb_4bit_quant_storage` of the model's dtype)",
         (),
     ),
     FailureCause(

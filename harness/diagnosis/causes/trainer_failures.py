@@ -38,7 +38,8 @@ CAUSES = (
         "the model was loaded with `device_map` or `low_cpu_mem_usage`, which place the weights differently from "
         "ZeRO or data parallelism",
         "remove `device_map` (and `low_cpu_mem_usage=True`) from `from_pretrained`; DeepSpeed places the weights; a "
-        'quantized model takes `device_map={"": local_rank}` and ZeRO stage 2 at most',
+        'quantized model takes `device_map={"": local_rank}` and ZeRO stage 2 (4-bit '
+        "weights train at stage 3 with `bnb_4bit_quant_storage` of the model's dtype)",
         (),
     ),
     FailureCause(

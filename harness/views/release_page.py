@@ -24,7 +24,8 @@ _INTRO = (
     "accelerator, with each pair of settings at each ZeRO stage, seeded (`tests/releases/cells.py`). A cell is red",
     "if its weights differ from plain torch's by more than 1e-4 of the distance that these moved, in bf16 by more than",
     "four times the rounding of plain torch itself. Each red cell was reduced to the settings that it needs; then each",
-    "setting was varied alone. `python -m tests.releases RELEASE` repeats a release.",
+    "setting was varied alone. `python -m tests.releases RELEASE` repeats a release. The cells with offload by a ratio",
+    "and to NVMe need ops that compile for minutes: they were run on the releases with a row of their own (`--ops`).",
 )
 _TAIL = (
     "*Refused* cells ended with an error of DeepSpeed: most are a module that is used twice under reentrant activation",

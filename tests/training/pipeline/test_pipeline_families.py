@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.facts.model_lookup import facts_from_config
+from harness.facts.pipeline_support import layer_class_names
 from harness.plan.plan_settings import settings_of
 from harness.plan.zero_partitions import partition_model
+from harness.runtime.pipeline.parameter_names import pipeline_parts
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.training.jobs.pipeline_families import FAMILIES, WAYS, make_run
 
@@ -37,8 +41,6 @@ def layout(request: pytest.FixtureRequest) -> Layout:
 @pytest.fixture(scope="module")
 def found(layout: Layout, forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the job has written."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     folder = tmp_path_factory.mktemp("families")
     fields = dict(FAMILIES["llama"])
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(fields.pop("model_type"), **fields))
@@ -72,6 +74,20 @@ def test_the_plan_has_the_elements_of_the_rank_with_most(found: dict[str, Any], 
     parameters, stepped = (max(rank[i] for rank in found[family]["held"]) for i in (0, 1))
     assert planned.total == parameters
     assert (planned.partition_size if settings.stage else planned.total) == stepped
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layer_classes_are_those_of_the_model(family: str) -> None:
+    """A `type:` pattern matches their names."""
+    fields = dict(FAMILIES[family])
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    parts = pipeline_parts(config)
+    names = [type(model.get_submodule(part.prefix)).__name__ if part.prefix else "Embedding" for part in parts]
+    facts = facts_from_config(FAMILIES[family]).facts
+    assert facts is not None
+    assert names == layer_class_names(facts, 1)
 
 
 def test_partition_methods_cut_differently(found: dict[str, Any]) -> None:

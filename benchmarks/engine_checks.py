@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -56,11 +55,10 @@ def main() -> int:
 
 def run_launcher(script: Path, *arguments: str, ranks: int, check: bool) -> dict[str, Any]:
     """Run a script under the launcher. Returns the same as `ForkedRanks.run`."""
+    from harness.launching.hosts.local_host import find_free_port
     from tests.support.training.runtime_helpers import rank_environment, remove_shared_buffers
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = find_free_port()
     command = [str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", str(ranks), "--master_port", str(port)]
     try:
         process = subprocess.run(

@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.diagnosis import Diagnosis, diagnose
+from harness.launching.hosts.local_host import find_free_port
 
 HERE = Path(__file__).parent
 JOB = HERE / "faulty_job.py"
@@ -242,7 +243,7 @@ def judge(fault: Fault, found: Diagnosis) -> bool:
 def provoke(fault: Fault) -> tuple[bytes, float]:
     """The log of one job, scrubbed, and how long it took."""
     folder = Path(tempfile.mkdtemp(prefix="fault-"))
-    port = free_port()
+    port = find_free_port()
     env = dict(os.environ) | {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     before = time.monotonic()
     try:
@@ -359,12 +360,6 @@ def warm() -> None:
     import transformers
 
     _ = deepspeed, transformers.AutoModelForCausalLM
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def page(rows: list[tuple[str, ...]], told: str) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ JOB = ROOT / "tests" / "training" / "jobs" / "count_states.py"
 
 from harness.facts.model_catalogue import catalogue_config  # noqa: E402
 from harness.hostinfo.machine import accelerators  # noqa: E402
+from harness.launching.hosts.local_host import find_free_port  # noqa: E402
 from harness.units import format_bytes  # noqa: E402
 
 Figure = tuple[str, int, int]
@@ -165,11 +165,9 @@ def count(cases: list[Any], world: int) -> tuple[list[Any], int]:
     """What the worker counted, by rank; and the largest resident set of a rank."""
     from tests.support.training.plan_grid import MODELS
 
-    with tempfile.TemporaryDirectory() as name, socket.socket() as probe:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-        probe.close()
+        port = str(find_free_port())
         work = [[MODELS[case.model], case.config(), case.decay] for case in cases]
         (folder / "cases.json").write_text(json.dumps(work), encoding="utf-8")
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -62,10 +61,10 @@ def fitting_rows(ranks: int, stage: int) -> int:
 
 def start(ranks: int, rows: int, pairs: int, stage: int) -> dict[str, Any]:
     """The ranks, as processes of this machine; what the first of them found."""
-    with tempfile.TemporaryDirectory(prefix="telemetry-overhead-") as scratch, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-        probe.close()
+    from harness.launching.hosts.local_host import find_free_port
+
+    with tempfile.TemporaryDirectory(prefix="telemetry-overhead-") as scratch:
+        port = str(find_free_port())
         env = {**os.environ, "OMP_NUM_THREADS": "1", "HARNESS_PROGRESS": "none", "HF_HUB_OFFLINE": "1"}
         env |= {"WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
         env |= {"CROSS_RANK": "0", "CROSS_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -35,6 +34,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 import loss_ways  # noqa: E402
 from counting import calls_of, peak, watch_the_wire, wire  # noqa: E402
 from small_runs import LLAMA  # noqa: E402
+
+from harness.launching.hosts.local_host import find_free_port  # noqa: E402
 
 GROUPS = ("stage-1", "stage-2", "stage-3", "loss", "loss-autotp")
 WARM_UP = 3
@@ -84,10 +85,8 @@ def main() -> None:
 def start(group: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The ranks as processes of this machine; what rank 0 counted."""
     ranks = 1 if group == "loss" else arguments.ranks
-    with tempfile.TemporaryDirectory(prefix="choices-") as scratch, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-        probe.close()
+    with tempfile.TemporaryDirectory(prefix="choices-") as scratch:
+        port = str(find_free_port())
         env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "MASTER_ADDR": "127.0.0.1"}
         env |= {"MASTER_PORT": port, "CROSS_RANK": "0", "CROSS_SIZE": "1"}
         env |= dict.fromkeys(("WORLD_SIZE", "LOCAL_SIZE", "LOCAL_WORLD_SIZE"), str(ranks))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_checks.check import Ending, Task
+from harness.launching.hosts.local_host import find_free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("check_process.py")
@@ -24,7 +24,7 @@ GRACE_SECONDS = 5.0
 
 def start_ranks(task: Task) -> Ending:
     """Start a process for each rank, and wait until all have ended or the time is up; then end them."""
-    folder, port = Path(task.folder), _free_port()
+    folder, port = Path(task.folder), find_free_port()
     began = time.monotonic()
     ranks: list[subprocess.Popen[bytes]] = []
     for rank in range(task.ranks):
@@ -88,12 +88,6 @@ def _kill(ranks: list[subprocess.Popen[bytes]]) -> None:
     for rank in ranks:
         with suppress(ProcessLookupError):
             os.killpg(rank.pid, signal.SIGKILL)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class ForkedStart:

@@ -15,13 +15,14 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from harness.launching.hosts.local_host import find_free_port
 
 GRACE_SECONDS = 1.5
 """After one rank has failed, how long the others may take to fail for reasons of their own."""
@@ -90,7 +91,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     """Fork the ranks, wait for them, and say what happened."""
     folder = Path(tempfile.mkdtemp(prefix="conformance-"))
     began = time.monotonic()
-    port = _free_port()
+    port = find_free_port()
     try:
         children = {_fork(job, folder, port, index): index for index in range(job["world"])}
         timed_out = _wait(children, folder, began + job.get("limit", 45))
@@ -101,12 +102,6 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         _clean(folder, port)
     answer["seconds"] = round(time.monotonic() - began, 2)
     return answer
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def _fork(job: dict[str, Any], folder: Path, port: int, index: int) -> int:

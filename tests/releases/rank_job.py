@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.releases.trials import environment_of_rank, free_port, overlay
+from harness.launching.hosts.local_host import find_free_port
+from tests.releases.trials import environment_of_rank, overlay
 from tests.support.training.runtime_helpers import ROOT
 
 LIMIT_S = 1800.0
@@ -22,7 +23,7 @@ def run_job(job: Path, request: Any, release: str, *, ranks: int = 2, has_harnes
 
     `has_harness`: the ranks import the harness. Raises SystemExit where a rank fails, or has another release.
     """
-    place, port = overlay(release), free_port()
+    place, port = overlay(release), str(find_free_port())
     with tempfile.TemporaryDirectory(prefix="release-job-") as scratch:
         asked, out = Path(scratch) / "request.json", Path(scratch) / "out.json"
         asked.write_text(json.dumps(request), encoding="utf-8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.hostinfo.installed_deepspeed import installed_source_folder, installed_version
+from harness.launching.hosts.local_host import find_free_port
 from tests.releases.archives import CACHE, get_archive
 from tests.releases.cells import DIMENSIONS, Cell, needs_ops
 from tests.support.training.runtime_helpers import JOBS, rank_environment
@@ -98,7 +98,7 @@ def _run_once(place: Path, request: dict[str, Any], scratch: Path, end: float) -
     logs = [scratch / f"{rank}.log" for rank in range(RANKS)]
     command = [sys.executable, str(JOBS / "grid_cells.py"), str(asked), str(out)]
     ranks: list[subprocess.Popen[bytes]] = []
-    reason, port = "", free_port()
+    reason, port = "", str(find_free_port())
     try:
         for rank, log in enumerate(logs):
             environment = environment_of_rank(place, rank, port)
@@ -143,13 +143,6 @@ def environment_of_rank(place: Path, rank: int, port: str, ranks: int = RANKS) -
     shared["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"  # old releases cannot load their own checkpoints otherwise
     shared.pop("LOCAL_SIZE", None)  # without it, nothing is left in /dev/shm
     return shared
-
-
-def free_port() -> str:
-    """A port of this host that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def _last_error(logs: list[Path]) -> str:

@@ -6,30 +6,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.launching.hosts.local_host import find_free_port
 from harness.launching.process.processes import find_run_processes, read_process_table
 from harness.launching.process.shm import Buffer, find_buffers
 
-
-def _free_port() -> int:
-    """Another one for each test process that runs at the same time, below the range of outgoing connections."""
-    for port in range(20000 + os.getpid() % 10000, 32000):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError("no port is free between 20000 and 32000")
-
-
-PORT = _free_port()
+PORT = find_free_port()
+"""Another one for each test process that runs at the same time."""
 
 
 def left_over_buffers() -> list[Buffer]:

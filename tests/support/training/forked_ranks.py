@@ -16,7 +16,6 @@ import os
 import runpy
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from harness.launching.hosts.local_host import find_free_port
 from tests.support.training.runtime_helpers import ROOT, rank_environment, remove_shared_buffers
 
 GRACE_SECONDS = 3.0
@@ -127,7 +127,7 @@ def _import_deepspeed() -> None:
 
 def _run(job: dict[str, Any]) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="forked-ranks-"))
-    port = _free_port()
+    port = find_free_port()
     try:
         children = {_fork(job, folder, port, rank): rank for rank in range(job["ranks"])}
         codes, first = _wait(children, time.monotonic() + job["limit"])
@@ -136,12 +136,6 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
         remove_shared_buffers(port)
         shutil.rmtree(folder, ignore_errors=True)
     return {"codes": codes, "first": first, "output": output}
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def _fork(job: dict[str, Any], folder: Path, port: int, rank: int) -> int:

@@ -183,7 +183,7 @@ PATCH = Patch(
     remove_when="`transformers` or DeepSpeed computes a causal language model's loss without the logits of all tokens",
     when="`train.loss_chunk_size` above 0, by choice or by default, without a pipeline",
     package="transformers",
-    tested=("5.23.0",),
+    tested=("5.23.0", "5.24.0"),
     private_names=("_partition_sizes", "_deepspeed_original_loss_function"),
     is_needed=lambda run: run.loss_chunk_size > 0,
 )

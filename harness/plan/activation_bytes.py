@@ -289,17 +289,17 @@ def forward_logits_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int
 
 
 def forward_layer_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
-    """What a recomputed layer of the Llama kind holds at most in its forward pass, beyond the inputs that wait: its own
-    input and the normed one, with three tensors as wide as the MLP, or with Ulysses queries, keys, values and outputs
-    before and after they change ranks (counted on the simulated device). 0 for other families and experts.
+    """What a recomputed layer of the Llama kind holds at most in its forward pass, beyond the inputs that wait (counted
+    on the simulated device): the sum of its input and the attention's output, and that normed, with three tensors as
+    wide as the MLP; or with Ulysses the normed input, queries, keys, values and outputs before and after they change
+    ranks, and the rotary tables. 0 for other families and experts.
     """
     if model.family in _FAMILIES or model.experts or model.latent:
         return 0
-    width, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    attention = 5 * width + 3 * keys if micro_batch.splits_rows else 0
-    mlp = 3 * model.intermediate * micro_batch.mlp_tokens
-    inside = max(attention * micro_batch.tokens, mlp) / micro_batch.tensor_parallel_size
-    return round(micro_batch.element_bytes * (2 * model.hidden * micro_batch.tokens + inside))
+    width, keys, ranks = model.heads * model.head_dim, model.kv_heads * model.head_dim, micro_batch.tensor_parallel_size
+    mlp = 2 * model.hidden * micro_batch.tokens + 3 * model.intermediate * micro_batch.mlp_tokens / ranks
+    attention = model.hidden + (5 * width + 4 * keys) / ranks + 2 * model.head_dim if micro_batch.splits_rows else 0
+    return round(micro_batch.element_bytes * max(mlp, attention * micro_batch.tokens))
 
 
 def checkpointed_input_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:

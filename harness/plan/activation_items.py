@@ -26,10 +26,13 @@ from harness.plan.zero_partitions import local_vocab_size, tensor_parallel_shard
 
 _SOURCE = "transformers modules, saved tensors"
 _LOSS_SOURCE = "transformers loss/loss_utils.py, logits in fp32"
-_INPUTS_ON_DEVICE = 3
-"""Of the layers whose inputs wait in host memory: the newest, and two that are still copied
-(`_ActivationOffloadEngine`), whose place in host memory is taken already.
+_INPUTS_ON_DEVICE = 2
+"""Of the layers whose inputs wait in host memory: the newest, and one that is still copied (`_ActivationOffloadEngine`).
+In the forward pass two more: that of the layer that computes, and the first, which the model holds. All have their
+place in host memory already.
 """
+_POOLED_BUFFERS = 64
+"""Buffers in host memory that DeepSpeed keeps between steps (`max_cpu_buffer_pool_count`)."""
 
 
 def activation_items(model: ModelFacts, settings: PlanSettings) -> list[MemoryItem]:
@@ -146,26 +149,30 @@ def _kept_layers(
 def _checkpointed_items(
     model: ModelFacts, settings: PlanSettings, micro_batch: MicroBatchShape, num_inputs: int, note: str
 ) -> list[MemoryItem]:
-    """Inputs of layers that are computed again. Those that wait in host memory are in page-locked blocks of their own;
-    the last ones are on the device, too (`keep_last_count`, `max_fwd_stash_count`).
+    """Inputs of layers that are computed again. Those that wait in host memory are in page-locked buffers of their own,
+    which DeepSpeed keeps for the next micro-batch; the last ones are on the device, too.
     """
     share = settings.tensor_parallel_size if settings.partition_activations else 1
     size = checkpointed_input_bytes(model, micro_batch) // share
     each = f"{micro_batch.element_bytes} x hidden x {micro_batch.tokens} tokens"
     divided = (f" / {share}" if share > 1 else "") + note
 
-    def item(tier: Tier, count: int, source: str) -> MemoryItem:
+    def item(tier: Tier, count: int, source: str, phases: tuple[Phase, ...] = MICRO_BATCH) -> MemoryItem:
         blocks = (size,) * count if tier == "host" and not settings.partition_activations else ()
         what, formula = f"inputs of {count} layers (gradient checkpointing)", f"{count} layers x {each}{divided}"
-        return MemoryItem(tier, "activations", what, count * size, formula, source, MICRO_BATCH, pinned_blocks=blocks)
+        return MemoryItem(tier, "activations", what, count * size, formula, source, phases, pinned_blocks=blocks)
 
     if settings.activation_device != "cpu":
         return [item("gpu", num_inputs, _SOURCE)]
-    on_device = 0 if settings.partition_activations else min(_INPUTS_ON_DEVICE, num_inputs)
-    return [
-        item("host", num_inputs, "runtime/activation_checkpointing/checkpointing.py cpu_checkpointing"),
-        item("gpu", on_device, "runtime/activation_checkpointing/offload_activations.py"),
-    ]
+    if settings.partition_activations:
+        return [item("host", num_inputs, "runtime/activation_checkpointing/checkpointing.py cpu_checkpointing")]
+    source = "runtime/activation_checkpointing/offload_activations.py"
+    num_pooled = min(num_inputs, _POOLED_BUFFERS)
+    items = [item("host", num_pooled, source, TRAINING)]
+    if num_inputs > num_pooled:
+        items.append(item("host", num_inputs - num_pooled, source))
+    forward, backward = (min(count, num_inputs) for count in (_INPUTS_ON_DEVICE + 2, _INPUTS_ON_DEVICE))
+    return [*items, item("gpu", forward, source, FORWARD), item("gpu", backward, source, BACKWARD)]
 
 
 def _has_masks(settings: PlanSettings) -> bool:
@@ -221,6 +228,8 @@ def _peak_items(
     recompute_bytes = saved_bytes + recompute_gradient_bytes(model, micro_batch)
     if micro_batch.mlp_tile:
         recompute_bytes += mlp_tile_bytes(model, micro_batch)
+    elif settings.checkpointing and settings.activation_device == "cpu":
+        recompute_bytes += checkpointed_input_bytes(model, micro_batch)  # DeepSpeed's function holds the layer's output
     if settings.keeps_attention:
         recompute_bytes -= kept_attention_bytes(model, micro_batch)
     recompute_bytes = max(0, recompute_bytes - _freed_before_recomputation(model, settings, micro_batch, training))

@@ -126,8 +126,9 @@ def _bucket_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
 
 
 def _reduced_gradient_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    """Gradients before they are reduced, and the copy of the bucket that a reduce-scatter makes. A leaf module is
-    reduced after its backward pass, and its first gradient may find a bucket that is full.
+    """Gradients before they are reduced, and the copies of the bucket that a reduce-scatter makes. A leaf module is
+    reduced after its backward pass, and its first gradient may find a bucket that is full. A parameter larger than the
+    bucket is reduced alone, the head when the last layer has its first gradient.
     """
     bucket = min(settings.reduce_bucket_size, partitions.total)
     source = "s3 reduce_leaf_module_grads" if partitions.leaf_layer else "s3 reduce_partition_and_remove_grads"
@@ -144,9 +145,23 @@ def _reduced_gradient_items(settings: PlanSettings, partitions: ZeroPartitions) 
     else:
         amount = ElementBytes(settings.param_bytes, largest, "largest parameter")
     yield at_moments(memory_item("gpu", label, amount, source, BACKWARD), "layer gradients")
+    for each in _reduction_copies(settings, bucket, partitions.largest_gradient):
+        yield at_moments(each, "layer gradients")
+
+
+def _reduction_copies(settings: PlanSettings, bucket: int, largest: int) -> list[MemoryItem]:
+    """Of the bucket: in the format that ranks reduce, where it is wider, and for the reduce-scatter. A larger parameter
+    alone has the first of them.
+    """
+    label = ("temporary", "gradients in the format that ranks reduce")
+    casts = settings.comm_bytes > settings.param_bytes
+    if casts and largest > 2 * bucket:
+        alone = ElementBytes(settings.comm_bytes, largest, "largest parameter")
+        return [memory_item("gpu", label, alone, "s3 __avg_scatter_grads", BACKWARD)]
     copy = ElementBytes(settings.comm_bytes, bucket, "min(bucket, P)")
+    cast = [memory_item("gpu", label, copy, "s3 __avg_scatter_grads", BACKWARD)] if casts else []
     label, source = ("temporary", "copy of the bucket in reduce-scatter"), "runtime/comm/coalesced_collectives.py"
-    yield at_moments(memory_item("gpu", label, copy, source, BACKWARD), "layer gradients")
+    return [*cast, memory_item("gpu", label, copy, source, BACKWARD)]
 
 
 def _optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:

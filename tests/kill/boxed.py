@@ -8,6 +8,7 @@ root, sshd, pdsh. No tests here.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 import subprocess
@@ -179,11 +180,26 @@ class HostChain:
         return sum(row["type"] == "step" for row in read_rows(run_dir)) if run_dir is not None else 0
 
     def _left_processes(self, hosts: Sequence[int]) -> list[str]:
-        """Processes of the run that are left on any of the hosts; they get a moment to notice."""
+        """Processes of the run that are left on any of the hosts; they get a moment to notice. A session of sshd, whose
+        command has ended, waits longer for a client without a link; the harness cannot end it.
+        """
         end = time.monotonic() + 45.0
-        while (left := {h: self.box.processes(h) for h in hosts}) and any(left.values()) and time.monotonic() < end:
+        while left := {h: names for h in hosts if (names := self._names_of_processes(h))}:
+            if time.monotonic() > end:
+                break
             time.sleep(0.2)
-        return [f"processes {sorted(pids)} are left on host {host}" for host, pids in left.items() if pids]
+        return [f"processes {names} are left on host {host}" for host, names in left.items()]
+
+    def _names_of_processes(self, host: int) -> dict[int, str]:
+        names = {}
+        for pid in sorted(self.box.processes(host)):
+            with contextlib.suppress(OSError):  # gone
+                command = (
+                    Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                )
+                if not command.startswith("sshd: "):
+                    names[pid] = command[:200]
+        return names
 
     def _empty_disk(self, host: int) -> None:
         for entry in (self._root(host) / "runs").iterdir():

@@ -77,7 +77,7 @@ WRITTEN = {"stage": 3, "stage3_max_reuse_distance": 4 * LAYER}
         ("llama-3.1-70b", {"zero": {"stage": 3, "stage3_max_live_parameters": 1}}, None),
         ("llama-3.1-70b", {"zero": {"stage": 3, "stage3_prefetch_bucket_size": 0}}, None),
         ("llama-3.1-70b", {"model": {"lora": {"r": 8}}}, None),
-        ("llama-3.1-70b", {"parallel": {"sequence_parallel_size": 8}}, None),
+        ("llama-3.1-70b", {"parallel": {"sequence_parallel_size": 8}}, 2 * LAYER),
         ("llama-3.1-70b", {"zero": offload("cpu", "nvme")}, None),
         ("mistralai/Mixtral-8x7B-v0.1", {}, None),
     ],

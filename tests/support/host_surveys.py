@@ -12,7 +12,7 @@ from harness.hostinfo.host_survey import FolderFacts, HostFacts, Link, NetworkIn
 from harness.hostinfo.torch_devices import TorchDevices
 from harness.spec.hostfile import Cluster
 
-PACKAGES = {"deepspeed": "0.19.8", "torch": "2.13.0", "transformers": "5.23.0"}
+PACKAGES = {"deepspeed": "0.19.8", "torch": "2.13.0", "transformers": "5.24.0"}
 
 
 def healthy(name: str, slots: int, number: int) -> HostFacts:

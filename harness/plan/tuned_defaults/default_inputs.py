@@ -30,9 +30,10 @@ class DefaultInputs:
         return self.run.spec.zero.stage
 
     @property
-    def is_data_parallel_only(self) -> bool:
-        """Ranks that only divide the batch: no tensor, pipeline or sequence parallelism."""
-        return self.run.parallel_dims.model_parallel_size == 1
+    def has_whole_layers(self) -> bool:
+        """Ranks that divide the batch or the tokens, not the layers: no tensor or pipeline parallelism."""
+        dims = self.run.parallel_dims
+        return dims.tensor == dims.pipeline == 1
 
     def is_unset(self, key: str) -> bool:
         """Did the user leave this key of DeepSpeed's `zero_optimization` alone, wherever it can be written?"""

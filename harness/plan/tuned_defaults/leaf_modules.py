@@ -31,7 +31,7 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
     if (
         inputs.stage != 3
         or model is None
-        or not inputs.is_data_parallel_only
+        or not inputs.has_whole_layers
         or model.family not in _LAYER_CLASSES
         or model.experts
     ):

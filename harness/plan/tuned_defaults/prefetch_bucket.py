@@ -17,7 +17,7 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
     memory. A layer that is gathered module by module needs no more than the largest modules.
     """
     key, offload = "stage3_prefetch_bucket_size", inputs.run.spec.zero.offload_param
-    if inputs.stage != 3 or not inputs.is_data_parallel_only or inputs.model is None or not inputs.is_unset(key):
+    if inputs.stage != 3 or not inputs.has_whole_layers or inputs.model is None or not inputs.is_unset(key):
         return None
     if offload is not None and offload.device == "nvme":
         return None

@@ -17,7 +17,7 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
     """
     if (
         inputs.stage == 0
-        or not inputs.is_data_parallel_only
+        or not inputs.has_whole_layers
         or inputs.model is None
         or not inputs.is_unset("reduce_bucket_size")
     ):

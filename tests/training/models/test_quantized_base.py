@@ -21,6 +21,7 @@ from harness.plan.quantized_weights import count_quantized
 from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
 from harness.runtime.engine import weight_decay_groups
+from harness.runtime.export import export_checkpoint
 from harness.runtime.lr_schedule import scheduler_factory
 from harness.runtime.models.quantized_base import quantization_arguments, quantized_layers, scale_tensors
 from harness.runtime.tokenizer import byte_tokenizer
@@ -177,3 +178,32 @@ def test_a_resumed_run_ends_with_the_same_weights(resumed: dict[str, tuple[Path,
     assert set(straight) == set(second)
     for name, tensor in straight.items():
         assert torch.equal(tensor, second[name]), name
+
+
+@pytest.mark.parametrize("way", ["0", "2-bf16"])
+def test_peft_loads_the_exported_adapters_over_the_same_4_bits(
+    resumed: dict[str, tuple[Path, Path]], way: str, tmp_path: Path
+) -> None:
+    """The base that a user loads has the bits that were trained over, and the adapters are those of the last step."""
+    run = resumed[way][0]
+    checkpoint, trained = run / "checkpoints" / "step-00000004", load_file(run / "weights.safetensors")
+    exported = export_checkpoint(checkpoint, tmp_path / "adapters", "float32", lora="adapter")
+    assert "model.safetensors" not in {path.name for path in exported.iterdir()}
+    dtype = torch.bfloat16 if way.endswith("bf16") else torch.float32
+    arguments = quantization_arguments(QuantizationSpec(), dtype)
+    base = AutoModelForCausalLM.from_pretrained(run.parent / "llama", dtype=dtype, **arguments)
+    model = peft.PeftModel.from_pretrained(base, exported, autocast_adapter_dtype=False)
+    loaded = {name.replace(".default.", "."): tensor for name, tensor in model.base_model.model.named_parameters()}
+    compared = {name.replace(".default.", "."): tensor for name, tensor in trained.items() if name.endswith("weight")}
+    assert sum(".lora_" in name for name in compared) == 2 * len(list(quantized_layers(base)))
+    for name, tensor in compared.items():
+        assert torch.equal(loaded[name].data.to(tensor.dtype), tensor), name
+
+
+def test_4_bit_weights_and_adapters_have_no_merged_export(
+    resumed: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as refused:
+        export_checkpoint(resumed["0"][0] / "checkpoints" / "step-00000004", tmp_path / "out", lora="merge")
+    assert refused.value.findings[0].gate == "CK127"
+    assert not list(tmp_path.iterdir())

@@ -249,3 +249,37 @@ def test_deepspeeds_own_allocator_rounds_no_block(tmp_path: Path) -> None:
     rounding = sum(item.bytes for item in memory.items if item.kind == "rounding")
     host = next(row for row in json.loads(done.stdout)["phases"] if (row["tier"], row["phase"]) == ("host", "step"))
     assert abs(host["simulated"] - host["planned"]) < rounding / 10
+
+
+@pytest.mark.parametrize("degree", [1, 2], ids=["data", "ulysses"])
+def test_inputs_of_layers_in_host_memory_leave_the_device(tmp_path: Path, degree: int) -> None:
+    """With layers that ZeRO-3 gathers as one, whose backward hooks make a view of each input."""
+    layers, length, hidden = 12, 16_384, 256
+    shape = {"hidden_size": hidden, "intermediate_size": 1024, "num_hidden_layers": layers}
+    spec: dict[str, Any] = {
+        **SPEC,
+        "model": {"config": {**TINY, **shape}, "attn_implementation": "sdpa_varlen"},
+        "data": {"train": "builtin:python-docs", "max_length": length * degree, "packing": True},
+        "train": {
+            "per_device_train_batch_size": 1,
+            "gradient_accumulation_steps": 1,
+            "max_steps": 2,
+            "gradient_checkpointing": True,
+            "offload_activations": True,
+            "loss_chunk_size": 1024,
+        },
+        "parallel": {"sequence_parallel_size": degree},
+        "checkpoint": {},
+    }
+    done = run_plan(tmp_path, "--format", "json", spec=spec)
+    assert done.returncode == 0, done.stderr
+    body = json.loads(done.stdout)
+    rows = {(row["tier"], row["phase"]): row for row in body["phases"]}
+    for phase in ("forward", "backward"):
+        row = rows["gpu", phase]
+        assert row["simulated"] == pytest.approx(row["planned"], rel=0.05), phase
+        outputs = [size for line, size in row["lines"].items() if "checkpointing.py:627" in line and ":314 " in line]
+        assert sum(outputs) <= 3 * 2 * hidden * length
+    for phase in ("forward", "step", "save"):  # the buffers stay in DeepSpeed's pool
+        row = rows["host", phase]
+        assert row["simulated"] == pytest.approx(row["planned"], abs=2 * 2 * hidden * length), phase

@@ -4,10 +4,10 @@
 Upstream: `gradient_checkpointing_enable` of `transformers` takes options for torch's `checkpoint` only, not DeepSpeed's
 function, which can keep the inputs of layers in host memory.
 
-Patch: `runtime/models/activation_checkpointing.py` calls `_set_gradient_checkpointing` with either function. DeepSpeed's
-gets inputs that are no views: a view's base would stay on the device while its copy waits in host memory. For
-`{keep: attention}` two `TorchDispatchMode`s keep the outputs of attention kernels: torch's own for this task compares
-every operator of both passes, which differ under ZeRO-3 (`runtime/models/kept_attention.py`).
+Patch: `runtime/models/activation_checkpointing.py` calls `_set_gradient_checkpointing` with either function.
+DeepSpeed's gets inputs that are no views: a view's base would stay on the device while its copy waits in host memory.
+For `{keep: attention}` two `TorchDispatchMode`s keep the outputs of attention kernels: torch's own for this task
+compares every operator of both passes, which differ under ZeRO-3 (`runtime/models/kept_attention.py`).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from harness.plan.zero_partitions import local_vocab_size, tensor_parallel_shard
 _SOURCE = "transformers modules, saved tensors"
 _LOSS_SOURCE = "transformers loss/loss_utils.py, logits in fp32"
 _INPUTS_ON_DEVICE = 2
-"""Of the layers whose inputs wait in host memory: the newest, and one that is still copied (`_ActivationOffloadEngine`).
+"""Of the layers whose inputs wait in host memory (`_ActivationOffloadEngine`): the newest, and one still being copied.
 In the forward pass two more: that of the layer that computes, and the first, which the model holds. All have their
 place in host memory already.
 """

@@ -2,7 +2,8 @@
 """DeepSpeed's engine at full size on a simulated GPU, for every large recipe: bytes next to the plan's, time, memory.
 
 One recipe after the other, rank 0, two steps of two micro-batches and an evaluation. Nothing is trained, no GPU is
-used. Exit code 1 if a phase differs by more than 2 % and no reason is known.
+used. Exit code 1 if a phase differs by more than 2 % and no reason is known, or if a recipe fails for another reason
+than that the simulation refuses it (MM007).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def main() -> int:
     differing = [line for answer in answers for line in _unexplained(answer)]
     for line in differing:
         print(line, file=sys.stderr)
-    return int(bool(differing) or any(answer.body is None for answer in answers))
+    return int(bool(differing) or any(answer.body is None and "MM007" not in answer.words for answer in answers))
 
 
 def simulate(name: str, layers: str | None) -> Answer:

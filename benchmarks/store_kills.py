@@ -177,7 +177,7 @@ def page(chains: Sequence[dict[str, Any]], seed: int, steps: int, num_drawn: int
     else:
         lines += [
             "- wrong: nothing. Each loss, and the final state in the store, are those of the undisturbed run to the"
-            " last bit; every checkpoint with a manifest in the store was whole; no process was left"
+            " last bit; every checkpoint with a manifest in the store was whole; no process of a run was left"
         ]
     return "\n".join(lines) + "\n"
 

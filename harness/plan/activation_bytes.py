@@ -291,8 +291,8 @@ def forward_logits_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int
 def forward_layer_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
     """What a recomputed layer of the Llama kind holds at most in its forward pass, beyond the inputs that wait (counted
     on the simulated device): the sum of its input and the attention's output, and that normed, with three tensors as
-    wide as the MLP; or with Ulysses the normed input, queries, keys, values and outputs before and after they change
-    ranks, and the rotary tables. 0 for other families and experts.
+    wide as the MLP; or with Ulysses the normed input, queries, keys and values before and after they change ranks,
+    outputs also once more while they are put in order, and the rotary tables. 0 for other families and experts.
     """
     if model.family in _FAMILIES or model.experts or model.latent:
         return 0

@@ -27,12 +27,10 @@ from harness.plan.zero_partitions import local_vocab_size, tensor_parallel_shard
 _SOURCE = "transformers modules, saved tensors"
 _LOSS_SOURCE = "transformers loss/loss_utils.py, logits in fp32"
 _INPUTS_ON_DEVICE = 2
-"""Of the layers whose inputs wait in host memory (`_ActivationOffloadEngine`): the newest, and one still being copied.
-In the forward pass two more: that of the layer that computes, and the first, which the model holds. All have their
-place in host memory already.
+"""Of the layers whose inputs wait in host memory (`_ActivationOffloadEngine`): the newest, which has no buffer there,
+and one still being copied. In the forward pass two more: that of the layer that computes, and the first, which the
+model holds.
 """
-_POOLED_BUFFERS = 64
-"""Buffers in host memory that DeepSpeed keeps between steps (`max_cpu_buffer_pool_count`)."""
 
 
 def activation_items(model: ModelFacts, settings: PlanSettings) -> list[MemoryItem]:
@@ -167,12 +165,12 @@ def _checkpointed_items(
     if settings.partition_activations:
         return [item("host", num_inputs, "runtime/activation_checkpointing/checkpointing.py cpu_checkpointing")]
     source = "runtime/activation_checkpointing/offload_activations.py"
-    num_pooled = min(num_inputs, _POOLED_BUFFERS)
-    items = [item("host", num_pooled, source, TRAINING)]
-    if num_inputs > num_pooled:
-        items.append(item("host", num_inputs - num_pooled, source))
     forward, backward = (min(count, num_inputs) for count in (_INPUTS_ON_DEVICE + 2, _INPUTS_ON_DEVICE))
-    return [*items, item("gpu", forward, source, FORWARD), item("gpu", backward, source, BACKWARD)]
+    return [
+        item("host", max(0, num_inputs - 1), source, TRAINING),
+        item("gpu", forward, source, FORWARD),
+        item("gpu", backward, source, BACKWARD),
+    ]
 
 
 def _has_masks(settings: PlanSettings) -> bool:
@@ -221,21 +219,23 @@ def _peak_items(
     training: ModelTraining | None = None,
 ) -> list[MemoryItem]:
     """Forward ends with the logits; backward begins with them and later differentiates one layer after the other, which
-    checkpointing computes again.
+    checkpointing computes again. A reentrant function holds the layer's output meanwhile; with tiles other tensors are
+    gone by then.
     """
-    items = _head_items(model, settings, micro_batch, training) if head else []
+    items, output_bytes = _head_items(model, settings, micro_batch, training) if head else [], 0
     saved_bytes = max(all_layer_bytes(model, micro_batch, 1, training), default=0) if settings.checkpointing else 0
     recompute_bytes = saved_bytes + recompute_gradient_bytes(model, micro_batch)
     if micro_batch.mlp_tile:
         recompute_bytes += mlp_tile_bytes(model, micro_batch)
-    elif settings.checkpointing and settings.activation_device == "cpu":
-        recompute_bytes += checkpointed_input_bytes(model, micro_batch)  # DeepSpeed's function holds the layer's output
+    elif settings.checkpointing and settings.reentrant_checkpointing:
+        output_bytes = checkpointed_input_bytes(model, micro_batch)
+        recompute_bytes += output_bytes
     if settings.keeps_attention:
         recompute_bytes -= kept_attention_bytes(model, micro_batch)
     recompute_bytes = max(0, recompute_bytes - _freed_before_recomputation(model, settings, micro_batch, training))
     formula = f"2 x {micro_batch.element_bytes} x intermediate"
-    if saved_bytes:
-        formula = f"{_bytes_formula(saved_bytes, micro_batch)} + {formula}"
+    for size in filter(None, (output_bytes, saved_bytes)):
+        formula = f"{_bytes_formula(size, micro_batch)} + {formula}"
     what = "gradients inside one layer"
     if settings.checkpointing:
         what = "one layer while it is recomputed"

@@ -128,7 +128,7 @@ def _bucket_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
 def _reduced_gradient_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     """Gradients before they are reduced, and the copies of the bucket that a reduce-scatter makes. A leaf module is
     reduced after its backward pass, and its first gradient may find a bucket that is full. A parameter larger than the
-    bucket is reduced alone, the head when the last layer has its first gradient.
+    bucket is reduced alone, once the next one has its gradient.
     """
     bucket = min(settings.reduce_bucket_size, partitions.total)
     source = "s3 reduce_leaf_module_grads" if partitions.leaf_layer else "s3 reduce_partition_and_remove_grads"
@@ -150,11 +150,11 @@ def _reduced_gradient_items(settings: PlanSettings, partitions: ZeroPartitions) 
 
 
 def _reduction_copies(settings: PlanSettings, bucket: int, largest: int) -> list[MemoryItem]:
-    """Of the bucket: in the format that ranks reduce, where it is wider, and for the reduce-scatter. A larger parameter
+    """Of the bucket: in the format that ranks reduce, where it differs, and for the reduce-scatter. A larger parameter
     alone has the first of them.
     """
     label = ("temporary", "gradients in the format that ranks reduce")
-    casts = settings.comm_bytes > settings.param_bytes
+    casts = settings.comm_bytes != settings.param_bytes
     if casts and largest > 2 * bucket:
         alone = ElementBytes(settings.comm_bytes, largest, "largest parameter")
         return [memory_item("gpu", label, alone, "s3 __avg_scatter_grads", BACKWARD)]

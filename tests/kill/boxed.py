@@ -197,7 +197,7 @@ class HostChain:
                 command = (
                     Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 )
-                if not command.startswith("sshd: "):
+                if not command.startswith(("sshd: ", "sshd-session: ")):
                     names[pid] = command[:200]
         return names
 

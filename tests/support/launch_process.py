@@ -17,7 +17,7 @@ from harness.launching.process.processes import find_run_processes, read_process
 from harness.launching.process.shm import Buffer, find_buffers
 
 PORT = find_free_port()
-"""Another one for each test process that runs at the same time."""
+"""Drawn at random: two test processes that run at the same time rarely get the same one."""
 
 
 def left_over_buffers() -> list[Buffer]:

@@ -279,7 +279,8 @@ def test_inputs_of_layers_in_host_memory_leave_the_device(tmp_path: Path, degree
         row = rows["gpu", phase]
         assert row["simulated"] == pytest.approx(row["planned"], rel=0.05), phase
         outputs = [size for line, size in row["lines"].items() if "checkpointing.py:627" in line and ":314 " in line]
+        assert outputs, "the lines at which layers make their outputs have moved"
         assert sum(outputs) <= 3 * 2 * hidden * length
-    for phase in ("forward", "step", "save"):  # the buffers stay in DeepSpeed's pool
+    for phase in ("backward", "step", "save"):  # DeepSpeed keeps the buffers
         row = rows["host", phase]
-        assert row["simulated"] == pytest.approx(row["planned"], abs=2 * 2 * hidden * length), phase
+        assert row["simulated"] == pytest.approx(row["planned"], abs=hidden * length), phase

@@ -27,5 +27,6 @@ PATCH = Patch(
     when="`train.gradient_checkpointing`",
     package="transformers",
     tested=("5.23.0", "5.24.0"),
+    private_names=("_is_view",),
     is_needed=lambda run: run.has_layer_checkpointing,
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What layers pass to DeepSpeed's `checkpoint`, which empties inputs on the device while copies wait in host memory."""
+"""Inputs of layers under DeepSpeed's `checkpoint`, which empties them on the device while copies wait in host memory."""
 
 from __future__ import annotations
 

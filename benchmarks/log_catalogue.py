@@ -9,7 +9,7 @@ change of substance. A site without a message (`assert` alone) is shown apart an
 site with its answer, `--unmapped` the rows of `tests/diagnosis/unmapped_messages.tsv` as they have to be.
 
 `--write` writes `benchmarks/results/log-catalogue-DATE.md`, and reads the archives of all releases for
-`harness/diagnosis/messages/releases.json`: the first and last release whose files have the message of a row.
+`harness/diagnosis/catalogue/releases.json`: the first and last release whose files have the message of a row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,15 +31,14 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.message_sites import MessageSite, read_sites  # noqa: E402
 from harness.diagnosis import Diagnosis, diagnose  # noqa: E402
-from harness.diagnosis.causes import all_causes  # noqa: E402
+from harness.diagnosis.catalogue import MESSAGE_FILES, all_causes, all_rows, rows_of  # noqa: E402
 from harness.diagnosis.diagnosis_types import FailureSignature  # noqa: E402
-from harness.diagnosis.messages import all_rows, parse_rows  # noqa: E402
 from harness.hostinfo.installed_deepspeed import installed_source_folder, installed_version  # noqa: E402
 from tests.releases.archives import ARCHIVES, SUPPORTED_RELEASES, read_python_files  # noqa: E402
 
 FOLDERS = ("runtime/", "launcher/", "comm/", "ops/op_builder/", "checkpoint/", "module_inject/")
 UNMAPPED = ROOT / "tests" / "diagnosis" / "unmapped_messages.tsv"
-RELEASES = ROOT / "harness" / "diagnosis" / "messages" / "releases.json"
+RELEASES = ROOT / "harness" / "diagnosis" / "catalogue" / "releases.json"
 _NO_SUBSTANCE = re.compile(
     r"^(?:read the lines below|check the (?:frame|frames|line) \w+$|`harness explain \w+` explains it$|$)"
 )
@@ -221,13 +219,11 @@ def _format_folders(answers: Sequence[Answer]) -> Iterator[str]:
 
 def _format_tables() -> Iterator[str]:
     releases = json.loads(RELEASES.read_text(encoding="utf-8"))
-    for file in sorted(RELEASES.parent.glob("*.py")):
-        module = import_module(f"harness.diagnosis.messages.{file.stem}")
-        signatures = [row.signature for row in parse_rows(getattr(module, "MESSAGES", ""))]
-        if signatures:
-            own, said = sum(bool(s.change) for s in signatures), sum(s.pattern in releases for s in signatures)
-            cells = (len(signatures), sum(s.sure for s in signatures), own, said)
-            yield f"| `{file.stem}` | {' | '.join(map(str, cells))} |"
+    for name in sorted(MESSAGE_FILES):
+        signatures = [row.signature for row in rows_of(name)]
+        own, said = sum(bool(s.change) for s in signatures), sum(s.pattern in releases for s in signatures)
+        cells = (len(signatures), sum(s.sure for s in signatures), own, said)
+        yield f"| `{name}` | {' | '.join(map(str, cells))} |"
 
 
 def _format_causes(mapped: Iterable[Answer]) -> Iterator[str]:

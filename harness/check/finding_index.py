@@ -59,7 +59,7 @@ def list_rows() -> list[PageRow]:
 
 def load_all_pages() -> dict[str, Page]:
     """The pages of all that is no gate: findings, and causes that are found in logs."""
-    from harness.diagnosis.causes import all_causes
+    from harness.diagnosis.catalogue import all_causes
 
     return load_pages() | {cause.id: Page(cause.name, cause.text) for cause in all_causes()}
 

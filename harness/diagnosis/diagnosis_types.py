@@ -41,7 +41,12 @@ class FailureSignature:
 
 @dataclass(frozen=True, slots=True)
 class FailureCause:
-    """One cause of failures: `title` names the failure, `change` its remedy, `page` explains both at length."""
+    """One cause of failures: `title` names the failure, `change` its remedy, `page` explains both at length.
+
+    `traits`: `weak-end` (launchers and schedulers report any end with it, and an echo says more), `silent` (the job
+    survives it, but its result is worthless), `recoverable` (silent only while it lasts), `in-warnings` (also found in
+    lines that are warnings). `order`: among competing causes of its level the least comes first; None comes last.
+    """
 
     id: str
     name: str
@@ -50,6 +55,8 @@ class FailureCause:
     signatures: tuple[FailureSignature, ...]
     level: EventLevel = "root"
     page: str = ""
+    traits: frozenset[str] = frozenset()
+    order: int | None = None
 
     @property
     def text(self) -> str:

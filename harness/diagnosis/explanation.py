@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from harness.diagnosis.causes import causes_by_id
+from harness.diagnosis.catalogue import causes_by_id
 from harness.diagnosis.diagnosis_types import (
     NO_PHASE,
     Confidence,

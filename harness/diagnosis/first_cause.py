@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from harness.diagnosis.catalogue import causes_by_id, causes_with
 from harness.diagnosis.diagnosis_types import STOP_CAUSE, LogEvent
 
 MAX_PROGRESS_AFTER_ERROR = 4
@@ -20,14 +21,6 @@ FIRST_DATE = 31 * 86400.0
 """Times below have no date, and cannot be compared with those that have one."""
 _OOM_CAUSE = "LG002"
 """The kernel reports it in several lines, of which one names the process."""
-_WEAK_ENDS = ("LG074", "LG069", "LG245", "LG247", "LG253")
-"""Launchers and schedulers report any end with these. An echo says more."""
-_END_ORDER = ("LG069", "LG247", "LG245", "LG074")
-_ECHO_ORDER = {"LG240": 0, "LG241": 1, "LG070": 2, "LG192": 2}
-"""The echo that says most comes first: a dump that names the missing rank, stacks that do, a timeout, any other."""
-_SILENT_CAUSES = ("LG204", "LG229")
-"""Faults that a job survives, but that make its result worthless."""
-_RECOVERABLE_CAUSE = "LG229"
 _GPU_MEMORY_CAUSE = "LG001"
 _LOST_PEER_CAUSE, _FAILED_CAUSE = "LG073", "LG074"
 _MAX_PROGRESS_OF_CERTAIN = 1
@@ -103,13 +96,18 @@ def _select_in_attempt(
         for e in events
         if is_completed or progress[e.log_index] - e.progress > margin or _was_survived(e, events, end_counts, progress)
     ]
+    silent_causes = causes_with("silent")
     silent_faults = [
         e
         for e in events
-        if e.cause in _SILENT_CAUSES
-        and (e.cause != _RECOVERABLE_CAUSE or "collapsed" in e.details or progress[e.log_index] - e.progress <= margin)
+        if e.cause in silent_causes
+        and (
+            e.cause not in causes_with("recoverable")
+            or "collapsed" in e.details
+            or progress[e.log_index] - e.progress <= margin
+        )
     ]
-    silent_ids = {id(e) for e in events if e.cause in _SILENT_CAUSES}
+    silent_ids = {id(e) for e in events if e.cause in silent_causes}
     fault_ids = set(map(id, silent_faults))
     survived_errors = [e for e in survived_errors if id(e) not in fault_ids]
     passed_ids = silent_ids.union(map(id, survived_errors))
@@ -118,7 +116,7 @@ def _select_in_attempt(
     for level in ("root", "end", "echo"):
         level_events = [e for e in candidates if e.level == level]
         if level == "end":
-            level_events = [e for e in level_events if e.cause not in _WEAK_ENDS]
+            level_events = [e for e in level_events if e.cause not in causes_with("weak-end")]
         if level == "echo" and _follow_from_stop(level_events, candidates, events):
             break
         if level_events:
@@ -133,7 +131,7 @@ def _select_in_attempt(
             )
             return CauseSelection(first, is_contested, tuple(survived_errors), tuple(candidates))
     ends = _sort_events([e for e in candidates if e.level == "end"], clock_went_back=clock_went_back)
-    choices = sorted(ends, key=lambda e: _END_ORDER.index(e.cause) if e.cause in _END_ORDER else len(_END_ORDER))
+    choices = sorted(ends, key=_order_of)
     choices = silent_faults or choices
     return CauseSelection(choices[0] if choices else None, False, tuple(survived_errors), tuple(candidates))
 
@@ -154,12 +152,21 @@ def _pick_first(events: Sequence[LogEvent]) -> tuple[LogEvent, bool]:
     """A known cause comes before an unknown exception, unless that one is uncaught and of another rank."""
     first = events[0]
     if first.level == "echo":
-        return min(events, key=lambda e: _ECHO_ORDER.get(e.cause, len(_ECHO_ORDER))), False
+        return min(events, key=_order_of), False
     known_events = [e for e in events if e.cause]
     if not first.cause and known_events and not (first.is_uncaught and known_events[0].rank != first.rank):
         return known_events[0], True
     rivals = {e.cause for e in known_events if e.cause != first.cause and e.rank != first.rank}
     return first, bool(rivals) and bool(first.cause)
+
+
+def _order_of(event: LogEvent) -> int:
+    """Of the last ends and of echoes, the one that says most comes first."""
+    cause = causes_by_id().get(event.cause)
+    return _LAST if cause is None or cause.order is None else cause.order
+
+
+_LAST = 100
 
 
 def _was_survived(

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
-from harness.diagnosis import causes
-from harness.diagnosis.causes import all_causes, causes_by_id
-from harness.diagnosis.diagnosis_types import FailureCause
-from harness.diagnosis.messages import all_rows, parse_rows
+from harness.diagnosis import catalogue
+from harness.diagnosis.catalogue import all_causes, all_rows, causes_by_id, parse_causes, parse_rows
 from harness.diagnosis.rules import line_matcher
 from tests.support.tracebacks import diagnose_text
 
@@ -30,14 +27,13 @@ TEXT = """\
 @pytest.fixture
 def _guide(monkeypatch):
     """The row and the cause of the guide, next to all others."""
-    rows = tuple(parse_rows(re.search(r"```text\n(.*?)```", SECTION, re.DOTALL)[1]))
-    entry = dedent(re.search(r" *```python\n(.*?)```", SECTION, re.DOTALL)[1]).strip()
-    cause = eval(entry, {"FailureCause": FailureCause})  # noqa: S307
-    known, catalogue = all_rows(), (*all_causes(), cause)
+    row_text, cause_text = re.findall(r"```text\n(.*?)```", SECTION, re.DOTALL)
+    rows, (cause,) = tuple(parse_rows(row_text)), parse_causes(cause_text)
+    known, causes = all_rows(), (*all_causes(), cause)
     by_id = {**causes_by_id(), cause.id: cause}
     monkeypatch.setattr(line_matcher, "all_rows", lambda: (*known, *rows))
-    for module in (causes, line_matcher):
-        monkeypatch.setattr(module, "all_causes", lambda: catalogue)
+    for module in (catalogue, line_matcher):
+        monkeypatch.setattr(module, "all_causes", lambda: causes)
         monkeypatch.setattr(module, "causes_by_id", lambda: by_id)
     _forget_rules()
     yield

@@ -2,7 +2,7 @@
 """Messages of the programs around DeepSpeed lead to a cause, and to a change that says what to do. Needs nothing; seconds.
 
 `program_messages.tsv` has, for each family of messages, the cause, words of the answer (a pattern), and the lines as the
-program prints them (" | " between lines). They were written after the sources of the releases named in `messages/`.
+program prints them (" | " between lines). They were written after the sources of the releases named in the catalogue.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from harness.diagnosis import diagnose
-from harness.diagnosis.causes import causes_by_id
+from harness.diagnosis.catalogue import CATALOGUE, CAUSE_FILES, MESSAGE_FILES, all_rows, causes_by_id, parse_rows
 from harness.diagnosis.explanation import describe_cause
-from harness.diagnosis.messages import all_rows, parse_rows
 
 ROWS = [line.split("\t") for line in (Path(__file__).parent / "program_messages.tsv").read_text().splitlines()]
 TRACEBACK = 'Traceback (most recent call last):\n  File "/job/train.py", line 8, in <module>\n    main()\n'
@@ -134,8 +133,20 @@ def test_new_causes_are_used():
     assert [id_ for id_, cause in causes_by_id().items() if not cause.signatures and not used[id_]] == []
 
 
-def test_a_long_pattern_continues_on_the_next_line():
-    table = "LG001 one|two\n    |three :: a/b\n    title: first\n        second {x}"
-    (row,) = parse_rows(table)
-    assert (row.signature.pattern, row.signature.frames) == ("one|two|three", "a/b")
-    assert row.signature.title == "first second {x}"
+def test_every_file_of_the_catalogue_is_read():
+    for folder, names in (("messages", MESSAGE_FILES), ("causes", CAUSE_FILES)):
+        assert sorted(file.stem for file in (CATALOGUE / folder).iterdir()) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    a pattern without a cause",
+        "LG001\n        title: of no message",
+        "LG001\n     a pattern at the wrong indentation",
+        "LG001 Not-A-Name",
+    ],
+)
+def test_a_line_of_another_form_is_refused(text: str):
+    with pytest.raises(ValueError, match="neither a heading, a field nor a message"):
+        list(parse_rows(text))

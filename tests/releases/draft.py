@@ -33,7 +33,7 @@ def write_draft(release: str, before: str) -> str:
         "Keys and defaults: `harness/facts/deepspeed_key_tables.py`, `harness/upgrades/behavior_changes.py`": _lines(
             _values(old), _values(new)
         ),
-        "Messages: `python benchmarks/log_catalogue.py --write`, then `harness/diagnosis/messages`": _lines(
+        "Messages: `python benchmarks/log_catalogue.py --write`, then `harness/diagnosis/catalogue/messages`": _lines(
             _messages(old), _messages(new)
         ),
         "Quotes of gates that no longer stand": _citations(release),

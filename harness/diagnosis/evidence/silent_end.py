@@ -69,7 +69,7 @@ def describe_missing_hosts(events: Sequence[LogEvent]) -> str:
 
 
 def _describe_no_hostfile() -> tuple[str, str]:
-    from harness.diagnosis.causes import causes_by_id
+    from harness.diagnosis.catalogue import causes_by_id
 
     cause = causes_by_id()[_NO_HOSTFILE]
     return cause.title, cause.change

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
 
-from harness.diagnosis.causes import all_causes, causes_by_id
+from harness.diagnosis.catalogue import all_causes, all_rows, causes_by_id, causes_with
 from harness.diagnosis.diagnosis_types import STOP_CAUSE, EventLevel, FailureSignature, Frame
-from harness.diagnosis.messages import all_rows
 from harness.diagnosis.rules.pattern_literals import find_literals
 from harness.diagnosis.rules.pydantic_messages import describe_pydantic_error, match_pydantic_error
 
@@ -164,7 +163,7 @@ def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
         match = rule.pattern.search(text)
         if match is None:
             continue
-        if rule.level != "hint" and rule.cause not in _CAUSES_IN_WARNINGS and _WARNING_LINE.search(text):
+        if rule.level != "hint" and rule.cause not in _causes_in_warnings() and _WARNING_LINE.search(text):
             continue
         sure = rule.signature.sure
         if rule.frames is not None:
@@ -226,7 +225,7 @@ def _list_keys(pairs: str) -> str:
     return " and ".join([", ".join(keys[:-1]), keys[-1]] if len(keys) > 1 else keys) or pairs
 
 
-_CAUSES_IN_WARNINGS = frozenset({"LG016", "LG023", "LG069", "LG072", "LG204", "LG229", "LG250", "ZR032"})
-"""Causes that appear in warnings: a missing libaio, messages of the kernel and NCCL, a signal to the launcher, weights
-that were not loaded.
-"""
+@cache
+def _causes_in_warnings() -> frozenset[str]:
+    """Causes that warnings report, too, and ZR032: DeepSpeed warns of a missing libaio."""
+    return causes_with("in-warnings") | {"ZR032"}

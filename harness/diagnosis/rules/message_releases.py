@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The releases of DeepSpeed whose files contain a message, from 0.14.5 on.
 
-`python benchmarks/log_catalogue.py --write` reads the archives of the releases for `messages/releases.json`.
+`python benchmarks/log_catalogue.py --write` reads the archives of the releases for `catalogue/releases.json`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from functools import cache
 from pathlib import Path
 
-RELEASES_FILE = Path(__file__).parent.parent / "messages" / "releases.json"
+RELEASES_FILE = Path(__file__).parent.parent / "catalogue" / "releases.json"
 
 
 def releases_of(pattern: str) -> tuple[str, str] | None:

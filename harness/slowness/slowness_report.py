@@ -10,13 +10,26 @@ from pathlib import Path
 from harness.plan.planner import Plan
 from harness.run_records.run_files import json_of
 from harness.run_records.run_record import RunRecord
-from harness.slowness.causes import DETECTORS
+from harness.slowness import overheads, waits
 from harness.slowness.plan_prediction import PlanPrediction, predict_plan
 from harness.slowness.run_measurements import RunMeasurements, SettingChange, Slowdown, measurements_of
 
 _MAX_SETTINGS = 3
 _NEGLIGIBLE_GAIN = 0.005
 """Share of a planned step below which two plans count as equal."""
+_DETECTORS: tuple[Callable[[RunMeasurements], Slowdown | None], ...] = (
+    waits.detect_data_wait,
+    waits.detect_exposed_communication,
+    waits.detect_cpu_optimizer,
+    waits.detect_pcie_copies,
+    waits.detect_nvme_swap,
+    overheads.detect_pipeline_bubble,
+    overheads.detect_recomputation,
+    overheads.detect_small_micro_batch,
+    overheads.detect_padding,
+    waits.detect_unhealthy_gpu,
+)
+"""Each returns None where its cause does not apply."""
 Predictor = Callable[[Plan, SettingChange], PlanPrediction]
 
 
@@ -56,7 +69,7 @@ def diagnose_slowness(record: RunRecord) -> SlownessReport:
 
 def diagnose_measurements(measurements: RunMeasurements, predict: Predictor) -> SlownessReport:
     """Detect every cause by measurements alone."""
-    slowdowns = [slowdown for slowdown in (detect(measurements) for detect in DETECTORS) if slowdown is not None]
+    slowdowns = [slowdown for slowdown in (detect(measurements) for detect in _DETECTORS) if slowdown is not None]
     slowdowns.sort(key=lambda slowdown: -slowdown.share)
     return SlownessReport(
         measurements,

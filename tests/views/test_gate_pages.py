@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.check.finding_index import FAMILIES, list_rows
+from harness.diagnosis.catalogue import all_causes, all_rows
 from harness.gates.registry import all_gates
 from harness.views.gate_pages import page_text, render_page, render_table, render_table_markdown, wrap_text
 
@@ -18,7 +19,8 @@ ID = re.compile(rf'"((?:{"|".join(FAMILIES)})\d{{3}})"')
 
 def used() -> set[str]:
     files = [f for folder in ("harness", "launch") for f in (ROOT / folder).rglob("*.py")]
-    return {id_ for f in files for id_ in ID.findall(f.read_text())}
+    causes = {cause.id for cause in all_causes()} | {row.cause for row in all_rows()}
+    return {id_ for f in files for id_ in ID.findall(f.read_text())} | causes
 
 
 def test_every_id_in_the_source_has_a_page():

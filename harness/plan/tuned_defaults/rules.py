@@ -11,32 +11,19 @@ from harness.facts.model_lookup import ModelFacts, find_model
 from harness.plan.plan_settings import settings_of
 from harness.plan.resolved_run import ResolvedRun
 from harness.plan.tuned_default import TunedDefault
-from harness.plan.tuned_defaults import (
-    attention_kernel,
-    leaf_modules,
-    loss_chunk_size,
-    max_live_parameters,
-    max_reuse_distance,
-    param_persistence,
-    param_swap_buffers,
-    pipelined_swap,
-    prefetch_bucket,
-    recomputed_layers,
-    reduce_bucket,
-    sub_group_size,
-)
+from harness.plan.tuned_defaults import attention_kernel, loss_chunk_size, recomputed_layers, zero_defaults
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
 
 _RULES: tuple[Callable[[DefaultInputs], TunedDefault | tuple[TunedDefault, ...] | None], ...] = (
-    reduce_bucket.choose_default,
-    leaf_modules.choose_default,
-    param_persistence.choose_default,
-    prefetch_bucket.choose_default,
-    max_reuse_distance.choose_default,
-    max_live_parameters.choose_default,
-    sub_group_size.choose_default,
-    pipelined_swap.choose_default,
-    param_swap_buffers.choose_default,
+    zero_defaults.choose_reduce_bucket,
+    zero_defaults.choose_leaf_modules,
+    zero_defaults.choose_persistence,
+    zero_defaults.choose_prefetch_bucket,
+    zero_defaults.choose_reuse_distance,
+    zero_defaults.choose_live_parameters,
+    zero_defaults.choose_sub_group_size,
+    zero_defaults.choose_pipelined_swap,
+    zero_defaults.choose_swap_buffers,
     loss_chunk_size.choose_default,
 )
 """Measured and rejected: `use_multi_rank_bucket_allreduce: false`, see `benchmarks/LOG.md`."""

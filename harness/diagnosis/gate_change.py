@@ -38,10 +38,14 @@ def describe_fix(fix: Fix) -> str:
     written = {key: fix.sets[name] for name, key in keys.items() if fix.sets[name] is not None and key is not None}
     parts = [f"remove {' and '.join(removed)} from the DeepSpeed JSON"] if removed else []
     if written:
-        is_fixed = all(isinstance(value, bool) for value in written.values())
-        verb = "write" if is_fixed else "write, with your own value,"
-        parts.append(f"{verb} `{_format_keys(written)}`" + ("" if removed else " in the DeepSpeed JSON"))
+        parts.append(f"write `{_format_keys(written)}`" + ("" if removed else " in the DeepSpeed JSON"))
     return " and ".join(parts)
+
+
+def _is_of_example(key: str, value: object) -> bool:
+    """Is it a size, a count or a rate that fits the gate's example, and not the job that failed?"""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and value not in (0, 1) and not key.endswith("stage")
 
 
 def _json_path(key: str) -> str | None:
@@ -51,12 +55,14 @@ def _json_path(key: str) -> str | None:
 
 
 def _format_keys(values: Mapping[str, Any]) -> str:
-    """`"zero_optimization": {"reduce_scatter": false}`: the keys as DeepSpeed's JSON nests them."""
+    """`"zero_optimization": {"reduce_scatter": false}`: the keys as DeepSpeed's JSON nests them; `...` for a number
+    that is of the example alone.
+    """
     tree = dict[str, Any]()
     for key, value in values.items():
         *parents, name = key.split(".")
         section = tree
         for parent in parents:
             section = section.setdefault(parent, {})
-        section[name] = value
-    return json.dumps(tree)[1:-1]
+        section[name] = "..." if _is_of_example(key, value) else value
+    return json.dumps(tree)[1:-1].replace('"..."', "...")

@@ -12,7 +12,7 @@ _ENDED = re.compile(
 _PARTS = (
     (re.compile(rb"Loading (?:checkpoint shards|weights|safetensors)|from_pretrained"), "the loading of a model"),
     (re.compile(rb"[Ss]aving|checkpoint\S* is about to be saved|\[Torch\] Saving|Saving model checkpoint"), "a save"),
-    (re.compile(rb"\*\*\* Running Eval|[Ee]valuat"), "an evaluation"),
+    (re.compile(rb"\*\*\* Running Eval|^Evaluat(?:ing|ion)\b|\b[Ee]valuating\b"), "an evaluation"),
     (re.compile(rb"^(?:Map|Filter|Tokeniz\w+|Generating)\b.*%\|"), "the preparation of data"),
     (re.compile(rb"PyTorch extensions root|Building extension|ninja"), "the build of an op"),
     (re.compile(rb"NCCL INFO|[Ii]nitializing torch distributed|endezvous"), "the setup of communication"),

@@ -182,7 +182,7 @@ class PhaseMarks:
         has_finished = is_training or (bar is not None and int(bar["done"]) > 0 and name == "training")
         has_trained = self.last.has_trained or has_finished
         keeps_step = name in ("training", "saving", "evaluation", "ending")
-        if name not in ("training", "saving"):
+        if name not in ("training", "saving") and (name or bar is None):
             step = None
         step = step if step is not None else self.last.step if keeps_step else None
         mark = PhaseMark(name, step, self._order, has_trained, self.last.has_bar or bar is not None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -172,13 +172,15 @@ def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
                     continue
                 sure = False
             elif not any(
-                rule.frames.search(f"{f.file} {f.function}")
-                for f in (frames[-1:] if rule.signature.last_frame else frames)
+                rule.frames.search(place)
+                for frame in (frames[-1:] if rule.signature.last_frame else frames)
+                for place in _places_of(frame)
             ):
                 continue
         sure = sure and not _is_own_check(frames)
         details = {key: value for key, value in match.groupdict().items() if value is not None}
-        title, change = (_fill_fields(text, match) for text in (rule.signature.title, rule.signature.change))
+        groups = {**match.groupdict(), ASSERTED: _asserted_by(frames)}
+        title, change = (_fill_fields(text, groups) for text in (rule.signature.title, rule.signature.change))
         return Match(rule.cause, rule.level, sure, details, title, change, rule.signature.pattern)
     return None
 
@@ -195,12 +197,28 @@ def _is_own_check(frames: Sequence[Frame]) -> bool:
     return frames[-1].code.startswith(("raise", "assert"))
 
 
-_FIELD = re.compile(r"(?P<before>: | )?\{(?P<name>\w+)\}")
+_FIELD = re.compile(r"(?P<before>: | )?(?P<quote>`?)\{(?P<name>\w+)\}(?P=quote)")
 
 
-def _fill_fields(text: str, match: re.Match[str]) -> str:
-    """The text with each `{name}` replaced by its group of the match; if empty, the space before it is removed too."""
-    groups = match.groupdict()
+ASSERTED = "asserted"
+"""A field of titles and changes: the expression of the `assert` that the last frame shows; empty without one."""
+_ASSERT = re.compile(r"assert (?P<expression>.+?)(?:, .*)?$")
+
+
+def _asserted_by(frames: Sequence[Frame]) -> str:
+    match = _ASSERT.match(frames[-1].code) if frames else None
+    return match["expression"] if match else ""
+
+
+def _places_of(frame: Frame) -> Iterator[str]:
+    """`FILE FUNCTION`, and for an `assert` a second time with its line of source, which says what was wrong."""
+    yield f"{frame.file} {frame.function}"
+    if frame.code.startswith("assert "):
+        yield f"{frame.file} {frame.function} {frame.code}"
+
+
+def _fill_fields(text: str, groups: Mapping[str, str | None]) -> str:
+    """The text with each `{name}` replaced by its group; if empty, what joins it to the text before goes, too."""
 
     def fill(field: re.Match[str]) -> str:
         if field["name"] not in groups:
@@ -209,7 +227,8 @@ def _fill_fields(text: str, match: re.Match[str]) -> str:
         if field["name"] == _PAIRS:
             value = _list_keys(value)
         value = value[:_MAX_FIELD_CHARS]
-        return f"{field['before'] or ''}{value}" if value else ""
+        quote = field["quote"]
+        return f"{field['before'] or ''}{quote}{value}{quote}" if value else ""
 
     return _FIELD.sub(fill, text) if "{" in text else text
 

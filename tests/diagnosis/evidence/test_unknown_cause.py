@@ -73,11 +73,11 @@ def test_the_setting_of_a_gate_in_the_words_of_the_json():
     ("sets", "text"),
     [
         ({"zero.reduce_scatter": False}, 'write `"zero_optimization": {"reduce_scatter": false}` in the DeepSpeed JSON'),
-        ({"train.global_batch_size": 8}, 'write, with your own value, `"train_batch_size": 8` in the DeepSpeed JSON'),
+        ({"train.global_batch_size": 8}, 'write `"train_batch_size": ...` in the DeepSpeed JSON'),
         ({"deepspeed.aio.use_gds": None}, "remove `aio.use_gds` from the DeepSpeed JSON"),
         (
             {"deepspeed.optimizer.params.max_grad_norm": None, "train.max_grad_norm": 0.5},
-            'remove `optimizer.params.max_grad_norm` from the DeepSpeed JSON and write, with your own value, `"gradient_clipping": 0.5`',
+            'remove `optimizer.params.max_grad_norm` from the DeepSpeed JSON and write `"gradient_clipping": ...`',
         ),
         (
             {"deepspeed.a.b": True, "deepspeed.a.c": True},

@@ -48,6 +48,9 @@ EXPORT_WITH_A_SAMPLE = (
 )
 
 
+NO_SAVES = RunSpec.model_validate({"checkpoint": {"save_at_end": False}})
+
+
 @pytest.fixture
 def plan(tmp_path):
     """A launch of one process that says it has completed step 7 and exits."""
@@ -62,8 +65,9 @@ def plan(tmp_path):
     return LaunchPlan("a", run_dir, tmp_path, argv, (HostPlan("here", (0,), variables),), True, 1, (), {})
 
 
-def run_with(plan, trusts=False, program=EXPORT, mode="quiet", **export):
-    spec = RunSpec.model_validate({"model": {"trust_remote_code": trusts}, "export": export})
+def run_with(plan, trusts=False, program=EXPORT, mode="quiet", saves=False, **export):
+    sections = {"model": {"trust_remote_code": trusts}, "checkpoint": {"save_at_end": saves}, "export": export}
+    spec = RunSpec.model_validate(sections)
     scripts = plan.cwd / "launch"
     scripts.mkdir(exist_ok=True)
     (scripts / "export_worker.py").write_text(program)
@@ -174,6 +178,30 @@ def test_older_weights_are_not_exported_as_the_new_ones(plan, tmp_path):
     assert run_with(replace(plan, resume=older), at_end=True).verdict.state == "failed"
 
 
+def test_older_weights_of_this_run_are_neither_exported_nor_reported_as_the_last_ones(plan):
+    checkpoint(plan.run_dir / "checkpoints" / "step-00000003", 3)
+    verdict = run_with(plan, at_end=True).verdict
+    assert (verdict.state, verdict.code) == ("failed", 1)
+    assert "there is no checkpoint of step 7, the newest is step-00000003" in verdict.reason
+    assert not (plan.run_dir / "export").exists()
+    verdict = run_with(plan, saves=True).verdict
+    assert (verdict.state, verdict.code) == ("failed", 1)
+    assert "its weights are not saved: there is no checkpoint of step 7" in verdict.reason
+    assert read_verdict(plan.run_dir).state == "failed"
+    checkpoint(plan.run_dir / "checkpoints" / "step-00000007", 7)
+    assert run_with(plan, saves=True).verdict.state == "completed"
+
+
+def test_an_export_that_ends_well_and_makes_nothing_or_is_killed_is_a_failure(plan):
+    checkpoint(plan.run_dir / "checkpoints" / "step-00000007", 7)
+    verdict = run_with(plan, program="", at_end=True).verdict
+    assert (verdict.state, verdict.code) == ("failed", 1)
+    assert "there is no " in verdict.reason
+    killed = run_with(plan, program="import os; os.kill(os.getpid(), 9)", at_end=True).verdict
+    assert (killed.state, killed.code) == ("failed", 137)
+    assert "the export was killed by SIGKILL" in killed.reason
+
+
 def test_a_torn_save_is_removed_once_the_run_is_over(plan):
     torn = plan.run_dir / "checkpoints" / ".tmp-step-00000009"
     torn.mkdir()
@@ -186,7 +214,7 @@ def test_a_torn_save_is_removed_once_the_run_is_over(plan):
 def test_a_machine_without_ranks_compiles_nothing(plan, capsys):
     ops = ("no_such_op",)
     outcome = run_launch(
-        replace(plan, ops=ops, has_local_ranks=False), resolve_run(RunSpec(), world_size=1), plan.cwd, Screen()
+        replace(plan, ops=ops, has_local_ranks=False), resolve_run(NO_SAVES, world_size=1), plan.cwd, Screen()
     )
     assert outcome.verdict.state == "completed"
     assert "no_such_op" not in capsys.readouterr().err

@@ -29,7 +29,7 @@ from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
 from harness.launching.setup.run_dir import acquire_lock, write_run_dir
 from harness.launching.setup.run_secrets import SECRETS_FILE
 from harness.launching.supervise.cleanup import remove_swap_folders
-from harness.launching.supervise.export_step import export_at_end
+from harness.launching.supervise.export_step import export_at_end, require_final_checkpoint
 from harness.launching.supervise.supervisor import ReplanWithoutHosts, supervise_run
 from harness.launching.supervise.verdict_files import save_verdict
 from harness.plan.resolved_run import ResolvedRun
@@ -107,8 +107,11 @@ def run_launch(
             finally:
                 remove_swap_folders(plan, context)
                 _remove_secrets(plan)
-            checkpoint = find_latest(plan.run_dir / "checkpoints", verify="exists").checkpoint
+            checkpoint = find_latest(plan.run_dir / "checkpoints", verify="sizes").checkpoint
             export = None
+            is_seen = plan.is_leader and (plan.shared_disk or plan.has_local_ranks)
+            if verdict.state == "completed" and run.spec.checkpoint.save_at_end and is_seen:
+                verdict = require_final_checkpoint(plan, verdict, checkpoint)
             if verdict.state == "completed" and run.spec.export.at_end and plan.is_leader:
                 verdict, export = export_at_end(
                     plan,

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from harness.checkpoints.latest import saved_step
 from harness.checkpoints.store_export import upload_export
@@ -128,7 +130,7 @@ def run_export(
     """
     worker = str(context.scripts / "export_worker.py")
     command = python_command(worker, "--checkpoint", str(checkpoint), "--out", str(target), *options)
-    stream = log.open("ab") if log is not None else None
+    stream = _open_log(log, context) if log is not None else None
     output = LineTail(log) if log is not None else None
     try:
         child = spawn_child(command, Path.cwd(), stream, stream)
@@ -146,6 +148,15 @@ def run_export(
         if stream is not None:
             stream.close()
     return child.returncode
+
+
+def _open_log(log: Path, context: LaunchContext) -> IO[bytes]:
+    """The log for appending; where the disk does not take it, this process's stderr."""
+    try:
+        return log.open("ab")
+    except OSError as error:
+        context.observer.on_note(f"{log} cannot be written: {(error.strerror or str(error)).lower()}")
+        return os.fdopen(os.dup(2), "ab")
 
 
 def read_sample(run_dir: Path) -> str:

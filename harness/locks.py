@@ -129,14 +129,18 @@ class Lock:
         return None
 
     def touch(self) -> None:
-        """Show other machines that the holder is alive; may be called as often as one likes."""
+        """Show other machines that the holder is alive, where the disk lets it; may be called as often as one likes."""
         if time.monotonic() - self._touched_at > STALE_AFTER_SECONDS / 4:
             self._touched_at = time.monotonic()
-            os.utime(self._descriptor)
+            with contextlib.suppress(OSError):
+                os.utime(self._descriptor)
 
     def release(self) -> None:
-        """Release the lock. The file goes while it is still held, so that no new holder's file can be removed."""
-        self.path.unlink(missing_ok=True)
+        """Release the lock. The file goes while it is still held, so that no new holder's file can be removed; one that
+        cannot be removed is held by nobody.
+        """
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
     def _write_holder(self, holder: LockHolder) -> None:

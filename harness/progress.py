@@ -21,6 +21,8 @@ VERIFYING_EXPORT = "verifying the export: its logits against the checkpoint's"
 GENERATING_SAMPLE = "generating the sample"
 EXPORT_PHASES = (VERIFYING_EXPORT, GENERATING_SAMPLE)
 """Lines that an export prints when it begins to do this; the launcher shows them."""
+RANK_STATUS = "harness-rank-status: "
+"""Before its status as JSON in a line of output, where a rank cannot write the file: the supervisor reads it there."""
 START_UP = (
     "starting Python, torch and DeepSpeed",
     "waiting for the other ranks",

@@ -14,7 +14,7 @@ from harness.cli.completion import complete_run
 from harness.cli.console import exit_with
 from harness.cli.error_handler import exit_refused
 from harness.errors import UserError
-from harness.launching.process.signals import SignalInterrupt
+from harness.launching.process.signals import SignalInterrupt, signal_name
 from harness.launching.programs.model_export import ExportOptions, export_checkpoint, plan_export
 from harness.run_records.run_list import resolve_run_path
 from harness.views.screen import Screen
@@ -93,6 +93,9 @@ def export(
         exit_refused(refused, "Nothing was written")
     try:
         code = export_checkpoint(plan, Screen())
+        if code > 128 and not plan.out.exists():
+            name = signal_name(code - 128)
+            print(f"the export was killed by {name}, {out} was not made; the same command starts anew", file=sys.stderr)
     except SignalInterrupt as stop:
         print(f"stopped, {out} was not made", file=sys.stderr)
         code = 128 + stop.signum

@@ -147,6 +147,14 @@ LINES: Mapping[str, MetricsLine] = {
             ),
         ),
         MetricsLine(
+            "rows_dropped",
+            "Lines are missing here, which the disk did not take; training went on.",
+            (
+                MetricsField("rows", "count", "", "how many", always=True, since=2),
+                MetricsField("error", "text", "", "why the last of them was not written", always=True, since=2),
+            ),
+        ),
+        MetricsLine(
             "tracker_failed",
             "A tracker is disabled; training continues.",
             (

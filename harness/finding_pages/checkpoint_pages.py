@@ -111,7 +111,10 @@ A checkpoint could not be written, on one rank or all: disk full, read-only, or 
 
 All ranks abandon the save; earlier checkpoints and `latest` stay unchanged. The message has the needed and the free
 space, which is checked before the first byte is written. `checkpoint.on_save_error` selects the response: `stop` ends
-the run, `continue` continues training and tries again at the next save.
+the run, `continue` continues training and tries again at the next save. The save of the last step must succeed: with
+`continue` it is tried once more, and then the run fails.
+
+As a warning: the checkpoint is complete and is used, but its new name could not be flushed to the disk.
 
 ## CK111 code-in-a-shard
 A file of the checkpoint needs classes or functions that no shard needs; reading it would run code.

@@ -5,14 +5,20 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from harness.file_io import parse_json
+from harness.progress import RANK_STATUS
 from harness.run_records.run_files import json_of
 
 FINAL_STATES = {"completed", "stopped", "failed"}
 _LOOKS_UNTIL_CLOCK = 64
+_STATUS_LINE = re.compile(rf"(?:[^\s:]+: )?(?:\[rank\d+\]: )?{RANK_STATUS}(.*)")
+"""After pdsh's host and the mark of the rank; never in the middle of a line, which may quote anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,22 @@ class StatusReader:
         if status is not None and status.rank == rank:
             self._versions[rank], self.statuses[rank] = version, status
 
+    def read_line(self, line: str) -> bool:
+        """True if this line of output is the status of a rank that could not write its file; it counts as if it had."""
+        match = _STATUS_LINE.match(line)
+        if match is None:
+            return False
+        try:
+            status = _parse_status(parse_json(match[1]))
+        except ValueError:
+            return False
+        if status is None or not 0 <= status.rank < self.world_size:
+            return False
+        known = self.statuses.get(status.rank)
+        if known is None or known.time <= status.time:
+            self.statuses[status.rank] = status
+        return True
+
 
 def read_statuses(run_dir: Path) -> dict[int, RankStatus]:
     """The last status of every rank; a file that cannot be read (a rank may be replacing it) is left out."""
@@ -99,8 +121,12 @@ def read_statuses(run_dir: Path) -> dict[int, RankStatus]:
 
 
 def _read_status(file: Path) -> RankStatus | None:
+    return _parse_status(json_of(file))
+
+
+def _parse_status(body: Any) -> RankStatus | None:
+    """None for what no rank writes."""
     try:
-        body = json_of(file)
         return RankStatus(
             rank=int(body["rank"]),
             host=str(body.get("host", "")),
@@ -114,5 +140,5 @@ def _read_status(file: Path) -> RankStatus | None:
             activity=str(body.get("activity") or ""),
             refused=bool(body.get("refused")),
         )
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None

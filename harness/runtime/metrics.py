@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`metrics.jsonl`: one JSON object a line, from rank 0, written at once, so that a killed run keeps its lines.
+"""`metrics.jsonl`: one JSON object a line, from rank 0, written at once, so that a killed run keeps its lines. A row
+that the disk does not take is dropped, counted and reported; it never ends the run.
 
 The fields of a line are in `harness.facts.metrics_schema`; nothing is measured here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import Any, Protocol
 from pydantic_core import PydanticSerializationError, to_json
 
 from harness.facts.metrics_schema import SCHEMA_VERSION as FORMAT_VERSION
+from harness.side_file import SideFile
 
 __all__ = ["FORMAT_VERSION", "MetricsWriter"]
 
@@ -34,7 +38,7 @@ class MetricsWriter:
     """The file. On ranks other than 0 (`path` None) `write` does nothing."""
 
     def __init__(self, path: Path | None) -> None:
-        self._file = path.open("ab", buffering=0) if path else None
+        self._file = SideFile(str(path), _describe_gap) if path else None
         self.listener: RowListener | None = None
         self._started_at = time.monotonic()
 
@@ -51,9 +55,17 @@ class MetricsWriter:
             self._started_at = time.monotonic()
         if self._file:
             row = {"type": kind, **{k: v for k, v in fields.items() if v is not None}, "time": round(time.time(), 3)}
-            self._file.write(_encode_line(row) + b"\n")
+            self._append(self._file, _encode_line(row) + b"\n")
             if self.listener is not None:
                 self.listener.enqueue({k: _finite_or_none(v) for k, v in row.items()})
+
+    def _append(self, file: SideFile, line: bytes) -> None:
+        num_dropped = file.num_dropped
+        if file.append(line):
+            if num_dropped:
+                _warn(f"metrics.jsonl can be written again; {_count_rows(num_dropped)} missing in it")
+        elif not num_dropped:
+            _warn(f"metrics.jsonl cannot be written ({file.error}): training continues, and its rows are dropped")
 
     @property
     def elapsed_seconds(self) -> float:
@@ -67,6 +79,22 @@ class MetricsWriter:
             self.listener = None
         if self._file:
             self._file.close()
+            if self._file.num_dropped:
+                _warn(f"the last {_count_rows(self._file.num_dropped)} missing in metrics.jsonl: {self._file.error}")
+
+
+def _describe_gap(file: SideFile) -> bytes:
+    fields = {"rows": file.num_dropped, "error": file.error, "time": round(time.time(), 3)}
+    return _encode_line({"type": "rows_dropped", **fields}) + b"\n"
+
+
+def _count_rows(count: int) -> str:
+    return "row is" if count == 1 else f"{count:,} rows are"
+
+
+def _warn(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"warning: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _encode_line(row: Mapping[str, Any]) -> bytes:

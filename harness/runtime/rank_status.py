@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The status of each rank, in `status/rank-NNNNN.json`: from these files the supervisor decides how a run ended, and
-from their age that it hangs.
+from their age that it hangs. Where the disk does not take the file, the status is a line of the rank's output.
 
 Progress for people is in `progress_display.py`, numbers for programs in `metrics.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -18,11 +19,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from harness.file_io import replace_file
+from harness.progress import RANK_STATUS
 from harness.runtime.run_config import RunDir
 
 RankState = Literal["starting", "running", "completed", "stopped", "failed"]
 Phase = Literal["start", "data", "step", "save", "eval", "end"]
 _WRITE_INTERVAL_SECONDS = 1.0
+_LINE_INTERVAL_SECONDS = 5.0
+"""Between two statuses as lines of output, unless the state or the phase changes."""
+_SUPERVISOR_VARIABLE = "HARNESS_SUPERVISOR"
 _MAX_WRITES_PER_SECOND = 1024
 """The limit for all ranks together, which replace files on one file system."""
 
@@ -51,6 +56,7 @@ class RankStatusWriter:
     """Called whenever this rank makes progress: the watchdog."""
     interval_seconds: float = _WRITE_INTERVAL_SECONDS
     _written_at: float = field(default=0.0)
+    _said_at: float = field(default=0.0)
     _is_pending: bool = False
     """There was progress since the last write."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -99,7 +105,7 @@ class RankStatusWriter:
             self.on_progress(self.phase)
         with self._lock:
             if immediately or time.monotonic() - self._written_at >= self.interval_seconds:
-                self._write(error, is_user_error)
+                self._write(error, is_user_error, immediately=immediately)
             else:
                 self._is_pending = True
         if self._thread is None and self.interval_seconds > _WRITE_INTERVAL_SECONDS:
@@ -111,9 +117,10 @@ class RankStatusWriter:
             time.sleep(self.interval_seconds)
             with self._lock:
                 if self._is_pending and self.state == "running":
-                    self._write(None, False)
+                    self._write(None, False, immediately=False)
 
-    def _write(self, error: str | None, is_user_error: bool) -> None:
+    def _write(self, error: str | None, is_user_error: bool, *, immediately: bool) -> None:
+        """Never raises OSError: a status ends no training."""
         body: dict[str, Any] = {
             "rank": self.rank,
             "host": socket.gethostname(),
@@ -129,6 +136,21 @@ class RankStatusWriter:
         if self.checkpoint is not None:
             body["checkpoint"] = self.checkpoint
         body["time"] = time.time()
-        self.run_dir.status.mkdir(parents=True, exist_ok=True)
-        replace_file(self.run_dir.status / f"rank-{self.rank:05d}.json", json.dumps(body) + "\n", durable=False)
-        self._written_at, self._is_pending = time.monotonic(), False
+        text, now = json.dumps(body), time.monotonic()
+        self._written_at = now
+        try:
+            self.run_dir.status.mkdir(parents=True, exist_ok=True)
+            replace_file(self.run_dir.status / f"rank-{self.rank:05d}.json", text + "\n", durable=False)
+            self._is_pending = False
+        except OSError:
+            self._is_pending = True
+            if immediately or now - self._said_at >= _LINE_INTERVAL_SECONDS:
+                self._said_at = now
+                _say(text)
+
+
+def _say(text: str) -> None:
+    """To the supervisor, in a line of output; a rank that was started by hand has none."""
+    if _SUPERVISOR_VARIABLE in os.environ:
+        with contextlib.suppress(OSError):
+            print(RANK_STATUS + text, flush=True)  # noqa: T201

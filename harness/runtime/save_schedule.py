@@ -11,6 +11,7 @@ from typing import Self
 from harness.checkpoints.latest import find_latest
 from harness.checkpoints.manifest import read_manifest
 from harness.checkpoints.store_source import StoreSource
+from harness.findings import Finding
 from harness.runtime.checkpoint import CheckpointSaver, SaveOutcome, metadata
 from harness.runtime.checkpoint.commit import prune_checkpoints
 from harness.runtime.checkpoint.host_files import complete_on_hosts
@@ -36,6 +37,9 @@ class SaveSchedule:
         self._saver = CheckpointSaver.open(ctx.run_dir, ctx.distributed, self._spec, shared_disk=launch.shared_disk)
         self._saver.protected = resume.resolve() if resume else None
         self._saved_step: int | None = None
+        """The step of the last complete checkpoint."""
+        self._failed_step: int | None = None
+        """The step of the last save that failed."""
 
     def __enter__(self) -> Self:
         return self
@@ -49,7 +53,8 @@ class SaveSchedule:
             outcomes = self._saver.wait_for_pending_save()
             for outcome in outcomes:
                 self._write_row(outcome, self._ctx.status.step)
-                self._print_error(outcome)
+                self._print(outcome.warning)
+                self._print(outcome.error)
             self._finish_uploads()
             self._collect_for_export()
 
@@ -80,13 +85,14 @@ class SaveSchedule:
             self._report_uploads(self._saver.uploader.pop_outcomes())
 
     def save_last(self, state: TrainState) -> None:
-        """The end of training: save, unless that is done or `checkpoint.save_at_end` is off, and wait for all writes.
-        These must succeed.
+        """The end of training: wait for all writes, then save unless that is done or `checkpoint.save_at_end` is off. A
+        due save of this step that failed is tried again. The checkpoint of this step must succeed.
         """
         with self._telemetry.pause("checkpoint"):
-            if self._spec.save_at_end and self._saved_step != state.step:
+            self._report(state, self._saver.wait_for_pending_save())
+            is_wanted = self._spec.save_at_end or self._failed_step == state.step
+            if is_wanted and self._saved_step != state.step:
                 self._save(state, background=False, must_succeed=True)
-            self._report(state, self._saver.wait_for_pending_save(), must_succeed=True)
 
     def record_eval(self, state: TrainState, *, loss: float, perplexity: float, tokens: int) -> None:
         """Record an evaluation, which `state` counts: next to the checkpoints, and in that of its step."""
@@ -98,17 +104,21 @@ class SaveSchedule:
 
     def _save(self, state: TrainState, *, background: bool, must_succeed: bool = False) -> None:
         outcomes = self._saver.save(self._ctx, state, background=background)
-        self._saved_step = state.step
         self._telemetry.record_memory("save", state.step)
         self._report(state, outcomes, must_succeed=must_succeed)
 
     def _report(self, state: TrainState, outcomes: list[SaveOutcome], *, must_succeed: bool = False) -> None:
-        """A row for each save that has ended."""
+        """A row for each save that has ended. With `must_succeed` a failure ends the run."""
         for outcome in outcomes:
             self._write_row(outcome, state.step)
-            if outcome.error is not None and (must_succeed or self._spec.on_save_error == "stop"):
+            self._print(outcome.warning)
+            if outcome.error is None:
+                self._saved_step = outcome.step
+                continue
+            self._failed_step = outcome.step
+            if must_succeed or self._spec.on_save_error == "stop":
                 raise AgreedUserError([outcome.error])
-            self._print_error(outcome)
+            self._print(outcome.error)
 
     def _write_row(self, outcome: SaveOutcome, step: int) -> None:
         """`step` is the one that training has reached."""
@@ -163,6 +173,6 @@ class SaveSchedule:
             if outcome.error is not None and self._ctx.distributed.is_main_process:
                 print_findings([outcome.error])
 
-    def _print_error(self, outcome: SaveOutcome) -> None:
-        if outcome.error is not None and self._ctx.distributed.is_main_process:
-            print_findings([outcome.error])
+    def _print(self, finding: Finding | None) -> None:
+        if finding is not None and self._ctx.distributed.is_main_process:
+            print_findings([finding])

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the stacks of this rank when it hangs: on the supervisor's SIGUSR2, and by a timer of its own on hosts that
-the supervisor cannot reach. It ends no process; the supervisor does.
+the supervisor cannot reach. It ends no process; the supervisor does. Where there is no room for the file, the stacks go
+to stderr.
 
 `faulthandler` writes them from C, also where a rank holds the interpreter's lock or waits in a collective.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import IO
@@ -23,10 +26,12 @@ class Watchdog:
     """Armed until it is closed; every `heartbeat` restarts its timer."""
 
     def __init__(self, logs: Path, rank: int, attempt: int = 1) -> None:
-        logs.mkdir(parents=True, exist_ok=True)
         name = f"stacks-{rank:05d}.txt" if attempt == 1 else f"stacks-{rank:05d}-{attempt}.txt"
         self.path = logs / name
-        self._file: IO[str] = self.path.open("w", encoding="utf-8")
+        self._file: IO[str] = sys.stderr
+        with contextlib.suppress(OSError):
+            logs.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("w", encoding="utf-8")
         self._timeout_seconds: float | None = None
         self._armed_at = 0.0
         self._phase = ""
@@ -47,9 +52,11 @@ class Watchdog:
         faulthandler.cancel_dump_traceback_later()
         faulthandler.unregister(signal.SIGUSR2)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a late one must not kill
-        self._file.close()
-        if not self.path.stat().st_size:
-            self.path.unlink()
+        with contextlib.suppress(OSError):
+            if self._file is not sys.stderr:
+                self._file.close()
+            if not self.path.stat().st_size:
+                self.path.unlink()
 
     def _arm(self, phase: str) -> None:
         self._phase, self._armed_at = phase, time.monotonic()

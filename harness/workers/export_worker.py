@@ -49,7 +49,10 @@ def main() -> int:
         text = generate_sample(
             folder, arguments.sample_prompt, arguments.sample_tokens, seed=seed, trust_remote_code=trusted
         )
-        (arguments.sample_file or folder.with_name("sample.txt")).write_text(text + "\n", encoding="utf-8")
+        try:
+            (arguments.sample_file or folder.with_name("sample.txt")).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:  # the export is complete
+            print(f"the sample cannot be written: {(error.strerror or str(error)).lower()}", file=sys.stderr)
         print(text)
     return 0
 

@@ -4,7 +4,8 @@
 Lines of ranks other than the first get the rank in front, as torch marks its own: `[rank3]: `.
 
 `train_worker.py` starts it as a process of its own, so that the output of a rank that crashes is kept. It ends when the
-rank and all that the rank started have ended. Standard library only, without `site`, so that it starts at once.
+rank and all that the rank started have ended. It imports no package, and runs without `site`, so that it starts at
+once.
 """
 
 import contextlib
@@ -12,23 +13,28 @@ import os
 import signal
 import sys
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
+
+from harness.side_file import SideFile, describe_output_gap
+
 _PIPE_BYTES = 4096
 """Bytes that one write puts into a pipe in one piece (PIPE_BUF), so that no line of another rank comes in between."""
 _MAX_LINE_BYTES = 1 << 16
 """A longer line, such as a progress bar's, is passed on before it ends."""
 
 
-def copy_output(source: int, target: int, log: int | None, mark: bytes) -> None:
-    """Copy until the end of `source`. When `target` or `log` cannot be written any more, the other still is."""
+def copy_output(source: int, target: int, log: SideFile, mark: bytes) -> None:
+    """Copy until the end of `source`. When `target` or `log` cannot be written, the other still is."""
     rest = b""
     while chunk := os.read(source, 1 << 16):
-        log = _write(log, chunk)
+        log.append(chunk)
         *lines, rest = (rest + chunk).split(b"\n")
         if len(rest) > _MAX_LINE_BYTES:
             lines, rest = [*lines, rest], b""
         _write_lines(target, lines, mark)
     if rest:
         _write_lines(target, [rest], mark)
+    log.close()
 
 
 def _write_lines(target: int, lines: list[bytes], mark: bytes) -> None:
@@ -42,20 +48,15 @@ def _write_lines(target: int, lines: list[bytes], mark: bytes) -> None:
     _write(target, chunk)
 
 
-def _write(descriptor: int | None, data: bytes) -> int | None:
-    """Write all of it; returns the descriptor, or None when it cannot be written any more."""
+def _write(descriptor: int, data: bytes) -> None:
+    """Write all of it, unless it cannot be written any more."""
     with contextlib.suppress(OSError):
-        while descriptor is not None and data:
+        while data:
             data = data[os.write(descriptor, data) :]
-        return descriptor
-    return None
 
 
 if __name__ == "__main__":
     file, rank = sys.argv[1], int(sys.argv[2])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    log_file = None
-    with contextlib.suppress(OSError):
-        log_file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    copy_output(0, 1, log_file, b"[rank%d]: " % rank if rank else b"")
+    copy_output(0, 1, SideFile(file, describe_output_gap), b"[rank%d]: " % rank if rank else b"")

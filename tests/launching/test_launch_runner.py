@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,11 @@ from harness.hostinfo import machine
 from harness.launching.process.processes import read_process
 from harness.launching.setup.environment import Variable
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
-from harness.launching.supervise import monitor
+from harness.launching.supervise import launch_runner, monitor, verdict_files
 from harness.launching.supervise.launch_runner import run_launch
 from harness.plan.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
-from harness.verdicts import read_verdict
+from harness.verdicts import VERDICT, read_verdict
 from harness.views.screen import Screen
 
 RANK = """
@@ -30,6 +31,19 @@ import json, sys, time
 file, state, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
 open(file, "w").write(json.dumps({"rank": 0, "host": "here", "pid": 0, "state": state, "step": 7, "time": 1.0}))
 time.sleep(seconds)
+"""
+RANK_THAT_OBEYS_SIGTERM = """
+import json, os, signal, sys, time
+def say(state):
+    body = {"rank": 0, "host": "here", "pid": os.getpid(), "state": state, "step": 7, "time": time.time()}
+    open(sys.argv[1] + ".new", "w").write(json.dumps(body))
+    os.rename(sys.argv[1] + ".new", sys.argv[1])
+def stop(*_):
+    say("stopped")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+say("running")
+time.sleep(600)
 """
 EXPORT = (
     "import pathlib, sys; pathlib.Path(sys.argv[4]).mkdir(); pathlib.Path(sys.argv[4], 'from').write_text(sys.argv[2]);"
@@ -48,6 +62,9 @@ EXPORT_WITH_A_SAMPLE = (
 )
 
 
+NO_SAVES = RunSpec.model_validate({"checkpoint": {"save_at_end": False}})
+
+
 @pytest.fixture
 def plan(tmp_path):
     """A launch of one process that says it has completed step 7 and exits."""
@@ -62,8 +79,9 @@ def plan(tmp_path):
     return LaunchPlan("a", run_dir, tmp_path, argv, (HostPlan("here", (0,), variables),), True, 1, (), {})
 
 
-def run_with(plan, trusts=False, program=EXPORT, mode="quiet", **export):
-    spec = RunSpec.model_validate({"model": {"trust_remote_code": trusts}, "export": export})
+def run_with(plan, trusts=False, program=EXPORT, mode="quiet", saves=False, **export):
+    sections = {"model": {"trust_remote_code": trusts}, "checkpoint": {"save_at_end": saves}, "export": export}
+    spec = RunSpec.model_validate(sections)
     scripts = plan.cwd / "launch"
     scripts.mkdir(exist_ok=True)
     (scripts / "export_worker.py").write_text(program)
@@ -162,6 +180,22 @@ def test_an_export_ends_with_its_launch(plan, signum):
         assert (verdict.state, verdict.code) == ("stopped", 128 + signum)
 
 
+def test_ranks_are_asked_by_a_signal_where_the_file_stop_cannot_be_written(plan):
+    """A folder in its place, as root may write to a folder that is read-only."""
+    (plan.run_dir / "stop").mkdir()
+    status = plan.run_dir / "status" / "rank-00000.json"
+    argv = (sys.executable, "-c", RANK_THAT_OBEYS_SIGTERM, str(status))
+    launch = multiprocessing.get_context("fork").Process(target=run_with, args=(replace(plan, argv=argv),))
+    launch.start()
+    assert wait_until(status.exists)
+    time.sleep(1.0)  # the supervisor looks at statuses twice a second
+    os.kill(launch.pid, signal.SIGINT)
+    launch.join(20)
+    assert launch.exitcode == 0
+    verdict = read_verdict(plan.run_dir)
+    assert (verdict.state, verdict.code, verdict.reason) == ("stopped", 130, "every rank finished its step")
+
+
 def wait_until(done, seconds=20.0):
     end = time.monotonic() + seconds
     while not done() and time.monotonic() < end:
@@ -172,6 +206,64 @@ def wait_until(done, seconds=20.0):
 def test_older_weights_are_not_exported_as_the_new_ones(plan, tmp_path):
     older = checkpoint(tmp_path / "earlier" / "step-00000003", 3)
     assert run_with(replace(plan, resume=older), at_end=True).verdict.state == "failed"
+
+
+def test_older_weights_of_this_run_are_neither_exported_nor_reported_as_the_last_ones(plan):
+    checkpoint(plan.run_dir / "checkpoints" / "step-00000003", 3)
+    verdict = run_with(plan, at_end=True).verdict
+    assert (verdict.state, verdict.code) == ("failed", 1)
+    assert "there is no checkpoint of step 7, the newest is step-00000003" in verdict.reason
+    assert not (plan.run_dir / "export").exists()
+    verdict = run_with(plan, saves=True).verdict
+    assert (verdict.state, verdict.code) == ("failed", 1)
+    assert "its weights are not saved: there is no checkpoint of step 7" in verdict.reason
+    assert read_verdict(plan.run_dir).state == "failed"
+    checkpoint(plan.run_dir / "checkpoints" / "step-00000007", 7)
+    assert run_with(plan, saves=True).verdict.state == "completed"
+
+
+def test_an_export_that_ends_well_and_makes_nothing_or_is_killed_is_a_failure(plan):
+    checkpoint(plan.run_dir / "checkpoints" / "step-00000007", 7)
+    verdict = run_with(plan, program="", at_end=True).verdict
+    assert (verdict.state, verdict.code) == ("failed", 1)
+    assert "there is no " in verdict.reason
+    killed = run_with(plan, program="import os; os.kill(os.getpid(), 9)", at_end=True).verdict
+    assert (killed.state, killed.code) == ("failed", 137)
+    assert "the export was killed by SIGKILL" in killed.reason
+
+
+def test_a_verdict_that_the_run_directory_does_not_take_is_kept_elsewhere(plan, monkeypatch, tmp_path, capsys):
+    """A folder in its place, as root may write to a folder that is read-only."""
+    monkeypatch.setattr(verdict_files, "_DISK_SECONDS", 0.1)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (plan.run_dir / VERDICT).mkdir()
+    outcome = run_with(plan, mode="plain")
+    assert (outcome.verdict.state, outcome.verdict.code) == ("completed", 0)
+    shown = capsys.readouterr().err
+    (kept,) = tmp_path.glob(f"harness-{plan.run_dir.name}-*/{VERDICT}")
+    assert f"verdict.json cannot be written to {plan.run_dir}: is a directory; it is {kept}" in shown
+    assert read_verdict(kept.parent) == outcome.verdict
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    run_with(plan, mode="plain")
+    assert '"state": "completed"' in capsys.readouterr().err
+
+
+def test_a_launch_that_fails_itself_leaves_a_verdict(plan, monkeypatch):
+    monkeypatch.setattr(launch_runner, "find_latest", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_with(plan)
+    verdict = read_verdict(plan.run_dir)
+    assert (verdict.state, verdict.code) == ("failed", 3)
+    assert verdict.reason == "the harness itself failed: ZeroDivisionError: division by zero"
+    assert not (plan.run_dir / "lock").exists()
+
+
+def test_a_disk_that_is_full_for_a_while_at_the_end_takes_the_verdict(plan):
+    (plan.run_dir / VERDICT).mkdir()
+    threading.Timer(1.0, (plan.run_dir / VERDICT).rmdir).start()
+    outcome = run_with(plan)
+    assert read_verdict(plan.run_dir) == outcome.verdict
+    assert outcome.verdict.state == "completed"
 
 
 def test_a_torn_save_is_removed_once_the_run_is_over(plan):
@@ -186,7 +278,7 @@ def test_a_torn_save_is_removed_once_the_run_is_over(plan):
 def test_a_machine_without_ranks_compiles_nothing(plan, capsys):
     ops = ("no_such_op",)
     outcome = run_launch(
-        replace(plan, ops=ops, has_local_ranks=False), resolve_run(RunSpec(), world_size=1), plan.cwd, Screen()
+        replace(plan, ops=ops, has_local_ranks=False), resolve_run(NO_SAVES, world_size=1), plan.cwd, Screen()
     )
     assert outcome.verdict.state == "completed"
     assert "no_such_op" not in capsys.readouterr().err

@@ -106,7 +106,7 @@ KILLED = Verdict("failed", 137, "killed by SIGKILL", 1, "b", 24, signal="SIGKILL
 def test_the_host_of_a_killed_rank_tells_the_first_one(tmp_path):
     first, other = (planned(tmp_path / "demo-7", node) for node in (0, 1))
     write_run_dir(first)
-    threading.Timer(0.5, save_verdict, (other, KILLED, None)).start()
+    threading.Timer(0.5, save_verdict, (other, KILLED)).start()
     assert verdict_of_other_hosts(first, LOST, 20) == KILLED
     assert read_verdict(first.run_dir) is None  # the first host's to write
 
@@ -115,10 +115,10 @@ def test_what_the_first_host_knows_itself_stays(tmp_path):
     first, other = (planned(tmp_path / "demo-7", node) for node in (0, 1))
     write_run_dir(first)
     assert verdict_of_other_hosts(first, LOST, 0.3) == LOST  # nobody knows better
-    save_verdict(other, LOST, None)
+    save_verdict(other, LOST)
     assert verdict_of_other_hosts(first, LOST, 0.3) == LOST
     boom = replace(LOST, reason="ValueError: boom")
-    save_verdict(other, KILLED, None)
+    save_verdict(other, KILLED)
     assert verdict_of_other_hosts(first, boom, 60) == boom
     assert verdict_of_other_hosts(other, LOST, 60) == LOST
 
@@ -133,7 +133,7 @@ def test_the_log_names_a_rank_that_wrote_no_status(tmp_path):
     log.write_text("".join(f"[rank1]: {line}\n" for line in ["Traceback (most recent call last):", *lines]))
     found = verdict_from_log(plan, LOST)
     assert (found.rank, found.reason, found.step) == (1, "ValueError: boom", LOST.step)
-    save_verdict(plan, found, None)
+    save_verdict(plan, found)
     assert diagnose_run(plan.run_dir).verdict == found
     killed = replace(LOST, reason="killed by SIGKILL", crashed=False)
     assert verdict_from_log(plan, killed) == killed

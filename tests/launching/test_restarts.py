@@ -50,7 +50,8 @@ def launch(tmp_path, *attempts, **settings):
     )
     plan = LaunchPlan("a", run_dir, tmp_path, argv, (HostPlan("here", (0,), variables),), True, 1, (), {})
     settings = {"restart_delay_seconds": 0.1, "hang_timeout_seconds": None} | settings
-    run = resolve_run(RunSpec.model_validate({"launch": settings}), world_size=1)
+    sections = {"launch": settings, "checkpoint": {"save_at_end": False}}
+    run = resolve_run(RunSpec.model_validate(sections), world_size=1)
     return run_launch(plan, run, tmp_path, Screen("quiet")), run_dir
 
 

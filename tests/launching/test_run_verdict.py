@@ -39,6 +39,12 @@ def test_the_rank_that_failed_first_is_named_with_its_error():
     assert (verdict.rank, verdict.code, verdict.reason) == (1, 3, "ValueError: no such file")
 
 
+def test_a_rank_that_failed_by_its_own_error_is_not_reported_as_stopped_by_sigterm():
+    first = status(0, "failed", error="the checkpoint of step 4 could not be saved")
+    verdict = decide_verdict(by_rank(first, status(1, "running")), 2, 256 - signal.SIGTERM)
+    assert (verdict.state, verdict.rank, verdict.code) == ("failed", 0, 1)
+
+
 def test_a_rank_killed_by_the_kernel_is_blamed_before_its_peers_who_lost_it():
     peer = status(0, "failed", time=100.2, error="Connection closed by peer")
     verdict = decide_verdict(by_rank(peer, status(1, "running")), 2, 247, [RankExit(1, 1001, 100.4, signal.SIGKILL)])

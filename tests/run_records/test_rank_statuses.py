@@ -6,6 +6,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from harness.progress import RANK_STATUS
 from harness.run_records.rank_statuses import RankStatus, StatusReader, read_statuses
 
 
@@ -66,3 +69,33 @@ def test_a_foreign_folder_and_a_torn_file_are_not_read(tmp_path):
     (tmp_path / "status" / "rank-00001.json").symlink_to(tmp_path / "elsewhere" / "status" / "rank-00000.json")
     reader.refresh()
     assert reader.statuses == {}
+
+
+def test_a_status_that_no_disk_takes_is_read_from_a_line_of_output(tmp_path):
+    (tmp_path / "status").mkdir()
+    write_status(tmp_path, 1, 4)
+    reader = StatusReader(tmp_path, 2)
+    reader.refresh()
+    body = {"rank": 1, "pid": 7, "state": "failed", "step": 6, "time": 2.0, "error": "no room", "refused": True}
+    assert reader.read_line(f"[rank1]: {RANK_STATUS}{json.dumps(body)}")
+    reader.refresh()
+    assert reader.statuses[1] == RankStatus(1, "", 7, "failed", 6, 2.0, error="no room", refused=True)
+    quoted = json.dumps(body | {"time": 3.0, "state": "completed"})
+    assert not reader.read_line(f"[rank1]: record 3: {RANK_STATUS}{quoted}")
+    assert reader.statuses[1].state == "failed"
+    assert reader.read_line(f"host-a: [rank1]: {RANK_STATUS}{json.dumps(body)}")
+    older = body | {"time": 1.0, "state": "running"}
+    assert reader.read_line(RANK_STATUS + json.dumps(older))
+    assert reader.statuses[1].state == "failed"
+
+
+@pytest.mark.parametrize(
+    "text", ["step 3", RANK_STATUS, f"{RANK_STATUS}[]", f"{RANK_STATUS}{{", f'{RANK_STATUS}{{"a":1}}']
+)
+def test_other_lines_of_output_are_no_status(tmp_path, text):
+    assert not StatusReader(tmp_path, 2).read_line(text)
+
+
+def test_a_line_about_a_rank_that_the_run_does_not_have_is_no_status(tmp_path):
+    body = {"rank": 2, "pid": 7, "state": "failed"}
+    assert not StatusReader(tmp_path, 2).read_line(RANK_STATUS + json.dumps(body))

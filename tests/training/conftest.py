@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.disk_faults import build_disk_faults
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.runtime_helpers import TINY, train_many, write_run
 from tests.support.training.runtime_settings import CASES, config, spec
@@ -29,9 +30,9 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def forked() -> Iterator[ForkedRanks]:
-    """Ranks that start in a second; the real launcher is for what is tested of launching."""
-    ranks = ForkedRanks()
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedRanks]:
+    """Ranks that start in a second, on a disk that may fail; the real launcher is for what is tested of launching."""
+    ranks = ForkedRanks(preload=build_disk_faults(tmp_path_factory.mktemp("disk-faults")))
     yield ranks
     ranks.close()
 

@@ -35,12 +35,13 @@ def training_without_saves(ctx: Context) -> Iterator[Finding]:
 
 @gate("CK008", "export-without-a-checkpoint", upstream="wrong", needs=("a run spec",))
 def export_without_checkpoint(ctx: Context) -> Iterator[Finding]:
-    """An export at the end of a run that saves nothing.
+    """An export at the end of a run that does not save its last step.
 
-    `export.at_end: true` with `checkpoint.save_at_end: false`, and no `checkpoint.save_steps` that is reached.
+    `export.at_end: true` with `checkpoint.save_at_end: false`, unless `train.max_steps` is a multiple of
+    `checkpoint.save_steps` and nothing ends the run earlier.
 
-    Why: The export reads the last checkpoint. A run that writes none trains to the end, and then there is nothing to
-    export.
+    Why: The export reads the checkpoint of the last step, never an older one. A run without it trains to the end, and
+    then there is nothing to export.
 
     Example:
         export.at_end: true
@@ -54,15 +55,15 @@ def export_without_checkpoint(ctx: Context) -> Iterator[Finding]:
     spec = ctx.run.spec
     if not spec.export.at_end or spec.checkpoint.save_at_end:
         return
-    save_steps = spec.checkpoint.save_steps
-    max_steps = spec.train.max_steps
-    if save_steps is None or (max_steps and save_steps > max_steps):
+    save_steps, max_steps = spec.checkpoint.save_steps, spec.train.max_steps
+    ends_early = spec.eval.early_stopping_patience is not None
+    if save_steps is None or max_steps is None or max_steps % save_steps or ends_early:
         key = "export.at_end"
         yield ctx.finding(
-            f"{ctx.key(key)} finds no checkpoint, since {ctx.key(_SAVE_AT_END_KEY)} is false",
+            f"{ctx.key(key)} may find no checkpoint of the last step, since {ctx.key(_SAVE_AT_END_KEY)} is false",
             key,
             related=[(_SAVE_AT_END_KEY, "nothing is saved at the end")],
-            notes=["the run would train to its end, and its weights would be gone"],
+            notes=["the run would train to its end, and the weights of its last step would be gone"],
             fix=_fix_missing_save(ctx),
         )
 

@@ -20,7 +20,6 @@ from harness.launching.supervise.own_disks import copy_run_dir
 from harness.launching.supervise.restart_files import log_name
 from harness.launching.supervise.run_verdict import decide_verdict
 from harness.launching.supervise.termination import RankTermination
-from harness.run_records.rank_statuses import read_statuses
 from harness.run_records.run_files import text_of
 from harness.spec.sections.launch_spec import LaunchSpec
 from harness.units import format_seconds
@@ -102,7 +101,7 @@ def _wait_for_end(monitor: RankMonitor, termination: RankTermination, lost_hosts
 def _result_of(
     plan: LaunchPlan, context: LaunchContext, monitor: RankMonitor, termination: RankTermination
 ) -> AttemptResult:
-    statuses = read_statuses(plan.run_dir)
+    statuses = monitor.statuses
     verdict = decide_verdict(
         statuses,
         plan.world_size,

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from harness.checkpoints.latest import saved_step
 from harness.checkpoints.store_export import upload_export
 from harness.errors import ExitCode
 from harness.interpreter import python_command
 from harness.launching.process.child_process import kill_session, spawn_child
-from harness.launching.process.signals import SignalInterrupt
+from harness.launching.process.signals import SignalInterrupt, signal_name
 from harness.launching.setup.launch_context import LaunchContext
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.setup.store_checks import with_environment
@@ -36,16 +38,15 @@ def export_at_end(
     heartbeat: Callable[[], None] = lambda: None,
     launch_env: Mapping[str, str] | None = None,
 ) -> tuple[Verdict, Path | None]:
-    """Export the last checkpoint of the run. `trust_remote_code` is that of the spec; `heartbeat` is called repeatedly.
+    """Export the checkpoint of the last step. `trust_remote_code` is that of the spec; `heartbeat` is called often.
 
     Returns the verdict of the whole run and the folder of the export, where that is complete: when the export fails,
     the run has failed, though its checkpoints stay.
     """
-    source = checkpoint or _resumed_final_checkpoint(plan, verdict)
+    source = final_checkpoint(plan, verdict, checkpoint)
     if source is None:
-        reason = (
-            "training is complete; nothing to export: no checkpoint was saved (`checkpoint.save_at_end: true` does)"
-        )
+        missing = _describe_missing(verdict, checkpoint)
+        reason = f"training is complete; nothing to export: {missing} (`checkpoint.save_at_end: true` saves it)"
         return _with_reason(verdict, "failed", ExitCode.FINDINGS, reason), None
     target = plan.run_dir / "export"
     log = plan.run_dir / "logs" / "export.log"
@@ -61,8 +62,11 @@ def export_at_end(
         return _with_reason(verdict, "stopped", 128 + interrupt.signum, reason), whole
     if code:
         part, whole = _unfinished_part(target)
-        reason = f"training is complete and saved{part} ended with code {code}, see {log}"
+        reason = f"training is complete and saved{part} {_describe_exit(code)}, see {log}"
         return _with_reason(verdict, "failed", code if code > 0 else 128 - code, reason), whole
+    if not target.is_dir():
+        reason = f"training is complete and saved; the export ended without an error, and there is no {target}"
+        return _with_reason(verdict, "failed", ExitCode.FINDINGS, reason), None
     context.observer.on_note(f"exported to {target}")
     if export.upload_to is not None:
         context.observer.on_note(f"uploading the export to {export.upload_to}")
@@ -74,6 +78,35 @@ def export_at_end(
             return replace(verdict, notes=(*verdict.notes, reason)), target
         context.observer.on_note(f"uploaded to {export.upload_to}")
     return verdict, target
+
+
+def require_final_checkpoint(plan: LaunchPlan, verdict: Verdict, checkpoint: Path | None) -> Verdict:
+    """The verdict on a completed run that saves its last step: failed without that checkpoint. `checkpoint` is the
+    newest one.
+    """
+    if final_checkpoint(plan, verdict, checkpoint) is not None:
+        return verdict
+    reason = f"training is complete; its weights are not saved: {_describe_missing(verdict, checkpoint)}"
+    return _with_reason(verdict, "failed", ExitCode.FINDINGS, reason)
+
+
+def final_checkpoint(plan: LaunchPlan, verdict: Verdict, checkpoint: Path | None) -> Path | None:
+    """The checkpoint of the last step: the newest one of the run, or that which it resumed from, where no step was left
+    to train. None where neither is of that step.
+    """
+    candidates = [path for path in (checkpoint, plan.resume) if path is not None]
+    return next((path for path in candidates if saved_step(path) == verdict.step), None)
+
+
+def _describe_missing(verdict: Verdict, checkpoint: Path | None) -> str:
+    newest = "none was completed" if checkpoint is None else f"the newest is {checkpoint.name}"
+    return f"there is no checkpoint of step {verdict.step}, {newest}"
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"ended with code {code}"
+    return f"was killed by {signal_name(-code)}"
 
 
 def _unfinished_part(target: Path) -> tuple[str, Path | None]:
@@ -97,7 +130,7 @@ def run_export(
     """
     worker = str(context.scripts / "export_worker.py")
     command = python_command(worker, "--checkpoint", str(checkpoint), "--out", str(target), *options)
-    stream = log.open("ab") if log is not None else None
+    stream = _open_log(log, context) if log is not None else None
     output = LineTail(log) if log is not None else None
     try:
         child = spawn_child(command, Path.cwd(), stream, stream)
@@ -115,6 +148,15 @@ def run_export(
         if stream is not None:
             stream.close()
     return child.returncode
+
+
+def _open_log(log: Path, context: LaunchContext) -> IO[bytes]:
+    """The log for appending; where the disk does not take it, this process's stderr."""
+    try:
+        return log.open("ab")
+    except OSError as error:
+        context.observer.on_note(f"{log} cannot be written: {(error.strerror or str(error)).lower()}")
+        return os.fdopen(os.dup(2), "ab")
 
 
 def read_sample(run_dir: Path) -> str:
@@ -140,8 +182,3 @@ def _export_args(export: ExportSpec, allow_code: bool) -> list[str]:
 def _with_reason(verdict: Verdict, state: State, code: int, reason: str) -> Verdict:
     """The verdict on a run whose ranks completed, changed by its export."""
     return replace(verdict, state=state, code=code, reason=reason, time=time.time())
-
-
-def _resumed_final_checkpoint(plan: LaunchPlan, verdict: Verdict) -> Path | None:
-    """The checkpoint that the run resumed from, where no step was left to train."""
-    return plan.resume if plan.resume is not None and saved_step(plan.resume) == verdict.step else None

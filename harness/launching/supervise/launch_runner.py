@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.checkpoints.latest import find_latest
-from harness.errors import UserError
+from harness.errors import ExitCode, UserError
 from harness.file_io import relative_to_cwd
 from harness.launching.ops.local_build import ensure_ops
 from harness.launching.ops.remote_build import build_on_hosts
@@ -29,9 +29,9 @@ from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
 from harness.launching.setup.run_dir import acquire_lock, write_run_dir
 from harness.launching.setup.run_secrets import SECRETS_FILE
 from harness.launching.supervise.cleanup import remove_swap_folders
-from harness.launching.supervise.export_step import export_at_end
+from harness.launching.supervise.export_step import export_at_end, require_final_checkpoint
 from harness.launching.supervise.supervisor import ReplanWithoutHosts, supervise_run
-from harness.launching.supervise.verdict_files import save_verdict
+from harness.launching.supervise.verdict_files import save_last_verdict
 from harness.plan.resolved_run import ResolvedRun
 from harness.verdicts import Verdict
 
@@ -90,47 +90,78 @@ def run_launch(
         try:
             _build_ops(plan, context)
         except UserError:
-            _remove_secrets(plan)
+            _remove_secrets(plan, context)
             raise
         except SignalInterrupt as interrupt:
-            _remove_secrets(plan)
+            _remove_secrets(plan, context)
             name, reason = signal.Signals(interrupt.signum).name, "nothing was started, compiling was interrupted"
             seconds = time.monotonic() - start
             verdict = Verdict("stopped", 128 + interrupt.signum, reason, signal=name, time=time.time(), seconds=seconds)
-            save_verdict(plan, verdict, context)
+            save_last_verdict(plan, verdict, context)
             return LaunchResult(plan, verdict, seconds, ranks_started=False)
         lock = acquire_lock(plan.run_dir) if plan.is_leader else None
         heartbeat = lock.touch if lock else lambda: None
         try:
-            try:
-                verdict, attempts = supervise_run(plan, run.spec.launch, context, heartbeat, replan_without_hosts)
-            finally:
-                remove_swap_folders(plan, context)
-                _remove_secrets(plan)
-            checkpoint = find_latest(plan.run_dir / "checkpoints", verify="exists").checkpoint
-            export = None
-            if verdict.state == "completed" and run.spec.export.at_end and plan.is_leader:
-                verdict, export = export_at_end(
-                    plan,
-                    run.spec.export,
-                    verdict,
-                    checkpoint,
-                    context,
-                    trust_remote_code=run.spec.model.trust_remote_code,
-                    heartbeat=heartbeat,
-                    launch_env=run.spec.launch.env,
-                )
+            result = _train_and_export(plan, run, context, heartbeat, replan_without_hosts)
+        except UserError:
+            raise
+        except Exception as error:  # a run whose supervisor failed has a verdict, too
+            reason = f"the harness itself failed: {type(error).__name__}: {error}"
+            verdict = Verdict("failed", ExitCode.BUG, reason, time=time.time(), seconds=time.monotonic() - start)
+            save_last_verdict(plan, verdict, context)
+            raise
         finally:
             if lock:
                 lock.release()
         seconds = time.monotonic() - start
-        verdict = replace(verdict, seconds=round(seconds, 3))
-        save_verdict(plan, verdict, context)
-    return LaunchResult(plan, verdict, seconds, checkpoint, export, attempts=len(attempts))
+        verdict = replace(result.verdict, seconds=round(seconds, 3))
+        save_last_verdict(plan, verdict, context)
+    return replace(result, verdict=verdict, seconds=seconds)
 
 
-def _remove_secrets(plan: LaunchPlan) -> None:
-    (plan.run_dir / SECRETS_FILE).unlink(missing_ok=True)
+def _train_and_export(
+    plan: LaunchPlan,
+    run: ResolvedRun,
+    context: LaunchContext,
+    heartbeat: Callable[[], None],
+    replan_without_hosts: ReplanWithoutHosts | None,
+) -> LaunchResult:
+    """All attempts, and the export. A run that completed has the checkpoint of its last step where the spec saves one;
+    on own disks only a host with ranks can tell.
+    """
+    try:
+        verdict, attempts = supervise_run(plan, run.spec.launch, context, heartbeat, replan_without_hosts)
+    finally:
+        remove_swap_folders(plan, context)
+        _remove_secrets(plan, context)
+    checkpoint = find_latest(plan.run_dir / "checkpoints", verify="sizes").checkpoint
+    is_seen = plan.is_leader and (plan.shared_disk or plan.has_local_ranks)
+    if verdict.state == "completed" and run.spec.checkpoint.save_at_end and is_seen:
+        verdict = require_final_checkpoint(plan, verdict, checkpoint)
+    export = None
+    if verdict.state == "completed" and run.spec.export.at_end and plan.is_leader:
+        verdict, export = export_at_end(
+            plan,
+            run.spec.export,
+            verdict,
+            checkpoint,
+            context,
+            trust_remote_code=run.spec.model.trust_remote_code,
+            heartbeat=heartbeat,
+            launch_env=run.spec.launch.env,
+        )
+    return LaunchResult(plan, verdict, 0.0, checkpoint, export, attempts=len(attempts))
+
+
+def _remove_secrets(plan: LaunchPlan, context: LaunchContext) -> None:
+    file = plan.run_dir / SECRETS_FILE
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        if file.exists():
+            reason = (error.strerror or str(error)).lower()
+            note = f"{file} cannot be removed ({reason}): remove it, it has the secrets of `launch.env`"
+            context.observer.on_note(note)
 
 
 def _build_ops(plan: LaunchPlan, context: LaunchContext) -> None:

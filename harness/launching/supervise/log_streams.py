@@ -10,6 +10,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO
 
+from harness.side_file import SideFile, describe_output_gap
+
 
 class LauncherOutput:
     """Reads a pipe in its own thread: writes everything to the log, and queues whole lines."""
@@ -36,18 +38,14 @@ class LauncherOutput:
     def _read(self) -> None:
         """Read on even when the log cannot be written: a full disk must not stop the training."""
         rest = b""
-        with self._log.open("ab", buffering=0) as file:
-            is_writable = True
-            while chunk := os.read(self._pipe.fileno(), 65536):
-                try:
-                    if is_writable:
-                        file.write(chunk)
-                except OSError as error:
-                    is_writable = False
-                    self._lines.put(f"the log cannot be written any more: {error.strerror}")
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    self._lines.put(line.decode("utf-8", "replace"))
+        log = SideFile(str(self._log), describe_output_gap)
+        while chunk := os.read(self._pipe.fileno(), 65536):
+            if not log.append(chunk) and log.num_dropped == 1:
+                self._lines.put(f"the log cannot be written, output is missing in it from here on: {log.error}")
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self._lines.put(line.decode("utf-8", "replace"))
+        log.close()
         if rest:
             self._lines.put(rest.decode("utf-8", "replace"))
 

@@ -209,6 +209,8 @@ class RankMonitor:
                 self.save_seconds = finite_number(row.get("seconds")) or 0.0
             self.observer.on_metrics(row)
         for line in self._output.pop_lines():
+            if self._status_reader.read_line(line):
+                continue
             if not self.plan.starts_remote_ranks or not (
                 is_noise(text := self.pdsh_output.feed(line)) or is_progress_line(text)
             ):

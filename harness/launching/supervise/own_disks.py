@@ -7,6 +7,7 @@ the statuses of its ranks, which are written here: all that reads the run direct
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -92,8 +93,11 @@ def find_stored_resume(run_dir: Path, variables: Mapping[str, str], log: Callabl
 
 
 def write_statuses(run_dir: Path, ranks: Collection[int], statuses: Mapping[str, object]) -> None:
-    """Write what the agent of a host says of its `ranks`. What is no status of one of these is left out."""
+    """Write what the agent of a host says of its `ranks`, where the disk takes it. What is no status of one of these is
+    left out.
+    """
     for name, text in statuses.items():
         match = _STATUS_NAME.fullmatch(name)
         if match and int(match[1]) in ranks and isinstance(text, str) and len(text) <= _MAX_STATUS:
-            replace_file(run_dir / "status" / name, text, durable=False)
+            with contextlib.suppress(OSError):
+                replace_file(run_dir / "status" / name, text, durable=False)

@@ -40,7 +40,7 @@ def log_name(attempt: int) -> str:
 
 def archive_statuses(run_dir: Path, attempt: int) -> None:
     """Make the run directory ready for the next attempt: the statuses of the ranks and the verdict on them go to
-    `status/attempt-N`.
+    `status/attempt-N`. Raises OSError: what stays would be taken for the next attempt's.
     """
     status = run_dir / "status"
     archive = status / f"attempt-{attempt}"

@@ -120,7 +120,9 @@ def _failure_verdict(
         return _unexplained_failure_verdict(states, launcher_code)
     if isinstance(first, RankStatus):
         error = first.error or "it wrote no error"
-        code = _to_exit_code(launcher_code)
+        # The launcher ends the other ranks by SIGTERM, and may report that: this rank failed by an error of its own.
+        is_echo = signal_of_exit_code(launcher_code) == signal.SIGTERM
+        code = ExitCode.FINDINGS if is_echo else _to_exit_code(launcher_code)
         return Verdict("failed", code, error, first.rank, first.host, refused=first.refused, crashed=not first.refused)
     if first.signum == signal.SIGKILL and launcher_code == 0 and not starts_remote_ranks:
         # The launcher reports the death of a rank; it ends with 0 only when its own child was killed. With other hosts

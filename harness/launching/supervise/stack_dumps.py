@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Mapping
@@ -50,7 +51,8 @@ def remove_empty_dumps(run_dir: Path) -> None:
     """Remove the empty files: those of ranks that were killed."""
     for file in (run_dir / "logs").glob("stacks-*.txt"):
         if not _file_size(file):
-            file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                file.unlink(missing_ok=True)
 
 
 def _file_size(file: Path) -> int:

@@ -83,12 +83,12 @@ def supervise_run(
             verdict = _verdict_for_return(plan, verdict, result.stopped_for)
         verdict = replace(verdict_from_log(plan, verdict), attempt=plan.attempt, time=time.time())
         context.observer.on_end(verdict)
-        save_verdict(plan, verdict, context)
+        save_verdict(plan, verdict)
         supervisor.attempts.append(_to_attempt(plan, verdict, start_time, start_step))
         decision = _decide_next_attempt(plan, supervisor, verdict, stopped_for=result.stopped_for)
         if isinstance(decision, Verdict):
             if decision != verdict:
-                save_verdict(plan, decision, context)
+                save_verdict(plan, decision)
             return decision, supervisor.attempts
         plan = decision
 
@@ -100,7 +100,8 @@ def _verdict_for_return(plan: LaunchPlan, verdict: Verdict, hosts: Sequence[str]
     stop_file = plan.run_dir / "stop"
     if not text_of(stop_file).startswith(RETURN_TEXT):
         return verdict
-    stop_file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        stop_file.unlink(missing_ok=True)
     reason = f"every rank finished its step, to continue with {', '.join(hosts)}"
     return replace(verdict, reason=reason) if verdict.state == "stopped" else verdict
 
@@ -141,7 +142,7 @@ def _decide_next_attempt(
     if signals.received or (verdict.state == "failed" and stop_file.exists()):
         return verdict
     if stopped_for and verdict.state == "stopped" and not stop_file.exists():
-        return _plan_next_attempt(_fit_hosts(plan, supervisor), supervisor)
+        return _plan_next_attempt(_fit_hosts(plan, supervisor), supervisor, verdict)
     failures = [*(attempt for attempt in attempts[:-1] if attempt.state == "failed"), attempts[-1]]
     decision = decide_restart(failures, verdict, launch.max_restarts, launch.restart_delay_seconds)
     if decision.delay is None:
@@ -155,7 +156,7 @@ def _decide_next_attempt(
             return _stopped_while_waiting_verdict(verdict, attempts[-1], signals.first)
         supervisor.heartbeat()
         time.sleep(0.1)
-    return _plan_next_attempt(_fit_hosts(plan, supervisor), supervisor)
+    return _plan_next_attempt(_fit_hosts(plan, supervisor), supervisor, verdict)
 
 
 def _describe_restart(verdict: Verdict, delay: float, restarts_left: int) -> str:
@@ -203,13 +204,18 @@ def _fit_hosts(plan: LaunchPlan, supervisor: _Supervisor) -> LaunchPlan:
     return replanned
 
 
-def _plan_next_attempt(plan: LaunchPlan, supervisor: _Supervisor) -> LaunchPlan:
+def _plan_next_attempt(plan: LaunchPlan, supervisor: _Supervisor, verdict: Verdict) -> LaunchPlan | Verdict:
     """Make the run directory ready and choose the checkpoint to resume from: this run's newest complete one, else the
-    one that the run itself resumed from, else none.
+    one that the run itself resumed from, else none. The verdict on the last attempt where the disk does not let it.
     """
     resume = _find_resume(plan, supervisor)
     last = supervisor.attempts[-1]
-    archive_statuses(plan.run_dir, last.number)
+    try:
+        archive_statuses(plan.run_dir, last.number)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        note = f"not started again: the run directory cannot be written: {reason}"
+        return replace(verdict, notes=(*verdict.notes, note))
     with contextlib.suppress(OSError):
         append_restart_event(plan.run_dir, last, resume, _step_of(resume))
     _write_restarts(plan.run_dir, supervisor)

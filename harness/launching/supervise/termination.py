@@ -65,7 +65,10 @@ class RankTermination:
 
     def _stop_ranks(self, text: str, grace: float, *, is_training: bool) -> None:
         monitor = self._monitor
-        (monitor.plan.run_dir / "stop").write_text(f"{text}\n", encoding="utf-8")
+        try:
+            (monitor.plan.run_dir / "stop").write_text(f"{text}\n", encoding="utf-8")
+        except OSError as error:
+            self._signal_ranks(error)
         deadline = time.monotonic() + (grace if is_training else 0.0)
         while time.monotonic() < deadline and not monitor.signals.is_repeated and monitor.is_training():
             monitor.poll(force=True)
@@ -77,6 +80,15 @@ class RankTermination:
             time.sleep(TICK_SECONDS)
         if is_training and monitor.is_training() and not monitor.signals.is_repeated:
             self.exceeded_grace = grace
+
+    def _signal_ranks(self, error: OSError) -> None:
+        """Ask the ranks of this machine by SIGTERM, where the file `stop` cannot be written: all ranks agree on a stop
+        that one of them is asked for.
+        """
+        reason = (error.strerror or str(error)).lower()
+        self._monitor.observer.on_note(f"the file `stop` cannot be written ({reason}); asking the ranks by SIGTERM")
+        rank_pids = {status.pid for status in self._monitor.statuses.values() if not status.is_final}
+        send_signal([p for p in self._monitor.find_processes() if p.pid in rank_pids], signal.SIGTERM)
 
     def terminate_ranks(self) -> None:
         """Kill the remaining processes of the run on this machine, and pass on the remaining output.

@@ -3,26 +3,54 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from harness.diagnosis.run_diagnosis import diagnose_failure
 from harness.launching.setup.launch_context import LaunchContext
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.supervise.run_verdict import is_lost_peer_error
-from harness.verdicts import Verdict, read_verdict, write_verdict
+from harness.verdicts import VERDICT, Verdict, read_verdict, verdict_to_json, write_verdict
+
+_DISK_SECONDS = 10.0
+"""The limit for a disk that is full at the end of a launch to take the verdict."""
 
 
-def save_verdict(plan: LaunchPlan, verdict: Verdict, context: LaunchContext) -> None:
-    """Write the verdict to the run directory. Where each host starts its own ranks, hosts other than the first write
-    to `status/node-N`, for the first one, which writes the run's.
+def save_verdict(plan: LaunchPlan, verdict: Verdict) -> OSError | None:
+    """Write the verdict to the run directory; the error where the disk does not take it. Where each host starts its own
+    ranks, hosts other than the first write to `status/node-N`, for the first one, which writes the run's.
     """
     folder = plan.run_dir if plan.is_leader else plan.run_dir / "status" / f"node-{plan.node_rank}"
     try:
         folder.mkdir(exist_ok=True)
         write_verdict(folder, verdict)
     except OSError as error:
-        context.observer.on_note(f"verdict.json cannot be written: {error.strerror or error}")
+        return error
+    return None
+
+
+def save_last_verdict(plan: LaunchPlan, verdict: Verdict, context: LaunchContext) -> None:
+    """Write the verdict of the whole launch. Where the run directory does not take it within seconds, it goes to the
+    folder for temporary files, and a note says where.
+    """
+    deadline = time.monotonic() + _DISK_SECONDS
+    while (error := save_verdict(plan, verdict)) is not None and time.monotonic() < deadline:
+        time.sleep(0.5)
+    if error is None:
+        return
+    problem = f"verdict.json cannot be written to {plan.run_dir}: {(error.strerror or str(error)).lower()}"
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f"harness-{plan.run_dir.name}-"))
+        write_verdict(folder, verdict)
+    except OSError as other:
+        reason = (other.strerror or str(other)).lower()
+        text = json.dumps(verdict_to_json(verdict))
+        context.observer.on_note(f"{problem}; nor to the folder for temporary files: {reason}; it is {text}")
+    else:
+        context.observer.on_note(f"{problem}; it is {folder / VERDICT}")
 
 
 def verdict_from_log(plan: LaunchPlan, verdict: Verdict) -> Verdict:

@@ -22,7 +22,7 @@ from harness.checkpoints.manifest import FileRecord
 from harness.checkpoints.retention import folders_by_step, remove_checkpoint, select_outdated
 from harness.file_io import fsync_folder, replace_file
 from harness.findings import Finding
-from harness.runtime.checkpoint.disk_space import save_failed_finding
+from harness.runtime.checkpoint.disk_space import save_failed_finding, unflushed_name_finding
 from harness.runtime.checkpoint.hashing_writer import CheckpointFile, fsync_tree, write_files
 from harness.runtime.checkpoint.host_commit import HostDisk, publish_on_hosts
 from harness.runtime.distributed import Distributed
@@ -53,6 +53,8 @@ class PendingSave:
     """Steps whose folders may not be removed now."""
     records: dict[str, FileRecord] = field(default_factory=dict)
     """The files of this rank, once they are written."""
+    warning: Finding | None = None
+    """On the main process: what went wrong after the checkpoint was complete."""
 
 
 def create_empty_folder(folder: Path) -> None:
@@ -81,10 +83,12 @@ def commit_save(pending: PendingSave, gather: Gather) -> Finding | None:
     files = {name: record for records_of_rank, _ in results for name, record in (records_of_rank or {}).items()}
     if failure is None and pending.disk is not None:
         body = gather(_manifest_body(pending, files) if distributed.is_main_process else {})[0]
-        failure = publish_on_hosts(pending.temporary, pending.final, body, pending.disk, gather)
-        if failure is not None and pending.disk.is_leader:
+        failure, warning = publish_on_hosts(pending.temporary, pending.final, body, pending.disk, gather)
+        if failure is None:
+            _set_warning(pending, warning)
+            _prune_on_hosts(pending, pending.disk, gather)
+        elif pending.disk.is_leader:
             discard_folder(pending.temporary)
-        _prune_on_hosts(pending, pending.disk, gather)
     elif failure is None and distributed.is_main_process:
         _, error = _call_catching_io_errors(lambda: _publish(pending, files))
         failure = None if error is None else (0, error)
@@ -129,19 +133,34 @@ def _manifest_body(pending: PendingSave, files: dict[str, FileRecord]) -> dict[s
 
 
 def _publish(pending: PendingSave, files: dict[str, FileRecord]) -> None:
-    """Manifest, rename, pointer; every step is on the disk before the next. Raises OSError."""
+    """Manifest, rename, pointer; every step is on the disk before the next. With the rename the checkpoint is complete,
+    and what goes wrong after that is a warning. Raises OSError.
+    """
     body = _manifest_body(pending, files)
     fsync_tree(pending.temporary)
     manifest.write_manifest(pending.temporary, body)
     if pending.final.exists():  # from before a resume at an earlier step
         trash = pending.final.with_name(f"{TRASH_PREFIX}{pending.final.name}-{os.getpid()}")
         pending.final.rename(trash)
-        pending.temporary.rename(pending.final)
+        try:
+            pending.temporary.rename(pending.final)
+        except OSError:
+            trash.rename(pending.final)
+            raise
         shutil.rmtree(trash, ignore_errors=True)
     else:
         pending.temporary.rename(pending.final)
-    fsync_folder(pending.final.parent)
-    replace_file(pending.final.parent / LATEST, pending.final.name + "\n")
+    _, error = _call_catching_io_errors(lambda: fsync_folder(pending.final.parent))
+    _set_warning(pending, None if error is None else (0, error))
+    with contextlib.suppress(OSError):  # it is for people; `checkpoint verify` says where it is stale
+        replace_file(pending.final.parent / LATEST, pending.final.name + "\n")
+
+
+def _set_warning(pending: PendingSave, problem: tuple[int, WriteError] | None) -> None:
+    """The warning about a complete checkpoint whose new name may not survive a power cut."""
+    if problem is not None and pending.distributed.is_main_process:
+        rank, (number, reason) = problem
+        pending.warning = unflushed_name_finding(pending.step, pending.final, rank, OSError(number, reason))
 
 
 def _prune_on_hosts(pending: PendingSave, disk: HostDisk, gather: Gather) -> None:

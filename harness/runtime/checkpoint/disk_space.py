@@ -48,3 +48,16 @@ def save_failed_finding(step: int, folder: Path, rank: int, error: OSError, need
             else "make it writable for every rank"
         ),
     )
+
+
+def unflushed_name_finding(step: int, checkpoint: Path, rank: int, error: OSError) -> Finding:
+    """The warning about a checkpoint that is complete, in a folder that could not be flushed after the rename."""
+    reason = (error.strerror or str(error) or type(error).__name__).lower()
+    return Finding(
+        "CK110",
+        "warning",
+        f"the checkpoint of step {step} is saved, but its folder could not be flushed on rank {rank}: {reason}",
+        "checkpoint.on_save_error",
+        notes=(f"after a power cut it may still be `.tmp-{checkpoint.name}`, with all its files and its manifest",),
+        fix=Fix(f"check the disk, then `harness checkpoint verify {checkpoint}`"),
+    )

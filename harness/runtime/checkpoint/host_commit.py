@@ -7,6 +7,7 @@ ranks. Every host has written its manifest before one renames its folder.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from harness.runtime.checkpoint.hashing_writer import fsync_tree
 from harness.runtime.distributed import Distributed
 from harness.runtime.object_gather import Gather
 from harness.runtime.user_errors import user_error
+
+_Problem = tuple[int, tuple[int | None, str]]
+"""A rank, and `errno` and reason of its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,10 @@ def check_own_folder(folder: Path, distributed: Distributed, disk: HostDisk) -> 
 
 def publish_on_hosts(
     temporary: Path, final: Path, body: dict[str, Any], disk: HostDisk, gather: Gather
-) -> tuple[int, tuple[int | None, str]] | None:
-    """Publish `temporary` as `final` on every host; the rank and the error that prevented it, the same on all ranks."""
+) -> tuple[_Problem | None, _Problem | None]:
+    """Publish `temporary` as `final` on every host. Returns, the same on all ranks, the rank and the error that
+    prevented it, and those of a host where it is complete, but its name may not survive a power cut.
+    """
 
     def prepare() -> None:
         fsync_tree(temporary)
@@ -86,16 +92,21 @@ def publish_on_hosts(
     def rename() -> None:
         shutil.rmtree(final, ignore_errors=True)  # from before a resume at an earlier step
         temporary.rename(final)
-        fsync_folder(final.parent)
 
-    for work in (prepare, rename):
+    def first_problem(work: Callable[[], None]) -> _Problem | None:
         errors = gather(_error_of(work if disk.is_leader else _nothing))
-        failure = next(((rank, error) for rank, error in enumerate(errors) if error is not None), None)
-        if failure is not None:
-            if work is rename and disk.is_leader:  # without its manifest it is no checkpoint
+        return next(((rank, error) for rank, error in enumerate(errors) if error is not None), None)
+
+    failure = first_problem(prepare)
+    if failure is None:
+        failure = first_problem(rename)
+        if failure is not None and disk.is_leader:  # without its manifest it is no checkpoint
+            with contextlib.suppress(OSError):
                 (final / MANIFEST).unlink(missing_ok=True)
-            return failure
-    return None
+            shutil.rmtree(final, ignore_errors=True)
+    if failure is not None:
+        return failure, None
+    return None, first_problem(lambda: fsync_folder(final.parent))
 
 
 def _nothing() -> None:

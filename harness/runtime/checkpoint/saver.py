@@ -64,6 +64,8 @@ class SaveOutcome:
     seconds: float
     background: bool
     error: Finding | None = None
+    warning: Finding | None = None
+    """On the main process: what went wrong after the checkpoint was complete."""
 
 
 @dataclass
@@ -174,9 +176,9 @@ class CheckpointSaver:
         folder = self.run_dir.checkpoints
         checkpoint = folder / checkpoint_name(state.step)
         if (checkpoint / MANIFEST).exists():
-            self._evaluated_state = None
             with contextlib.suppress(OSError, UserError):
                 update_manifest(checkpoint, state.evaluation_fields(), Evaluations.read(folder).to_manifest(state.step))
+                self._evaluated_state = None
 
     def poll_pending_save(self) -> list[SaveOutcome]:
         """At the end of a step: the pending save, once its threads are done on all ranks."""
@@ -207,6 +209,7 @@ class CheckpointSaver:
                 seconds=save.end_time - save.start_time,
                 background=True,
                 error=save.result,
+                warning=save.pending.warning,
             )
         ]
 
@@ -298,7 +301,17 @@ class CheckpointSaver:
 
     def _make_outcome(self, pending: PendingSave, start_time: float, error: Finding | None) -> SaveOutcome:
         seconds = time.perf_counter() - start_time
-        return SaveOutcome(pending.step, pending.final, pending.bytes, seconds, seconds, seconds, False, error)
+        return SaveOutcome(
+            pending.step,
+            pending.final,
+            pending.bytes,
+            stall_seconds=seconds,
+            copy_seconds=seconds,
+            seconds=seconds,
+            background=False,
+            error=error,
+            warning=pending.warning,
+        )
 
 
 def _error_values(error: OSError | None) -> tuple[int | None, str] | None:

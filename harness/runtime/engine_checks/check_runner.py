@@ -6,6 +6,7 @@ The training loop calls `EngineChecks` at each moment; nothing else knows the ch
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -227,8 +228,9 @@ class EngineChecks:
         if self._distributed.is_main_process and (
             findings or self._results.states() != self._states_on_disk or len(self._observations.steps) >= FIRST_STEPS
         ):
-            self._states_on_disk = self._results.states()
-            replace_file(self._file, self._to_json(), durable=bool(findings))
+            with contextlib.suppress(OSError):  # the findings are printed, too, and the next write has all results
+                replace_file(self._file, self._to_json(), durable=bool(findings))
+                self._states_on_disk = self._results.states()
         if findings and self.mode == "stop":
             raise AgreedUserError(findings, ExitCode.ENGINE_CHECK)
         if findings and self._distributed.is_main_process:

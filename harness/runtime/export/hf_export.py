@@ -78,7 +78,10 @@ def export_checkpoint(
         ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    fsync_folder(out.parent)
+    try:
+        fsync_folder(out.parent)
+    except OSError as error:  # it is complete
+        log(f"the export is complete; its folder could not be flushed: {(error.strerror or str(error)).lower()}")
     return out
 
 

@@ -7,6 +7,7 @@ figures of the latter.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 
+from harness.file_io import replace_file
 from harness.runtime.distributed import Distributed
 from harness.runtime.metrics import MetricsWriter
 from harness.spec.sections.telemetry_spec import TelemetrySpec
@@ -93,7 +95,7 @@ class StepProfiler:
             table = self._folder / f"{name}.txt"
             events = profiler.key_averages()
             table.write_text(format_table(events, step - self._first_step + 1), encoding="utf-8")
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # torch's exporter raises the latter where it cannot write
             self._metrics.write("tracker_failed", step=step, tracker="profile", error=str(error))
             return None
         self._metrics.write("profile", step=step, first_step=self._first_step, path="profile")
@@ -137,13 +139,16 @@ def _device_time(event: Any) -> float:
 
 
 def write_comms_summary(run_dir: Path, distributed: Distributed, *, enabled: bool) -> None:
-    """Write DeepSpeed's summary of its collectives to `profile/communication.json`. A collective if `enabled`."""
+    """Write DeepSpeed's summary of its collectives to `profile/communication.json`, where the disk takes it. A
+    collective if `enabled`.
+    """
     if not enabled:
         return
     from deepspeed.comm import comm
 
     summary = comm.log_summary(return_dict=True)
     if distributed.is_main_process and summary:
-        (run_dir / "profile").mkdir(parents=True, exist_ok=True)
         text = json.dumps(summary, indent=1, default=str)
-        (run_dir / "profile" / "communication.json").write_text(text + "\n", encoding="utf-8")
+        with contextlib.suppress(OSError):
+            (run_dir / "profile").mkdir(parents=True, exist_ok=True)
+            replace_file(run_dir / "profile" / "communication.json", text + "\n", durable=False)

@@ -88,6 +88,10 @@ def _event_items(record: RunRecord) -> list[str]:
         f"{_escape_field(s, 'error')}</li>"
         for s in record.lines_of("tracker_failed")
     ]
+    items += [
+        f"<li>lines of metrics.jsonl are missing, {_escape_field(s, 'rows')}: {_escape_field(s, 'error')}</li>"
+        for s in record.lines_of("rows_dropped")
+    ]
     skips = record.lines_of("skip")
     if skips:
         steps = ", ".join(str(s.get("step", "?")) for s in skips[:10]) + (" ..." if len(skips) > 10 else "")

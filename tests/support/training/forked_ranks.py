@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,18 +44,27 @@ HARNESS = ("harness.runtime.export", "harness.runtime.worker")
 class ForkedRanks:
     """The process that forks, started at the first use."""
 
-    def __init__(self, imports: str = "deepspeed") -> None:
+    def __init__(self, imports: str = "deepspeed", preload: Path | None = None) -> None:
+        """`preload`: a library for LD_PRELOAD."""
         self._process: subprocess.Popen[str] | None = None
         self._imports = imports
+        self._environ = {} if preload is None else {"LD_PRELOAD": str(preload)}
 
     def run(
-        self, script: Path, *arguments: str, ranks: int = 2, timeout: float = 240, check: bool = True
+        self,
+        script: Path,
+        *arguments: str,
+        ranks: int = 2,
+        timeout: float = 240,
+        check: bool = True,
+        environ: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Run a script on so many ranks: {"codes": [exit code a rank, negative: signal], "output": [text a rank]}.
 
         `check`: fail the test with the output of the first rank that failed.
         """
         job = {"script": str(script), "arguments": arguments, "ranks": ranks, "limit": timeout}
+        job["environ"] = dict(environ or {})
         answer = self._ask(job)
         if check:
             bad = [rank for rank, code in enumerate(answer["codes"]) if code]
@@ -65,7 +75,7 @@ class ForkedRanks:
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, self._imports],
-                env=rank_environment(),
+                env=rank_environment() | self._environ,
                 cwd=ROOT,
                 text=True,
                 stdin=subprocess.PIPE,
@@ -153,7 +163,7 @@ def _fork(job: dict[str, Any], folder: Path, port: int, rank: int) -> int:
         ranks = str(job["ranks"])
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": ranks, "LOCAL_SIZE": ranks}
         os.environ |= {"LOCAL_WORLD_SIZE": ranks, "CROSS_RANK": "0", "CROSS_SIZE": "1"}
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **job["environ"]}
         sys.argv = [job["script"], *job["arguments"]]
         sys.path.insert(0, str(Path(job["script"]).parent))
         runpy.run_path(job["script"], run_name="__main__")

@@ -10,13 +10,23 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from harness.errors import UserError
 from harness.launching.process.child_process import child_environ
-from harness.runtime.checkpoint import disk_space, hashing_writer, rng_state, safe_load, shared_fs, snapshot
+from harness.runtime.checkpoint import (
+    commit,
+    disk_space,
+    hashing_writer,
+    host_commit,
+    rng_state,
+    safe_load,
+    shared_fs,
+    snapshot,
+)
 from harness.runtime.checkpoint.hashing_writer import CheckpointFile, tensor_bytes, write_files
 from harness.runtime.checkpoint.snapshot import HostSnapshot, StagedCopy
 from harness.runtime.train_state import DataPosition, TrainState
@@ -193,3 +203,52 @@ def test_a_folder_that_not_all_see_or_that_cannot_be_written_is_refused(
     with pytest.raises(UserError, match=r"checkpoints cannot be written to .*: not a directory") as refused:
         shared_fs.check_shared_folder(tmp_path / "file" / "checkpoints", Two(0))
     assert refused.value.findings[0].gate == "CK110"
+
+
+def fail(error: int = errno.EIO) -> None:
+    raise OSError(error, "Input/output error")
+
+
+def test_hosts_publish_a_checkpoint_whose_name_cannot_be_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, final = host_commit.HostDisk(0, True, (0,)), tmp_path / "step-00000002"
+    (temporary := tmp_path / ".tmp-step-00000002").mkdir()
+    monkeypatch.setattr(host_commit, "fsync_folder", lambda _: fail())
+    body = {"format_version": 1, "files": {}}
+    outcome = host_commit.publish_on_hosts(temporary, final, body, disk, lambda value: [value])
+    assert outcome == (None, (0, (errno.EIO, "Input/output error")))
+    assert (final / "manifest.json").exists()
+
+
+def test_a_host_that_cannot_rename_leaves_no_folder_that_counts_as_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the other host, which renamed its own folder before this one failed."""
+    disk, final = host_commit.HostDisk(0, True, (0, 1)), tmp_path / "step-00000002"
+    (temporary := tmp_path / ".tmp-step-00000002").mkdir()
+    answers = iter([[None, None], [None, (errno.EIO, "Input/output error")]])
+
+    def gather(value: Any) -> Any:
+        assert value is None
+        return next(answers)
+
+    body = {"format_version": 1, "files": {}}
+    outcome = host_commit.publish_on_hosts(temporary, final, body, disk, gather)
+    assert outcome == ((1, (errno.EIO, "Input/output error")), None)
+    assert not final.exists()
+
+
+def test_an_older_checkpoint_of_the_step_comes_back_where_the_new_one_cannot_be_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary, final, rename = tmp_path / ".tmp-step-00000002", tmp_path / "step-00000002", Path.rename
+    for folder in (temporary, final):
+        folder.mkdir()
+    (final / "old").touch()
+    monkeypatch.setattr(Path, "rename", lambda path, to: fail() if path == temporary else rename(path, to))
+    pending = commit.PendingSave(2, temporary, final, {"evaluation": {}}, [], None, None)  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="Input/output error"):
+        commit._publish(pending, {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".tmp-step-00000002", "step-00000002"]
+    assert (final / "old").exists()

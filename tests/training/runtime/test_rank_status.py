@@ -7,6 +7,7 @@ import json
 import time
 from pathlib import Path
 
+from harness.run_records.rank_statuses import StatusReader
 from harness.runtime.rank_status import RankStatusWriter, write_interval
 from harness.runtime.run_config import RunDir
 
@@ -40,3 +41,26 @@ def test_a_final_status_is_never_replaced(tmp_path, monkeypatch):
     status.update("failed", error="out of memory")
     time.sleep(0.2)
     assert json.loads((tmp_path / "status" / "rank-00000.json").read_text())["error"] == "out of memory"
+
+
+def test_a_disk_that_takes_no_status_ends_no_rank_and_the_supervisor_reads_the_output(tmp_path, monkeypatch, capsys):
+    """A file where the folder should be, as root may write to a folder that is read-only."""
+    monkeypatch.setenv("HARNESS_SUPERVISOR", "here:1:1")
+    (tmp_path / "status").write_text("")
+    status, reader = RankStatusWriter(RunDir(tmp_path), 0), StatusReader(tmp_path, 1)
+    for step in range(1, 9):
+        status.update("running", step=step)
+    status.update("failed", error="out of memory", is_user_error=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert 2 <= len(lines) <= 4
+    assert all(reader.read_line(line) for line in lines)
+    assert (reader.statuses[0].state, reader.statuses[0].step, reader.statuses[0].refused) == ("failed", 8, True)
+    (tmp_path / "status").unlink()
+    status.update("completed", step=9)
+    assert written_step(tmp_path) == 9
+    monkeypatch.delenv("HARNESS_SUPERVISOR")
+    (tmp_path / "status" / "rank-00000.json").unlink()
+    (tmp_path / "status").rmdir()
+    (tmp_path / "status").write_text("")
+    status.update("failed")
+    assert capsys.readouterr().out == ""

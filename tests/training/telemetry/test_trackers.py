@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -13,8 +15,12 @@ from typing import Any
 
 import pytest
 
+from harness import side_file
+from harness.facts.metrics_schema import validate_line
 from harness.runtime.metrics import MetricsWriter
 from harness.runtime.telemetry.trackers import tracker_threads
+from harness.runtime.telemetry.trackers.csv_tracker import CsvBackend
+from harness.runtime.telemetry.trackers.tracker_backend import TrackerTarget
 from harness.runtime.telemetry.trackers.tracker_threads import BACKENDS, Trackers, TrackerThread
 from harness.spec.sections.telemetry_spec import TelemetrySpec
 
@@ -176,3 +182,41 @@ def test_lines_do_not_pile_up_behind_a_slow_tracker(monkeypatch: pytest.MonkeyPa
     for step in range(10):
         tracker.enqueue({"type": "step", "step": step})
     assert tracker.error == "3 lines are waiting for it"
+
+
+def test_rows_that_the_disk_does_not_take_are_dropped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """For metrics.jsonl and for the CSV tracker: half of a row, nothing, then room again."""
+    metrics = MetricsWriter(tmp_path / "metrics.jsonl")
+    table = CsvBackend(TrackerTarget(TelemetrySpec(), tmp_path, "run", "name"))
+    write, answers = os.write, {2: 0.5, 3: 0.0, 4: 0.0}
+
+    def write_part(descriptor: int, data: bytes) -> int:
+        share = answers.get(row, 1.0)
+        if not share:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data[: int(len(data) * share)])
+
+    monkeypatch.setattr(side_file.os, "write", write_part)
+    for row in range(1, 7):
+        metrics.write("step", step=row, loss=1.0)
+        table.log({"type": "step", "step": row, "loss": 1.0, "time": 0.0})
+    metrics.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(x["type"], x.get("step"), x.get("rows")) for x in lines] == [
+        ("step", 1, None),
+        ("rows_dropped", None, 3),
+        ("step", 5, None),
+        ("step", 6, None),
+    ]
+    assert all(validate_line(x) == [] for x in lines if x["type"] == "rows_dropped")
+    said = capfd.readouterr().err.splitlines()
+    assert [line for line in said if line.startswith("warning: ")] == [
+        "warning: metrics.jsonl cannot be written (no space left on device): training continues, and its rows are dropped",
+        "warning: metrics.jsonl can be written again; 3 rows are missing in it",
+    ]
+    with pytest.raises(OSError, match="3 rows are missing in"):
+        table.close()
+    steps = [line["step"] for line in csv.DictReader((tmp_path / "csv" / "step.csv").open())]
+    assert steps == ["1", "5", "6"]

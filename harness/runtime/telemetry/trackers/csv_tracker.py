@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+import io
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.facts.metrics_schema import LINES
 from harness.runtime.telemetry.trackers.tracker_backend import SCALAR_PREFIXES, TrackerTarget
+from harness.side_file import SideFile
 
 
 class CsvBackend:
@@ -17,7 +19,8 @@ class CsvBackend:
     def __init__(self, target: TrackerTarget) -> None:
         self._folder = target.folder / "csv"
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, SideFile] = {}
+        self._num_missing = 0
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Log a line of metrics.jsonl."""
@@ -25,16 +28,23 @@ class CsvBackend:
         if kind not in SCALAR_PREFIXES:
             return
         columns = ["time", *(f.name for f in LINES[kind].fields if f.kind in ("count", "number", "text", "flag"))]
+        rows = [[line.get(name, "") for name in columns]]
+        path = self._folder / f"{kind}.csv"
         if kind not in self._files:
-            path = self._folder / f"{kind}.csv"
-            is_empty = not path.exists() or path.stat().st_size == 0
-            self._files[kind] = path.open("a", newline="", encoding="utf-8")
-            if is_empty:
-                csv.writer(self._files[kind]).writerow(columns)
-        csv.writer(self._files[kind]).writerow([line.get(name, "") for name in columns])
-        self._files[kind].flush()
+            self._files[kind] = SideFile(str(path), lambda _: b"")  # a table has no line about a gap
+        if not path.exists() or path.stat().st_size == 0:
+            rows.insert(0, columns)
+        self._num_missing += not self._files[kind].append(_to_csv(rows))
 
     def close(self) -> None:
-        """Flush and close."""
+        """Close the files. Raises OSError where rows are missing."""
         for file in self._files.values():
             file.close()
+        if self._num_missing:
+            raise OSError(f"{self._num_missing:,} rows are missing in {self._folder}, which the disk did not take")
+
+
+def _to_csv(rows: Sequence[Sequence[object]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode()

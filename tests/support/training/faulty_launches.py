@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches on a disk that fails: the real supervisor, real ranks and the real export, the latter two in forked
+processes, which start in a second and have the library of `tests/support/disk_faults.py`. No launcher of DeepSpeed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.launching.setup.environment import Variable
+from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
+from harness.launching.supervise.launch_runner import LaunchResult, run_launch
+from harness.locks import LockHolder
+from harness.plan.resolved_run import resolve_run
+from harness.render import render_ds_config
+from harness.spec.run_spec import RunSpec
+from harness.views.screen import Screen
+from tests.support.training.forked_ranks import ForkedRanks
+from tests.support.training.runtime_helpers import ROOT
+from tests.support.training.runtime_settings import spec
+
+WORKERS = ROOT / "harness" / "workers"
+STEPS = 4
+_CLIENT = """
+import json, os, sys, time
+spool, script, ranks = sys.argv[1:4]
+request = os.path.join(spool, str(os.getpid()))
+with open(request + ".new", "w") as file:
+    json.dump([script, int(ranks), sys.argv[4:]], file)
+os.rename(request + ".new", request + ".request")
+while not os.path.exists(request + ".answer"):
+    time.sleep(0.02)
+answer = json.load(open(request + ".answer"))
+sys.stdout.write("".join(answer["output"]))
+sys.exit(answer["code"])
+"""
+"""Asks the test's process to fork the ranks of a script, prints their output, and ends with the launcher's exit code."""
+
+
+@dataclass
+class FaultyLaunches:
+    """Launches below `folder` of a run that saves at steps 2 and 4, the last, and exports."""
+
+    forked: ForkedRanks
+    folder: Path
+    model: Path
+
+    def run(self, name: str, fault: Mapping[str, str], **checkpoint: Any) -> LaunchResult:
+        """Launch to the end; each rank and the export have the variables of the fault, where `{run}` is replaced."""
+        sections = spec("zero2", self.model) | {
+            "eval": {"eval_steps": None},
+            "data": {"train": "builtin:python-docs", "max_length": 32, "eval_fraction": 0.0},
+            "checkpoint": {"save_steps": 2, **checkpoint},
+            "export": {"at_end": True},
+        }
+        sections["train"] |= {"max_steps": STEPS, "gradient_accumulation_steps": 1}
+        run = resolve_run(RunSpec.model_validate_json(json.dumps(sections)), world_size=2)
+        run_dir = self.folder / name / "run"
+        for part in ("status", "logs", "checkpoints"):
+            (run_dir / part).mkdir(parents=True)
+        (run_dir / "spec.resolved.json").write_text(json.dumps(run.to_json()))
+        (run_dir / "ds_config.json").write_text(json.dumps(dict(render_ds_config(run).config)))
+        environ = {key: value.replace("{run}", str(run_dir)) for key, value in fault.items()}
+        environ["HARNESS_SUPERVISOR"] = LockHolder.this_process().supervisor_id
+        scripts = self.folder / name / "scripts"
+        scripts.mkdir()
+        spool = self.folder / name / "spool"
+        spool.mkdir()
+        client = [str(spool), str(WORKERS / "export_worker.py"), "1"]
+        (scripts / "export_worker.py").write_text(f"import sys; sys.argv[1:1] = {client!r}\n{_CLIENT}")
+        ranks = (str(spool), str(WORKERS / "train_worker.py"), "2", "--run", str(run_dir))
+        argv = (sys.executable, "-I", "-c", _CLIENT, *ranks)
+        host = HostPlan("here", (0, 1), (Variable("PATH", os.environ["PATH"], ""),))
+        plan = LaunchPlan(name, run_dir, scripts, argv, (host,), True, 2, (), {})
+        with self._serve(spool, environ):
+            return run_launch(plan, run, scripts, Screen("plain"))
+
+    @contextmanager
+    def _serve(self, spool: Path, environ: Mapping[str, str]) -> Iterator[None]:
+        """Fork what clients ask for."""
+        done = threading.Event()
+        thread = threading.Thread(target=self._answer_all, args=(spool, environ, done))
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _answer_all(self, spool: Path, environ: Mapping[str, str], done: threading.Event) -> None:
+        while not done.wait(0.02):
+            for request in spool.glob("*.request"):
+                script, ranks, arguments = json.loads(request.read_text())
+                request.unlink()
+                answer = self.forked.run(Path(script), *arguments, ranks=ranks, check=False, environ=environ)
+                code = answer["codes"][answer["first"]]
+                body = {"output": answer["output"], "code": code if code >= 0 else 256 + code}
+                temporary = request.with_suffix(".part")
+                temporary.write_text(json.dumps(body))
+                temporary.rename(request.with_suffix(".answer"))

@@ -12,6 +12,9 @@ import os
 import signal
 import sys
 
+sys.path.insert(0, os.path.abspath(f"{__file__}/../../.."))  # noqa: PTH100
+from harness.secret_text import hide_passwords_in_bytes
+
 _PIPE_BYTES = 4096
 """Bytes that one write puts into a pipe in one piece (PIPE_BUF), so that no line of another rank comes in between."""
 _MAX_LINE_BYTES = 1 << 16
@@ -19,15 +22,21 @@ _MAX_LINE_BYTES = 1 << 16
 
 
 def copy_output(source: int, target: int, log: int | None, mark: bytes) -> None:
-    """Copy until the end of `source`. When `target` or `log` cannot be written any more, the other still is."""
+    """Copy until the end of `source`, without passwords. When `target` or `log` cannot be written any more, the other
+    still is.
+    """
     rest = b""
     while chunk := os.read(source, 1 << 16):
-        log = _write(log, chunk)
-        *lines, rest = (rest + chunk).split(b"\n")
+        ended, newline, rest = (rest + chunk).rpartition(b"\n")
         if len(rest) > _MAX_LINE_BYTES:
-            lines, rest = [*lines, rest], b""
-        _write_lines(target, lines, mark)
+            ended, newline, rest = ended + newline + rest, b"", b""
+        if ended or newline:
+            ended = hide_passwords_in_bytes(ended)
+            log = _write(log, ended + newline)
+            _write_lines(target, ended.split(b"\n"), mark)
     if rest:
+        rest = hide_passwords_in_bytes(rest)
+        _write(log, rest)
         _write_lines(target, [rest], mark)
 
 

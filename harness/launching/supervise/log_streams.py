@@ -10,9 +10,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO
 
+from harness.secret_text import hide_passwords_in_bytes
+
 
 class LauncherOutput:
-    """Reads a pipe in its own thread: writes everything to the log, and queues whole lines."""
+    """Reads a pipe in its own thread: writes whole lines to the log, without passwords, and queues them."""
 
     def __init__(self, pipe: IO[bytes], log: Path) -> None:
         self._pipe, self._log = pipe, log
@@ -39,17 +41,23 @@ class LauncherOutput:
         with self._log.open("ab", buffering=0) as file:
             is_writable = True
             while chunk := os.read(self._pipe.fileno(), 65536):
-                try:
-                    if is_writable:
-                        file.write(chunk)
-                except OSError as error:
-                    is_writable = False
-                    self._lines.put(f"the log cannot be written any more: {error.strerror}")
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
+                ended, newline, rest = (rest + chunk).rpartition(b"\n")
+                ended = hide_passwords_in_bytes(ended)
+                is_writable = is_writable and self._write(file, ended + newline)
+                for line in ended.split(b"\n") if newline else ():
                     self._lines.put(line.decode("utf-8", "replace"))
-        if rest:
-            self._lines.put(rest.decode("utf-8", "replace"))
+            if rest:
+                rest = hide_passwords_in_bytes(rest)
+                _ = is_writable and self._write(file, rest)
+                self._lines.put(rest.decode("utf-8", "replace"))
+
+    def _write(self, file: IO[bytes], text: bytes) -> bool:
+        try:
+            file.write(text)
+        except OSError as error:
+            self._lines.put(f"the log cannot be written any more: {error.strerror}")
+            return False
+        return True
 
 
 class LineTail:

@@ -110,8 +110,9 @@ state with the new settings.
 A checkpoint could not be written, on one rank or all: disk full, read-only, or unmounted.
 
 All ranks abandon the save; earlier checkpoints and `latest` stay unchanged. The message has the needed and the free
-space, which is checked before the first byte is written. `checkpoint.on_save_error` selects the response: `stop` ends
-the run, `continue` continues training and tries again at the next save.
+space, which is checked before the first byte is written, with a margin of 4 MiB for the manifest and folders.
+`checkpoint.on_save_error` selects the response: `stop` ends the run, `continue` continues training and tries again at
+the next save.
 
 ## CK111 code-in-a-shard
 A file of the checkpoint needs classes or functions that no shard needs; reading it would run code.
@@ -131,7 +132,8 @@ The only complete checkpoint of a run would be removed. `--force` removes it.
 ## CK115 latest-is-stale
 The file `latest` does not name the newest complete checkpoint.
 
-A resume never uses it. Other tools that read it would load the wrong checkpoint.
+A resume never uses it. Other tools that read it would load the wrong checkpoint. A folder of no run directory, such as
+one of downloads, needs none.
 
 ## CK116 folder-not-shared
 Not every rank sees the folder of checkpoints that rank 0 sees.

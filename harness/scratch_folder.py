@@ -14,11 +14,13 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 _LOCK, _CONTENT = "harness-export.lock", "content"
+_SECONDS_WITHOUT_LOCK = 60.0
 
 
 @contextmanager
@@ -48,6 +50,8 @@ def _is_leftover(folder: Path) -> bool:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         return False
     names = {path.name for path in folder.iterdir()}
+    if not names:  # killed before it had its lock
+        return time.time() - status.st_mtime > _SECONDS_WITHOUT_LOCK
     if _LOCK not in names or names - {_LOCK, _CONTENT}:
         return False
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

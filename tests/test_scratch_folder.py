@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -38,6 +39,8 @@ def test_folders_and_links_of_the_user_stay(tmp_path: Path) -> None:
         folder.mkdir(mode=0o700)
         (folder / "notes").write_text("precious")
     (tmp_path / ".model.link.tmp").symlink_to(elsewhere)
+    (tmp_path / ".model.killed00.tmp").mkdir(mode=0o700)  # before it had its lock, and long ago
+    os.utime(tmp_path / ".model.killed00.tmp", (0, 0))
     export_to(tmp_path / "model")
     assert [folder.joinpath("notes").read_text() for folder in (own, elsewhere, private)] == ["precious"] * 3
     assert (tmp_path / "model" / "config.json").exists()

@@ -23,6 +23,7 @@ class ExitCode(IntEnum):
     ENGINE_CHECK = 5
     UNKNOWN_CAUSE = 6
     NO_FAILURE_SEEN = 7
+    NOT_UPLOADED = 8
     HUNG = 124
     INTERRUPTED = 130
     PREEMPTED = 138

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO, cast
 
+from harness.secret_text import hide_passwords
+
 _COLOUR = re.compile(r"(\x1b\[[0-9;]{0,24}m)")
 _WORKFLOW_COMMAND = re.compile(r"^[ \t]*::[A-Za-z]|##\[", re.MULTILINE)
 """GitHub's runner reads `::command` at the start of a line and `##[command]` anywhere in it, of stdout and stderr."""
@@ -75,7 +77,8 @@ class GuardedStream:
         """The end of the line that is not finished; where it has only blanks so far, its blanks."""
 
     def write(self, text: str) -> int:
-        """Write the text, escaped; returns its length. Raises what the stream raises."""
+        """Write the text, escaped and without passwords; returns its length. Raises what the stream raises."""
+        text = hide_passwords(text)
         if not all(line.isascii() and line.isprintable() for line in text.split("\n")):
             parts = _COLOUR.split(text) if self._colour else [text]
             text = "".join(part if at % 2 else self._escape_controls(part) for at, part in enumerate(parts))

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from harness import input_limits
 from harness.file_io import parse_json, read_regular, replace_file
+from harness.secret_text import hide_passwords_in
 
 State = Literal["completed", "stopped", "failed"]
 VERDICT = "verdict.json"
@@ -53,7 +54,7 @@ def describe_verdict(verdict: Verdict) -> str:
     `failed on rank 1 (node2) at step 24: killed by SIGKILL`. The caller shortens it and escapes it.
     """
     if verdict.state == "completed":
-        return f"completed at step {verdict.step}"
+        return f"completed at step {verdict.step}" + (f", {verdict.reason}" if verdict.reason else "")
     return f"{verdict.state}{describe_end(verdict)}"
 
 
@@ -79,7 +80,7 @@ def describe_signal(name: str) -> str:
 
 def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
     """The content of `verdict.json`."""
-    return {
+    body = {
         "format_version": FORMAT_VERSION,
         "state": verdict.state,
         "exit_code": int(verdict.code),
@@ -96,6 +97,7 @@ def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
         "crashed": verdict.crashed,
         "notes": list(verdict.notes),
     }
+    return {name: hide_passwords_in(value) for name, value in body.items()}
 
 
 def write_verdict(run_dir: Path, verdict: Verdict) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 from harness.errors import UserError
 from harness.file_io import parse_json, read_regular, replace_file
 from harness.findings import Finding, Fix
+from harness.secret_text import hide_passwords_in
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
@@ -230,7 +231,7 @@ def write_manifest(folder: Path, body: Mapping[str, Any]) -> None:
     """
     whole = {"format_version": FORMAT_VERSION, **body}
     whole["bytes"] = sum(record["bytes"] for record in body["files"].values())
-    whole = json.loads(json.dumps(whole))
+    whole = json.loads(json.dumps(hide_passwords_in(whole)))
     whole["checksum"] = checksum(whole)
     replace_file(folder / MANIFEST, json.dumps(whole, indent=1) + "\n")
 

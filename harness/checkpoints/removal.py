@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ from pathlib import Path
 from harness.checkpoints.checkpoint_list import no_checkpoint_finding
 from harness.checkpoints.latest import list_complete_manifests, step_in_name
 from harness.checkpoints.manifest import MANIFEST
-from harness.checkpoints.retention import remove_checkpoint, update_latest_pointer
+from harness.checkpoints.retention import list_trash, remove_checkpoint, remove_trash, update_latest_pointer
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.folder_walk import MAX_DEPTH, find_deep_folder
@@ -20,6 +21,23 @@ ROOT = 0
 MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 """The kernel writes a blank of a mount point so."""
+
+
+def finish_killed_removals(paths: Iterable[Path]) -> list[Path]:
+    """Of the paths those that a killed removal has taken away. What it left goes now, with all that is like it."""
+    finished = []
+    for path in (path for path in paths if step_in_name(path.name) is not None):
+        removed = set()
+        for trash, name in list_trash(path.parent).items():
+            with contextlib.suppress(OSError):
+                if not _reason_to_refuse(trash):
+                    remove_trash(trash)
+                    removed.add(name)
+        if path.name in removed and not path.exists():
+            finished.append(path)
+            with contextlib.suppress(OSError):
+                update_latest_pointer(path.parent)
+    return finished
 
 
 def require_checkpoints(paths: Iterable[Path]) -> None:

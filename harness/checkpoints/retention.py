@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from harness.checkpoints.latest import (
@@ -23,6 +24,8 @@ from harness.checkpoints.latest import (
 )
 from harness.checkpoints.manifest import MANIFEST
 from harness.file_io import replace_file
+
+_TRASH = re.compile(rf"{re.escape(TRASH_PREFIX)}(step-\d+)-\d+")
 
 
 def select_outdated(
@@ -51,15 +54,34 @@ def remove_checkpoint(checkpoint: Path) -> None:
     the checkpoint, is not followed.
     """
     trash = f"{TRASH_PREFIX}{checkpoint.name}-{os.getpid()}"
-    parent = os.open(checkpoint.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with _open_folder(checkpoint.parent) as parent:
         if not stat.S_ISDIR(os.stat(checkpoint.name, dir_fd=parent, follow_symlinks=False).st_mode):
             raise OSError(errno.ENOTDIR, "it is a link or a file", str(checkpoint))
         os.rename(checkpoint.name, trash, src_dir_fd=parent, dst_dir_fd=parent)
         os.fsync(parent)
-        shutil.rmtree(trash, dir_fd=parent)
+        with contextlib.suppress(FileNotFoundError):  # another process finishes removals there
+            shutil.rmtree(trash, dir_fd=parent)
+
+
+def list_trash(folder: Path) -> dict[Path, str]:
+    """What removals that were killed left in a folder of checkpoints, with the name that each checkpoint had."""
+    found = {path: _TRASH.fullmatch(path.name) for path in folder.glob(f"{TRASH_PREFIX}*")}
+    return {path: match[1] for path, match in found.items() if match is not None and not path.is_symlink()}
+
+
+def remove_trash(trash: Path) -> None:
+    """Remove one of these. A removal that still runs ends all the same. Raises OSError."""
+    with _open_folder(trash.parent) as parent, contextlib.suppress(FileNotFoundError):  # the other one was faster
+        shutil.rmtree(trash.name, dir_fd=parent)
+
+
+@contextlib.contextmanager
+def _open_folder(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
     finally:
-        os.close(parent)
+        os.close(descriptor)
 
 
 def remove_leftovers(folder: Path) -> list[Path]:
@@ -74,11 +96,12 @@ def remove_leftovers(folder: Path) -> list[Path]:
 
 
 def remove_unfinished_saves(folder: Path) -> list[Path]:
-    """Remove what a save that was killed left (`.tmp-*`), which nothing can read and may be large; returns those.
+    """Remove what a save or a removal that was killed left, which nothing can read and may be large; returns those.
 
-    Only for a run that has ended. One with a manifest is complete, lacks nothing but its name, and stays.
+    Only for a run that has ended. A save with a manifest is complete, lacks nothing but its name, and stays.
     """
     unfinished = [p for p in folder.glob(f"{UNFINISHED_PREFIX}*") if not (p / MANIFEST).exists()]
+    unfinished += folder.glob(f"{TRASH_PREFIX}*")
     for path in unfinished:
         _try_to_remove(path)
     return unfinished

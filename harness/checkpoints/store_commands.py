@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One checkpoint to an object store, or from one, as `harness checkpoint upload` and `download` do it."""
+"""A checkpoint or an export to an object store, a checkpoint from one: `harness checkpoint upload` and `download`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.checkpoints.checkpoint_list import find_manifest
 from harness.checkpoints.manifest import MANIFEST, MAX_MANIFEST_BYTES
+from harness.checkpoints.store_export import upload_export
 from harness.checkpoints.store_source import find_stored_checkpoint, parse_url_finding, store_finding
 from harness.checkpoints.store_transfer import download_checkpoint, upload_files
 from harness.checkpoints.stored_run import PrefixInUseError, StoredRun
@@ -15,11 +16,26 @@ from harness.file_io import read_regular
 from harness.findings import Finding, Fix
 from harness.object_stores.object_store import ObjectStore
 from harness.object_stores.store_errors import StoreError
+from harness.object_stores.store_url import StoreUrl
+
+_EXPORT_FILES = ("config.json", "adapter_config.json")
 
 
-def upload_checkpoint(path: Path, text: str) -> str:
-    """Upload a complete checkpoint below a prefix of its own run; returns its URL there. Raises UserError."""
+def upload_folder(path: Path, text: str) -> str:
+    """Upload a complete checkpoint below a prefix of its own run, or an export to an empty prefix; returns its URL.
+    Raises UserError.
+    """
     url = parse_url_finding(text)
+    if not (path / MANIFEST).exists() and any((path / name).is_file() for name in _EXPORT_FILES):
+        try:
+            upload_export(path, str(url))
+        except StoreError as error:
+            raise UserError([store_finding(error, url, "", "the export is not in the store")]) from None
+        return str(url)
+    return _upload_checkpoint(path, url)
+
+
+def _upload_checkpoint(path: Path, url: StoreUrl) -> str:
     manifest, stored = find_manifest(path), StoredRun(ObjectStore(url))
     folder, run_id = manifest.folder.name, str(manifest.get("run_id"))
     try:

@@ -120,6 +120,7 @@ _FIXES = {
     "expired credentials": ("ST103", "renew the credentials"),
     "wrong region": ("ST104", "set the region of the bucket, for S3 by AWS_DEFAULT_REGION or the profile"),
     "unreachable": ("ST105", "check the network and the endpoint (for S3 AWS_ENDPOINT_URL), and try again"),
+    "silent": ("ST105", "check that the store still answers, and try again"),
     "server error": ("ST105", "try again; the store has an internal error"),
     "disk": ("ST108", "free space, or set `launch.output_dir` to a larger disk"),
 }

@@ -6,8 +6,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,14 +18,21 @@ from harness.checkpoints.stored_run import StoredRun
 from harness.file_io import fsync_folder, open_regular, replace_file
 from harness.folder_walk import walk_files
 from harness.object_stores.object_store import ObjectStore
+from harness.object_stores.silence_limit import OnBytes
 from harness.object_stores.store_errors import StoreError
+from harness.planted_files import find_foreign_owner
 
-OnBytes = Callable[[int], None]
-"""Called with the bytes of each file that has been moved."""
 _CHUNK_BYTES = 4 * 2**20
 _THREADS = 4
+_DOWNLOADS = 3
+"""Downloads of a file that comes with other bytes."""
 _SPARE_BYTES = 2**28
 """Space that a download leaves free."""
+
+
+def upload_command(folder: Path, url: str) -> str:
+    """The command that uploads a checkpoint or an export later."""
+    return f"harness checkpoint upload {shlex.quote(str(folder))} {shlex.quote(url)}"
 
 
 def upload_files(
@@ -37,13 +45,11 @@ def upload_files(
         try:
             if sha256_of(folder / name) != record.sha256:
                 raise StoreError("disk", detail=f"`{name}` on the disk has other bytes than were saved")
-            store.upload(f"{prefix}/{name}", folder / name)
+            store.upload(f"{prefix}/{name}", folder / name, on_bytes)
         except OSError as error:
             raise StoreError(
                 "disk", detail=f"`{name}` cannot be read: {(error.strerror or str(error)).lower()}"
             ) from None
-        if on_bytes is not None:
-            on_bytes(record.bytes)
 
 
 def download_checkpoint(
@@ -59,14 +65,19 @@ def download_checkpoint(
     temporary = folder.with_name(f"{UNFINISHED_PREFIX}download-{folder.name}")
     try:
         temporary.mkdir(parents=True, exist_ok=True)
+        if temporary.is_symlink() or find_foreign_owner(temporary) is not None:
+            raise StoreError("disk", detail=f"`{temporary}` is a link or belongs to another user: remove it")
         missing = {name: record for name, record in manifest.files.items() if not is_intact(temporary / name, record)}
         _check_space(temporary, sum(record.bytes for record in missing.values()))
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="store-download") as pool:
-            jobs = [pool.submit(_download, stored.store, step, name, temporary, missing[name]) for name in missing]
-            for job, record in zip(jobs, missing.values(), strict=True):
+            jobs = [
+                pool.submit(
+                    download_file, stored.store, f"{checkpoint_name(step)}/{name}", temporary / name, record, on_bytes
+                )
+                for name, record in missing.items()
+            ]
+            for job in jobs:
                 job.result()
-                if on_bytes is not None:
-                    on_bytes(record.bytes)
         replace_file(temporary / MANIFEST, content.decode())
         for path in walk_files(temporary):  # of a killed download of another checkpoint
             name = path.relative_to(temporary).as_posix()
@@ -89,15 +100,19 @@ def is_intact(path: Path, record: FileRecord) -> bool:
     return False
 
 
-def _download(store: ObjectStore, step: int, name: str, folder: Path, record: FileRecord) -> None:
-    path = folder / name
+def download_file(
+    store: ObjectStore, key: str, path: Path, record: FileRecord, on_bytes: OnBytes | None = None
+) -> None:
+    """Download a key to a file, again where its bytes are not those of the record: a connection that is cut leaves half
+    a file, and a bad cache on the way other bytes. Raises StoreError, `damaged` where they never are; OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for attempt in (1, 2):  # a connection that is cut can leave half a file
-        store.download(f"{checkpoint_name(step)}/{name}", path)
+    for _ in range(_DOWNLOADS):
+        store.download(key, path, record.bytes, on_bytes)
         if is_intact(path, record):
             break
-        if attempt == 2:
-            raise StoreError("damaged", detail=f"`{name}` has other bytes than were saved")
+    else:
+        raise StoreError("damaged", detail=f"`{key}` has other bytes than were saved, in {_DOWNLOADS} downloads")
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

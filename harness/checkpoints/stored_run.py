@@ -30,6 +30,8 @@ OWNER = "run.json"
 INTENT = "files.json"
 FORMAT_VERSION = 1
 _MAX_OWNER_BYTES = 2**24
+_READS = 2
+"""Reads of a manifest that comes with other bytes."""
 
 
 class PrefixInUseError(Exception):
@@ -60,21 +62,31 @@ class StoredRun:
     owner: StoreOwner | None = None
 
     def read_owner(self) -> StoreOwner | None:
-        """The run that writes here; None where none does. Raises StoreError; `damaged` where `run.json` is no such."""
+        """The run that writes here; None where none does. Raises StoreError, also where two reads are no `run.json`."""
         try:
-            content = self.store.read(OWNER, _MAX_OWNER_BYTES)
+            return self._parse_owner(self.store.read(OWNER, _MAX_OWNER_BYTES))
         except StoreError as error:
             if error.kind == "missing":
                 return None
+            if error.kind != "damaged":
+                raise
+        try:
+            return self._parse_owner(self.store.read(OWNER, _MAX_OWNER_BYTES))
+        except StoreError as error:
+            if error.kind == "damaged":
+                raise StoreError("other", detail=str(error)) from None
             raise
+
+    @staticmethod
+    def _parse_owner(content: bytes) -> StoreOwner:
         try:
             body = parse_json(content.decode())
             owner = StoreOwner(body["run_id"], body["name"], tuple(body["runs"]), tuple(body["steps"]))
         except (ValueError, KeyError, TypeError):
-            raise StoreError("other", detail=f"`{OWNER}` there is not the harness's") from None
+            raise StoreError("damaged", detail=f"`{OWNER}` there is not the harness's") from None
         texts = (owner.run_id, owner.name, *owner.runs)
         if not all(isinstance(text, str) for text in texts) or not all(type(step) is int for step in owner.steps):
-            raise StoreError("other", detail=f"`{OWNER}` there is not the harness's")
+            raise StoreError("damaged", detail=f"`{OWNER}` there is not the harness's")
         return owner
 
     def claim(self, run_id: str, name: str, resumed: Collection[str]) -> None:
@@ -134,12 +146,16 @@ class StoredRun:
         return sorted(listed | set(owner.steps if owner else ()), reverse=True)
 
     def read_manifest(self, step: int, name: str = MANIFEST) -> tuple[Manifest, bytes]:
-        """The manifest of a step, and its bytes. Raises StoreError: `missing`, or `damaged` where it is no manifest."""
-        content = self.store.read(f"{checkpoint_name(step)}/{name}", MAX_MANIFEST_BYTES)
-        try:
-            manifest = parse_manifest(Path(checkpoint_name(step)), content)
-        except UserError:
-            raise StoreError("damaged", detail=f"its `{name}` is not a manifest, or was changed") from None
+        """The manifest of a step, and its bytes. Raises StoreError: `missing`, or `damaged` for two reads of others."""
+        folder = checkpoint_name(step)
+        for attempt in range(_READS):
+            content = self.store.read(f"{folder}/{name}", MAX_MANIFEST_BYTES)
+            try:
+                manifest = parse_manifest(Path(folder), content)
+                break
+            except UserError:
+                if attempt + 1 == _READS:
+                    raise StoreError("damaged", detail=f"its `{name}` is not a manifest, or was changed") from None
         if manifest.step != step:
             raise StoreError("damaged", detail=f"its `{name}` is of step {manifest.step}")
         return manifest, content

@@ -11,6 +11,7 @@ from harness.checkpoints.checkpoint_list import find_checkpoints_folder, is_chec
 from harness.checkpoints.latest import LATEST, describe_stale_latest, list_checkpoints, verify_with_name
 from harness.checkpoints.verify import ProgressCallback
 from harness.findings import Finding, Fix
+from harness.run_records.run_list import is_run_dir
 
 
 class VerifiedPath(NamedTuple):
@@ -26,7 +27,9 @@ class VerifiedPath(NamedTuple):
 
 
 def verify_paths(paths: Iterable[Path], *, deep: bool, progress: ProgressCallback | None = None) -> list[VerifiedPath]:
-    """Each checkpoint by itself, and, of a run, whether `latest` names the newest that is whole."""
+    """Each checkpoint by itself, and, of a run, whether `latest` names the newest that is whole. A folder without that
+    file that no run wrote, such as one of downloads, lacks nothing.
+    """
     results: list[VerifiedPath] = []
     for path in paths:
         if is_checkpoint(path):
@@ -40,7 +43,8 @@ def _verify_run(path: Path, *, deep: bool, progress: ProgressCallback | None) ->
     folder = find_checkpoints_folder(path)
     results = [VerifiedPath(p, verify_with_name(p, deep=deep, progress=progress)) for p in list_checkpoints(folder)]
     newest = next((result.path for result in results if not result.is_damaged), None)
-    stale = describe_stale_latest(folder, newest)
+    has_pointer = (folder / LATEST).exists() or (folder / LATEST).is_symlink() or is_run_dir(folder.parent)
+    stale = describe_stale_latest(folder, newest) if has_pointer else None
     if stale:
         fix = Fix("nothing for a resume, which does not use it; the next save rewrites it")
         finding = Finding("CK115", "error", f"`{folder / LATEST}`: {stale}", fix=fix)

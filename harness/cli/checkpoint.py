@@ -12,10 +12,10 @@ from typing import Annotated
 
 import typer
 
+from harness.checkpoints import removal
 from harness.checkpoints.checkpoint_list import find_checkpoints_folder, find_manifest, read_rows
 from harness.checkpoints.evaluations import Evaluations
-from harness.checkpoints.removal import remove_and_update_latest, require_another_complete, require_checkpoints
-from harness.checkpoints.store_commands import download_to, upload_checkpoint
+from harness.checkpoints.store_commands import download_to, upload_folder
 from harness.checkpoints.verify_paths import verify_paths
 from harness.cli.completion import complete_run
 from harness.cli.console import exit_with, print_findings
@@ -49,8 +49,8 @@ def checkpoint(
         list[str],
         typer.Argument(
             metavar="RUN_OR_CHECKPOINT",
-            help="A run directory, its name below `runs`, `latest`, or a checkpoint; two for diff. upload: that, and "
-            "the URL of a prefix; download: a URL, and a folder.",
+            help="A run directory, its name below `runs`, `latest`, or a checkpoint; two for diff. upload: that or "
+            "an export, and the URL of a prefix; download: a URL, and a folder.",
             autocompletion=complete_run,
         ),
     ],
@@ -74,7 +74,7 @@ def checkpoint(
         Action.verify: lambda: _verify_checkpoints(folders, format, deep=not quick),
         Action.show: lambda: _show_manifest(folders[0], format),
         Action.diff: lambda: _diff_manifests(folders[0], folders[1], format),
-        Action.upload: lambda: _print_line(f"uploaded to {upload_checkpoint(folders[0], paths[1])}"),
+        Action.upload: lambda: _print_line(f"uploaded to {upload_folder(folders[0], paths[1])}"),
         Action.download: lambda: _print_line(f"downloaded to {download_to(paths[0], Path(paths[1]))}"),
         Action.rm: lambda: _remove_checkpoints(folders, yes=yes, force=force),
     }
@@ -135,13 +135,16 @@ def _diff_manifests(first: Path, second: Path, format: OutputFormat) -> ExitCode
 
 
 def _remove_checkpoints(paths: list[Path], *, yes: bool, force: bool) -> ExitCode:
-    require_checkpoints(paths)
+    for path in (finished := removal.finish_killed_removals(paths)):
+        print(f"removed the rest of {path}, whose removal had been killed")
+    paths = [path for path in paths if path not in finished]
+    removal.require_checkpoints(paths)
     for path in paths:
         if not force:
-            require_another_complete(path)
+            removal.require_another_complete(path)
         if not yes and not typer.confirm(f"Remove {path}?", err=True):
             print("Nothing was removed." if path == paths[0] else "Nothing more was removed.", file=sys.stderr)
             return ExitCode.OK
-        remove_and_update_latest(path)
+        removal.remove_and_update_latest(path)
         print(f"removed {path}")
     return ExitCode.OK

@@ -110,9 +110,9 @@ state with the new settings.
 A checkpoint could not be written, on one rank or all: disk full, read-only, or unmounted.
 
 All ranks abandon the save; earlier checkpoints and `latest` stay unchanged. The message has the needed and the free
-space, which is checked before the first byte is written. `checkpoint.on_save_error` selects the response: `stop` ends
-the run, `continue` continues training and tries again at the next save. The save of the last step must succeed: with
-`continue` it is tried once more, and then the run fails.
+space, which is checked before the first byte is written, with a margin of 4 MiB for the manifest and folders.
+`checkpoint.on_save_error` selects the response: `stop` ends the run, `continue` continues training and tries again at
+the next save. The save of the last step must succeed: with `continue` it is tried once more, and then the run fails.
 
 As a warning: the checkpoint is complete and is used, but its new name could not be flushed to the disk.
 
@@ -134,7 +134,8 @@ The only complete checkpoint of a run would be removed. `--force` removes it.
 ## CK115 latest-is-stale
 The file `latest` does not name the newest complete checkpoint.
 
-A resume never uses it. Other tools that read it would load the wrong checkpoint.
+A resume never uses it. Other tools that read it would load the wrong checkpoint. A folder of no run directory, such as
+one of downloads, needs none.
 
 ## CK116 folder-not-shared
 Not every rank sees the folder of checkpoints that rank 0 sees.

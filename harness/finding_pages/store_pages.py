@@ -23,20 +23,21 @@ credentials are requested again from that chain.
 The bucket is in another region than the one that requests go to.
 
 ## ST105 store-unreachable
-The store does not answer, or reports internal errors, even after several attempts. An upload counts only after its
-manifest is written, so there is no incomplete checkpoint.
+The store does not answer, or reports internal errors, even after several attempts; or it accepts requests in which no
+byte moves for a minute. An upload counts only after its manifest is written, so there is no incomplete checkpoint.
 
 ## ST106 prefix-in-use
 Another run writes below the prefix of `upload_to`, or other keys are there.
 
 A prefix belongs to one run, which `run.json` there names, and to the runs that resume it. The harness removes only keys
-that a manifest of these runs lists, after reading that manifest back. A run that loses its prefix to a later resume
-stops uploading and reports it.
+that a manifest of these runs lists, after reading that manifest back. A run that finds at an upload that another one
+has its prefix ends after its next save: what it would train on has no copy. Resume it with another prefix. With
+`checkpoint.on_save_error: continue` it trains on without uploads, and ends with exit code 8.
 
 ## ST107 upload-failed
 A checkpoint could not be uploaded. Training continues, and the checkpoint on the disk is complete. The next checkpoint
-is uploaded as usual, and the newest one is tried again at the end of the run. `harness checkpoint upload` repeats an
-upload.
+is uploaded as usual, and the newest one is tried again at the end of the run. If that fails, too, the run ends with
+exit code 8: trained and saved, not uploaded. `harness checkpoint upload` repeats an upload.
 
 ## ST108 no-space-for-the-download
 The disk has no space for the checkpoint that the run resumes from, or cannot be written.

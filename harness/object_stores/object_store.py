@@ -2,18 +2,20 @@
 """A prefix of an object store: reads, writes and removals of the keys below it, with retries. Raises StoreError.
 
 A file is there when its upload has ended; what was there before is replaced. Nothing is listed from a cache. After
-`expired credentials` the store's package asks its own chain again.
+`expired credentials` the store's package asks its own chain again. A request that moves no byte for a minute fails, and
+is tried once more; after that each has one attempt, until the store answers.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from harness.object_stores.silence_limit import LISTING_SECONDS, OnBytes, Transfer, run_with_limit, wait_before_retry
 from harness.object_stores.store_errors import StoreError, to_store_error
 from harness.object_stores.store_url import StoreUrl
 
@@ -29,13 +31,28 @@ PROBE_PREFIX = ".harness-probe-"
 ATTEMPTS = 5
 FIRST_WAIT_SECONDS = 0.5
 """The wait before the second attempt; it doubles with each."""
+_SILENT_ATTEMPTS = 2
+_PART_BYTES, _PARTS_AT_ONCE, _MAX_PARTS = 2**23, 10, 9_000
+"""The parts of an upload: a package reports each. S3 takes 10,000."""
+_COPY_BYTES = 2**22
 
 
 class ObjectStore:
-    """The keys below one URL. Names are relative to it. Threads may share it."""
+    """The keys below one URL. Names are relative to it. Threads may share it. Once `is_interrupted` says so, requests
+    end with StoreError `interrupted`.
+    """
 
-    def __init__(self, url: StoreUrl, *, attempts: int | None = None, first_wait: float | None = None) -> None:
+    def __init__(
+        self,
+        url: StoreUrl,
+        *,
+        attempts: int | None = None,
+        first_wait: float | None = None,
+        is_interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.url = url
+        self._is_interrupted = is_interrupted
+        self._is_silent = False
         self._attempts = ATTEMPTS if attempts is None else attempts
         self._first_wait = FIRST_WAIT_SECONDS if first_wait is None else first_wait
         self._root = ""
@@ -56,21 +73,35 @@ class ObjectStore:
                 raise StoreError("no bucket", error.code) from None
             raise
 
-    def upload(self, name: str, file: Path) -> None:
+    def upload(self, name: str, file: Path, on_bytes: OnBytes | None = None) -> None:
         """Upload a file, and compare the size that the store has then. Raises OSError where it cannot be read."""
         size = file.stat().st_size
 
-        def work(filesystem: AbstractFileSystem, path: str) -> None:
-            _make_folder_and(filesystem, path, "put_file", str(file), path)
+        def work(filesystem: AbstractFileSystem, path: str, transfer: Transfer) -> None:
+            if _is_local(filesystem):
+                filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+                _copy_file(file, Path(path), transfer)
+            else:
+                options = _upload_options(filesystem, size)
+                transfer.unreported = _unreported_bytes(filesystem, size, options)
+                filesystem.put_file(str(file), path, callback=_to_callback(transfer), **options)
             stored = filesystem.info(path)["size"]
             if stored != size:
                 raise StoreError("damaged", detail=f"the store has {stored} bytes of {size} after the upload")
 
-        self._call(name, work)
+        self._move(name, work, on_bytes)
 
-    def download(self, name: str, file: Path) -> None:
-        """Write a key to a new file, or over one that is there."""
-        self._call(name, lambda filesystem, path: filesystem.get_file(path, str(file)))
+    def download(self, name: str, file: Path, size: int = 0, on_bytes: OnBytes | None = None) -> None:
+        """Write a key of `size` bytes to a new file, or over one that is there."""
+
+        def work(filesystem: AbstractFileSystem, path: str, transfer: Transfer) -> None:
+            if _is_local(filesystem):
+                _copy_file(Path(path), file, transfer)
+            else:
+                transfer.unreported = _unreported_bytes(filesystem, size, {})
+                filesystem.get_file(path, str(file), callback=_to_callback(transfer))
+
+        self._move(name, work, on_bytes)
 
     def size(self, name: str) -> int | None:
         """The bytes of a key; None if there is none, such as for a folder."""
@@ -90,7 +121,7 @@ class ObjectStore:
             start = len(self._root) + 1
             return {key[start:]: int(info["size"] or 0) for key, info in listed.items()}
 
-        return self._call(folder, work)
+        return self._call(folder, work, LISTING_SECONDS)
 
     def find_entry(self) -> str | None:
         """A key or a folder below the URL; None if there is none."""
@@ -116,7 +147,7 @@ class ObjectStore:
             files = {key: info for key, info in listed.items() if info["type"] == "file"}
             return {key[start:]: int(info["size"] or 0) for key, info in files.items()}
 
-        return self._call(pattern, work)
+        return self._call(pattern, work, LISTING_SECONDS)
 
     def identity(self, name: str) -> str:
         """A text that changes with the content of a key, as far as the store says: size with ETag or time."""
@@ -137,19 +168,38 @@ class ObjectStore:
                 if error.kind != "missing":
                     raise
 
-    def _call(self, name: str, work: Callable[[AbstractFileSystem, str], T]) -> T:
+    def _call(self, name: str, work: Callable[[AbstractFileSystem, str], T], silent_seconds: float | None = None) -> T:
+        return self._move(name, lambda filesystem, path, _: work(filesystem, path), silent_seconds=silent_seconds)
+
+    def _move(
+        self,
+        name: str,
+        work: Callable[[AbstractFileSystem, str, Transfer], T],
+        on_bytes: OnBytes | None = None,
+        silent_seconds: float | None = None,
+    ) -> T:
         wait = self._first_wait
         for attempt in range(1, self._attempts + 1):
-            try:
+            transfer = Transfer(silent_seconds=silent_seconds)
+
+            def request(transfer: Transfer = transfer) -> T:
                 filesystem = self._open()
-                return work(filesystem, self._key(name))
+                return work(filesystem, self._key(name), transfer)
+
+            try:
+                answer = run_with_limit(request, transfer, self._is_interrupted, on_bytes)
             except Exception as caught:  # packages of stores raise many types
                 error = to_store_error(caught)
-                if not error.is_transient or attempt == self._attempts:
+                was_silent, self._is_silent = self._is_silent, error.kind == "silent"
+                attempts = (1 if was_silent else _SILENT_ATTEMPTS) if self._is_silent else self._attempts
+                if not error.is_transient or attempt >= attempts:
                     raise error from None
-                if error.kind == "expired credentials":
+                if error.kind in ("expired credentials", "silent"):
                     self._close()
-            time.sleep(wait)
+            else:
+                self._is_silent = False
+                return answer
+            wait_before_retry(wait, self._is_interrupted)
             wait *= 2
         raise AssertionError("unreachable")
 
@@ -172,7 +222,7 @@ class ObjectStore:
         return filesystem
 
     def _close(self) -> None:
-        """The next request opens the store with the credentials that its chain has then."""
+        """The next request opens the store anew, with the credentials that its chain has then."""
         with _opening:
             _FILESYSTEMS.pop(_cache_key(self.url), None)
 
@@ -185,6 +235,39 @@ def _cache_key(url: StoreUrl) -> tuple[str, int]:
 
 def _make_folder_and(filesystem: AbstractFileSystem, path: str, method: str, *arguments: object) -> None:
     """Call a method that writes `path`; a store of files on a disk needs the folder first."""
-    if filesystem.protocol in ("file", ("file", "local")):
+    if _is_local(filesystem):
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
     getattr(filesystem, method)(*arguments)
+
+
+def _is_local(filesystem: AbstractFileSystem) -> bool:
+    return filesystem.protocol in ("file", ("file", "local"))
+
+
+def _copy_file(source: Path, target: Path, transfer: Transfer) -> None:
+    """As fsspec does it for a disk, which reports no bytes."""
+    with source.open("rb") as reader, target.open("wb") as writer:
+        while chunk := reader.read(_COPY_BYTES):
+            writer.write(chunk)
+            transfer.set_moved(transfer.moved + len(chunk))
+
+
+def _to_callback(transfer: Transfer) -> Any:
+    from fsspec.callbacks import Callback
+
+    return Callback(hooks={"bytes": lambda _size, value, **_: transfer.set_moved(int(value or 0))})
+
+
+def _upload_options(filesystem: AbstractFileSystem, size: int) -> dict[str, int]:
+    """Parts of a few MiB, where the package lets its caller choose: it reports bytes part by part."""
+    method = getattr(filesystem, "_put_file", None)
+    if method is None or "chunksize" not in inspect.signature(method).parameters:
+        return {}
+    return {"chunksize": _PART_BYTES * -(-size // (_PART_BYTES * _MAX_PARTS)) or _PART_BYTES}
+
+
+def _unreported_bytes(filesystem: AbstractFileSystem, size: int, options: dict[str, int]) -> int:
+    """The most that is moved between two reports. A package that is no asynchronous one may report none."""
+    if not getattr(filesystem, "async_impl", False):
+        return size
+    return min(size, _PARTS_AT_ONCE * options.get("chunksize", _PART_BYTES))

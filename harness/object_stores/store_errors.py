@@ -20,10 +20,12 @@ StoreErrorKind = Literal[
     "expired credentials",
     "wrong region",
     "unreachable",
+    "silent",
     "server error",
     "missing",
     "damaged",
     "disk",
+    "interrupted",
     "other",
 ]
 
@@ -35,13 +37,17 @@ _REASONS: dict[StoreErrorKind, str] = {
     "expired credentials": "the credentials have expired",
     "wrong region": "the bucket is in another region",
     "unreachable": "the store does not answer",
+    "silent": "the store accepts the request and does not answer",
     "server error": "the store reports an internal error",
     "missing": "it does not exist",
     "damaged": "the stored bytes differ from those that were written",
     "disk": "the local disk fails",
+    "interrupted": "it was interrupted",
     "other": "the store refuses the request",
 }
-_TRANSIENT: frozenset[StoreErrorKind] = frozenset({"unreachable", "server error", "expired credentials", "damaged"})
+_TRANSIENT: frozenset[StoreErrorKind] = frozenset(
+    {"unreachable", "silent", "server error", "expired credentials", "damaged"}
+)
 _CODES: dict[str, StoreErrorKind] = {
     "NoSuchBucket": "no bucket",
     "ContainerNotFound": "no bucket",

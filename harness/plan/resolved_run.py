@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from harness.facts.secret_names import HIDDEN, is_secret
+from harness.facts.secret_names import is_secret
 from harness.plan.batch_sizes import BatchSizes, resolve_batch_sizes
 from harness.plan.tuned_default import TunedDefault
+from harness.secret_text import HIDDEN
 from harness.spec.hostfile import Cluster
 from harness.spec.run_spec import InputKind, RunSpec
 from harness.spec.sections.training_spec import CheckpointingSpec

@@ -38,6 +38,12 @@ class RankStatus:
     """Its phase before its first step."""
     refused: bool = False
     """The error is a finding about the user's input: a start with the same input would fail the same way."""
+    outcome: str = ""
+    """How training ended, once it has; the rank may still be uploading."""
+    not_uploaded: str = ""
+    """Why the newest checkpoint is not in the object store, from the end of training on."""
+    upload_command: str = ""
+    """The command that uploads it later."""
 
     @property
     def is_final(self) -> bool:
@@ -139,6 +145,9 @@ def _parse_status(body: Any) -> RankStatus | None:
             phase=str(body.get("phase") or "step"),
             activity=str(body.get("activity") or ""),
             refused=bool(body.get("refused")),
+            outcome=str(body.get("outcome") or ""),
+            not_uploaded=str(body.get("not_uploaded") or ""),
+            upload_command=str(body.get("upload_command") or ""),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None

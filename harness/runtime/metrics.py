@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from pydantic_core import PydanticSerializationError, to_json
 
 from harness.facts.metrics_schema import SCHEMA_VERSION as FORMAT_VERSION
+from harness.secret_text import hide_passwords_in
 from harness.side_file import SideFile
 
 __all__ = ["FORMAT_VERSION", "MetricsWriter"]
@@ -49,12 +50,13 @@ class MetricsWriter:
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append one line `{"type": kind, ...}`; fields that are None are left out, and a value that is not finite is
-        null, since JSON has no NaN.
+        null, since JSON has no NaN. Trackers get the same row.
         """
         if kind == "run":
             self._started_at = time.monotonic()
         if self._file:
-            row = {"type": kind, **{k: v for k, v in fields.items() if v is not None}, "time": round(time.time(), 3)}
+            known = {k: hide_passwords_in(v) for k, v in fields.items() if v is not None}
+            row = {"type": kind, **known, "time": round(time.time(), 3)}
             self._append(self._file, _encode_line(row) + b"\n")
             if self.listener is not None:
                 self.listener.enqueue({k: _finite_or_none(v) for k, v in row.items()})

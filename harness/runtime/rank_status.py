@@ -21,9 +21,10 @@ from typing import Any, Literal
 from harness.file_io import replace_file
 from harness.progress import RANK_STATUS
 from harness.runtime.run_config import RunDir
+from harness.secret_text import hide_passwords_in
 
 RankState = Literal["starting", "running", "completed", "stopped", "failed"]
-Phase = Literal["start", "data", "step", "save", "eval", "end"]
+Phase = Literal["start", "data", "step", "save", "eval", "upload", "end"]
 _WRITE_INTERVAL_SECONDS = 1.0
 _LINE_INTERVAL_SECONDS = 5.0
 """Between two statuses as lines of output, unless the state or the phase changes."""
@@ -52,6 +53,12 @@ class RankStatusWriter:
     phase: Phase = "start"
     activity: str = ""
     """Its phase before its first step, of `harness.progress.START_UP`."""
+    outcome: RankState | None = None
+    """How training ended, from its last step on: what follows may still be interrupted."""
+    not_uploaded: str = ""
+    """Why the newest checkpoint is not in the object store, from the end of training on."""
+    upload_command: str = ""
+    """The command that uploads it later."""
     on_progress: Callable[[Phase], None] | None = None
     """Called whenever this rank makes progress: the watchdog."""
     interval_seconds: float = _WRITE_INTERVAL_SECONDS
@@ -135,8 +142,12 @@ class RankStatusWriter:
             body |= {"error": error, "refused": is_user_error}
         if self.checkpoint is not None:
             body["checkpoint"] = self.checkpoint
+        if self.outcome is not None:
+            body["outcome"] = self.outcome
+        if self.not_uploaded:
+            body |= {"not_uploaded": self.not_uploaded, "upload_command": self.upload_command}
         body["time"] = time.time()
-        text, now = json.dumps(body), time.monotonic()
+        text, now = json.dumps(hide_passwords_in(body)), time.monotonic()
         self._written_at = now
         try:
             self.run_dir.status.mkdir(parents=True, exist_ok=True)

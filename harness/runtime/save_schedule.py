@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -11,12 +10,15 @@ from typing import Self
 from harness.checkpoints.latest import find_latest
 from harness.checkpoints.manifest import read_manifest
 from harness.checkpoints.store_source import StoreSource
-from harness.findings import Finding
+from harness.errors import UserError
+from harness.findings import Finding, Fix
 from harness.runtime.checkpoint import CheckpointSaver, SaveOutcome, metadata
 from harness.runtime.checkpoint.commit import prune_checkpoints
 from harness.runtime.checkpoint.host_files import complete_on_hosts
+from harness.runtime.checkpoint.upload_progress import UploadProgress
 from harness.runtime.checkpoint.uploader import StoreUploader, UploadOutcome
 from harness.runtime.distributed import AgreedUserError
+from harness.runtime.shutdown import local_stop_reason
 from harness.runtime.telemetry.run_telemetry import Telemetry
 from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
@@ -55,7 +57,9 @@ class SaveSchedule:
                 self._write_row(outcome, self._ctx.status.step)
                 self._print(outcome.warning)
                 self._print(outcome.error)
-            self._finish_uploads()
+        if self._saver.uploader is not None:
+            self._finish_uploads(self._saver.uploader)
+        with self._ctx.status.enter_phase("save"):
             self._collect_for_export()
 
     def start_uploads(self, resume: Path | None) -> None:
@@ -93,6 +97,26 @@ class SaveSchedule:
             is_wanted = self._spec.save_at_end or self._failed_step == state.step
             if is_wanted and self._saved_step != state.step:
                 self._save(state, background=False, must_succeed=True)
+        if self._saver.uploader is not None:
+            finding = self._find_lost_prefix()
+            self._ctx.distributed.raise_everywhere(None if finding is None else UserError([finding]))
+
+    def stop_reason(self) -> str | None:
+        """Why the run ends after this step, as far as this rank knows: its prefix in the store is another run's, and
+        nothing that it would train has a copy. With `checkpoint.on_save_error: continue` it trains on.
+        """
+        finding = self._find_lost_prefix()
+        return None if finding is None else finding.message
+
+    def _find_lost_prefix(self) -> Finding | None:
+        uploader = self._saver.uploader
+        lost = uploader.lost_prefix if uploader is not None else None
+        if lost is None or self._spec.on_save_error == "continue":
+            return None
+        notes = ("the run ends, since what it would train on has no copy; its last step is saved on the disk",)
+        resume = f"--resume {self._ctx.run_dir.root} --set checkpoint.upload_to={self._spec.upload_to}-2"
+        fix = Fix(f"resume it with another prefix: the same command with `{resume}`")
+        return lost._replace(severity="error", notes=notes, fix=fix)
 
     def record_eval(self, state: TrainState, *, loss: float, perplexity: float, tokens: int) -> None:
         """Record an evaluation, which `state` counts: next to the checkpoints, and in that of its step."""
@@ -139,17 +163,31 @@ class SaveSchedule:
         else:
             metrics.write("save_failed", **fields, error=outcome.error.message)
 
-    def _finish_uploads(self) -> None:
-        """Wait for the uploads, and try the newest checkpoint again where its upload failed."""
-        uploader, status = self._saver.uploader, self._ctx.status
-        if uploader is None:
-            return
-        is_main = self._ctx.distributed.is_main_process
-        if is_main and uploader.steps_in_use():
-            print(f"waiting for the upload to {uploader.url}", file=sys.stderr, flush=True)  # noqa: T201
-        self._report_uploads(uploader.finish(status.heartbeat))
+    def _finish_uploads(self, uploader: StoreUploader) -> None:
+        """Wait for the uploads, and try the newest checkpoint again where its upload failed. The status says what is
+        not uploaded, also while that is not known: the rank may be killed. A Ctrl-C that comes now ends the uploads.
+        """
+        status, is_main = self._ctx.status, self._ctx.distributed.is_main_process
+        stopped_by, progress = self._local_stop(), UploadProgress(uploader)
+        pending = uploader.pending_upload()
+        if pending is not None:
+            status.not_uploaded, status.upload_command = "its upload had not ended", uploader.command(pending[0])
+
+        def is_interrupted() -> bool:
+            status.heartbeat()
+            if is_main:
+                progress.print_line()
+            return not stopped_by and "SIGINT" in self._local_stop()
+
+        with status.enter_phase("upload"):
+            self._report_uploads(uploader.finish(is_interrupted))
+            failure = uploader.failure
+            status.not_uploaded = "" if failure is None or failure.error is None else failure.error.message
         if is_main:
             prune_checkpoints(self._ctx.run_dir.checkpoints, self._spec, status.step, ())
+
+    def _local_stop(self) -> str:
+        return local_stop_reason(self._ctx.run_dir, self._ctx.distributed.rank) or ""
 
     def _collect_for_export(self) -> None:
         """Where hosts share no disk, an export at the end needs the last checkpoint on the host of rank 0."""

@@ -83,12 +83,13 @@ def _record_signal(signum: int, _frame: FrameType | None) -> None:
     _received_signals.append((signum, now))
 
 
-def gather_stop_reason(run_dir: RunDir, distributed: Distributed) -> str | None:
-    """Why all ranks stop after this step, the same text on every rank; None to continue. A collective.
+def gather_stop_reason(run_dir: RunDir, distributed: Distributed, own_reason: str | None = None) -> str | None:
+    """Why all ranks stop after this step, the same text on every rank; None to continue. A collective. `own_reason`:
+    one that this rank has found itself.
 
     The reason is left in the `stop` file too, which the supervisor reads after the run.
     """
-    local_reason = _local_stop_reason(run_dir, distributed.rank)
+    local_reason = local_stop_reason(run_dir, distributed.rank) or own_reason
     if not distributed.any_rank(local_reason is not None):
         return None
     reasons = [reason for reason in distributed.all_gather_object(local_reason) if reason]
@@ -98,7 +99,7 @@ def gather_stop_reason(run_dir: RunDir, distributed: Distributed) -> str | None:
     return reasons[0]
 
 
-def _local_stop_reason(run_dir: RunDir, rank: int) -> str | None:
+def local_stop_reason(run_dir: RunDir, rank: int) -> str | None:
     """The text of the `stop` file, or the signal that this rank received."""
     try:
         return run_dir.stop.read_text(encoding="utf-8", errors="replace").strip() or "a `stop` file was found"

@@ -15,6 +15,7 @@ from harness.runtime import gc_control
 from harness.runtime.checkpoint import restore_checkpoint
 from harness.runtime.checkpoint.host_files import complete_on_hosts
 from harness.runtime.checkpoint.store_fetch import fetch_from_store
+from harness.runtime.early_stopping import early_stop_reason
 from harness.runtime.eval_schedule import EvalSchedule
 from harness.runtime.nonfinite_policy import NonfinitePolicy
 from harness.runtime.save_schedule import SaveSchedule
@@ -28,7 +29,8 @@ from harness.runtime.train_state import TrainState
 def train(
     ctx: TrainContext, resume: Path | None = None, allowed_changes: Collection[str] = (), attempt: int = 1
 ) -> TrainState:
-    """Train until `ctx.total_steps`, a request to stop or early stopping. Returns the last state. A collective.
+    """Train until `ctx.total_steps`, a request to stop or early stopping. Returns the last state; `ctx.status` has the
+    outcome, and what is not uploaded. A collective.
 
     `resume` is the checkpoint to resume from, `allowed_changes` are the keys of the spec that may differ from it,
     `attempt` counts the starts of this run. Raises UserError on all ranks: for a checkpoint that cannot be restored, a
@@ -47,7 +49,10 @@ def train(
         ctx.status.activity = "taking the first step"
         ctx.status.update("running", step=state.step)
         with gc_control.disable_automatic_gc():
-            return _run_steps(ctx, state, resume, telemetry, saves)
+            state = _run_steps(ctx, state, resume, telemetry, saves)
+        stopped_early = early_stop_reason(ctx.run_config.run.spec.eval, state) is not None
+        ctx.status.outcome = "completed" if stopped_early or state.step >= ctx.total_steps else "stopped"
+        return state
 
 
 def _run_steps(
@@ -101,7 +106,7 @@ def _run_steps(
         if saves.is_due(step):
             saves.save(state)
         saves.report_finished(state)
-        stop_reason = gather_stop_reason(ctx.run_dir, ctx.distributed)
+        stop_reason = gather_stop_reason(ctx.run_dir, ctx.distributed, saves.stop_reason())
         if stop_reason is not None and not read_loss_now and not skipped:  # the last save follows
             nonfinite.check_loss(step, mean_loss or MeanLoss(losses, ctx.distributed, geometry), at_once=True)
         elif stop_reason is None and evals.is_due(step):

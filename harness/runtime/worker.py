@@ -21,8 +21,7 @@ from transformers.utils import logging as transformers_logging
 from harness.errors import ExitCode, UserError
 from harness.hostinfo.torch_extensions import set_compile_cache_dir
 from harness.runtime.distributed import AgreedUserError, Distributed, destroy_process_group, init_process_group
-from harness.runtime.early_stopping import early_stop_reason
-from harness.runtime.rank_status import RankState, RankStatusWriter, write_interval
+from harness.runtime.rank_status import RankStatusWriter, write_interval
 from harness.runtime.run_config import RunConfig, RunDir, load_run_config
 from harness.runtime.run_lock import acquire_locks, check_unlocked, release_locks
 from harness.runtime.shutdown import exit_with_parent, install_signal_handlers
@@ -68,8 +67,7 @@ def run_rank(args: WorkerArgs, rank: int) -> int:
         install_signal_handlers()
         try:
             state = train(ctx, args.resume, args.allowed_changes, args.attempt)
-            stopped_early = early_stop_reason(run_config.run.spec.eval, state) is not None
-            final_state: RankState = "completed" if stopped_early or state.step >= ctx.total_steps else "stopped"
+            final_state = status.outcome or "stopped"
             ctx.metrics.write("end", step=state.step, state=final_state, seconds=ctx.metrics.elapsed_seconds)
         finally:
             ctx.metrics.close()

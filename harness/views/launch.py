@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.checkpoints.checkpoint_list import find_best_checkpoint
 from harness.diagnosis.diagnosis_types import Diagnosis
+from harness.errors import ExitCode
 from harness.file_io import relative_to_cwd
 from harness.launching.setup.environment import PROCESS_VARIABLES, redacted_value
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
@@ -86,7 +87,10 @@ def render_summary(
     """
     figures, verdict = summarise_run(record), outcome.verdict
     lines = [_format_headline(outcome, style)]
-    for name, text in render_cause_rows(diagnosis) if diagnosis else [("note", note) for note in verdict.notes]:
+    notes = [("note", note) for note in verdict.notes]
+    if verdict.state == "completed" and verdict.reason:
+        notes.insert(0, ("not uploaded", verdict.reason))
+    for name, text in render_cause_rows(diagnosis) if diagnosis else notes:
         lines += _wrap_row(name, text, width)
     parts = time_parts(record)
     rows = [("time", f"{format_seconds(verdict.seconds)}: {parts}")] if parts else []
@@ -94,7 +98,7 @@ def render_summary(
     for name, text in [*rows, *_slowness_rows(record, verdict)]:
         lines += _wrap_row(name, text, width)
     lines += [f"  {name:<15} {text}" for name, text in _artifact_rows(outcome, report, diagnosis)]
-    for name, text in _store_rows(record):
+    for name, text in _store_rows(record, verdict):
         lines += _wrap_row(name, text, width)
     if sample:
         lines += [
@@ -185,7 +189,8 @@ def _format_headline(outcome: LaunchResult, style: Style) -> str:
             if outcome.plan.resume is None
             else f"resumed and reached step {verdict.step}"
         )
-        return f"{style.paint('completed', 'green', bold=True)}: {name} {did} in {took}"
+        colour, but = ("yellow", ", not uploaded") if verdict.code == ExitCode.NOT_UPLOADED else ("green", "")
+        return f"{style.paint(f'completed{but}', colour, bold=True)}: {name} {did} in {took}"
     if verdict.state == "stopped":
         return f"{style.paint('stopped', 'yellow', bold=True)} after {took}{escape_unprintable(describe_end(verdict))}"
     return f"{style.paint('failed', 'red', bold=True)}{escape_unprintable(describe_end(verdict))}"
@@ -252,14 +257,15 @@ def _artifact_rows(outcome: LaunchResult, report: Path | None, diagnosis: Diagno
     return rows
 
 
-def _store_rows(record: RunRecord) -> list[tuple[str, str]]:
-    """The newest checkpoint in the object store, and why a newer one is not there."""
+def _store_rows(record: RunRecord, verdict: Verdict) -> list[tuple[str, str]]:
+    """The newest checkpoint in the object store, and why a newer one is not there, unless the verdict says so."""
     uploads = record.lines_of("upload")
     steps = [int(line.get("step", 0)) for line in uploads]
     failed = [line for line in record.lines_of("upload_failed") if not line.get("skipped")]
     missing = [line for line in failed if int(line.get("step", 0)) > max(steps, default=0)]
     rows = [("store", str(uploads[-1].get("url", "")))] if uploads else []
-    return rows + [("not in the store", str(line.get("error", ""))) for line in missing[-1:]]
+    is_told = "not uploaded" in verdict.reason
+    return rows + [("not in the store", str(line.get("error", ""))) for line in missing[-1:] if not is_told]
 
 
 def _describe_checkpoint(outcome: LaunchResult) -> str:

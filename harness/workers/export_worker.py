@@ -6,13 +6,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from pathlib import Path
+from types import TracebackType
 
 
 def main() -> int:
     """Export, and generate the sample; returns the exit code."""
     arguments = _parse_arguments()
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    sys.excepthook = _print_exception
     # An export needs no accelerator, and DeepSpeed would print on stdout which one it uses.
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     from harness.interpreter import remove_repeated_root
@@ -55,6 +58,13 @@ def main() -> int:
             print(f"the sample cannot be written: {(error.strerror or str(error)).lower()}", file=sys.stderr)
         print(text)
     return 0
+
+
+def _print_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """As Python does it, without passwords: stderr may be `logs/export.log`."""
+    from harness.secret_text import hide_passwords
+
+    sys.stderr.write(hide_passwords("".join(traceback.format_exception(kind, error, trace))))
 
 
 def _silence_transformers() -> None:

@@ -15,6 +15,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
 
+from harness.secret_text import hide_passwords_in_bytes
 from harness.side_file import SideFile, describe_output_gap
 
 _PIPE_BYTES = 4096
@@ -24,15 +25,19 @@ _MAX_LINE_BYTES = 1 << 16
 
 
 def copy_output(source: int, target: int, log: SideFile, mark: bytes) -> None:
-    """Copy until the end of `source`. When `target` or `log` cannot be written, the other still is."""
+    """Copy all of `source`, without passwords. When `target` or `log` cannot be written, the other still is."""
     rest = b""
     while chunk := os.read(source, 1 << 16):
-        log.append(chunk)
-        *lines, rest = (rest + chunk).split(b"\n")
+        ended, newline, rest = (rest + chunk).rpartition(b"\n")
         if len(rest) > _MAX_LINE_BYTES:
-            lines, rest = [*lines, rest], b""
-        _write_lines(target, lines, mark)
+            ended, newline, rest = ended + newline + rest, b"", b""
+        if ended or newline:
+            ended = hide_passwords_in_bytes(ended)
+            log.append(ended + newline)
+            _write_lines(target, ended.split(b"\n"), mark)
     if rest:
+        rest = hide_passwords_in_bytes(rest)
+        log.append(rest)
         _write_lines(target, [rest], mark)
     log.close()
 

@@ -71,7 +71,8 @@ def test_a_save_that_was_killed_leaves_nothing_and_complete_ones_stay(tmp_path: 
     torn, unnamed = tmp_path / ".tmp-step-00000030", make(tmp_path, 40).rename(tmp_path / ".tmp-step-00000040")
     (torn / "global_step30").mkdir(parents=True)
     (torn / "global_step30" / "shard.pt").write_bytes(b"x")
-    assert remove_unfinished_saves(tmp_path) == [torn]
+    trash = make(tmp_path, 50).rename(tmp_path / ".trash-step-00000050-17")
+    assert remove_unfinished_saves(tmp_path) == [torn, trash]
     assert sorted(p for p in tmp_path.iterdir() if p.is_dir()) == sorted([complete, incomplete, unnamed])
     assert remove_unfinished_saves(tmp_path / "nowhere") == []
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.checkpoints.store_commands import upload_folder
 from harness.checkpoints.store_export import EXPORT_MANIFEST, upload_export
 from harness.checkpoints.store_transfer import sha256_of
+from harness.errors import UserError
 from harness.object_stores.store_errors import StoreError
 from tests.support.object_store import StoreServer, error, needs_store
 
@@ -42,3 +44,20 @@ def test_an_upload_that_fails_has_no_last_key(s3: StoreServer, export: Path) -> 
     with pytest.raises(StoreError, match="access is denied"):
         upload_export(export, URL)
     assert f"models/one/{EXPORT_MANIFEST}" not in s3.keys("bucket")
+
+
+def test_an_upload_that_failed_is_repeated_by_the_command(s3: StoreServer, export: Path) -> None:
+    s3.faults.fail(10**6, error(403, "AccessDenied"), "PUT", "safetensors")
+    with pytest.raises(StoreError):
+        upload_export(export, URL)
+    s3.faults.answer = None
+    assert upload_folder(export, URL) == URL
+    names = {"config.json", "sub/model.safetensors", EXPORT_MANIFEST}
+    assert set(s3.keys("bucket")) == {f"models/one/{name}" for name in names}
+
+
+def test_files_of_the_same_names_that_somebody_put_there_stay(s3: StoreServer, export: Path) -> None:
+    s3.client.put_object(Bucket="bucket", Key="models/one/config.json", Body=b"of somebody")
+    with pytest.raises(UserError, match="already exists"):
+        upload_folder(export, URL)
+    assert s3.client.get_object(Bucket="bucket", Key="models/one/config.json")["Body"].read() == b"of somebody"

@@ -12,7 +12,7 @@ import pytest
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.latest import checkpoint_name, find_latest
 from harness.checkpoints.manifest import MANIFEST, read_manifest
-from harness.checkpoints.store_commands import download_to, upload_checkpoint
+from harness.checkpoints.store_commands import download_to, upload_folder
 from harness.checkpoints.store_retention import prune_store
 from harness.checkpoints.store_source import find_stored_checkpoint
 from harness.checkpoints.store_transfer import download_checkpoint, upload_files
@@ -101,6 +101,28 @@ def test_a_file_with_other_bytes_than_were_saved_is_not_uploaded(s3: StoreServer
     (path / "rank-00000.pt").write_bytes(b"RANDOM1")
     with pytest.raises(StoreError, match="other bytes than were saved"):
         upload_files(stored.store, path, path.name, read_manifest(path).files)
+
+
+@pytest.mark.parametrize("name", ["run.json", "manifest.json", "rank-00000.pt"])
+def test_other_bytes_that_come_once_are_read_again(s3: StoreServer, tmp_path: Path, name: str) -> None:
+    upload(open_run(), tmp_path / "a", 1)
+    times = 2 if name == "rank-00000.pt" else 1
+    s3.faults.fail(times, Response(200, b"of another object"), "GET", name)
+    source, _, _ = find_stored_checkpoint(URL)
+    target = tmp_path / "b" / source.folder_name
+    download_checkpoint(open_run(run_id=None), source.step, target, checksum=source.checksum)
+    assert find_latest(target.parent, verify="bytes").checkpoint == target
+
+
+def test_a_link_in_the_place_of_a_download_is_not_followed(s3: StoreServer, tmp_path: Path) -> None:
+    path, mine = upload(open_run(), tmp_path / "a", 1), tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes").write_text("precious")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / ".tmp-download-step-00000001").symlink_to(mine)
+    with pytest.raises(StoreError, match="is a link"):
+        download_checkpoint(open_run(run_id=None), 1, tmp_path / "b" / path.name)
+    assert [p.name for p in mine.iterdir()] == ["notes"]
 
 
 @pytest.mark.parametrize("fault", ["500", "cut", "listing"])
@@ -198,11 +220,11 @@ def test_foreign_keys_make_a_prefix_used(s3: StoreServer) -> None:
 
 def test_the_commands_upload_and_download(s3: StoreServer, tmp_path: Path) -> None:
     path = make(tmp_path / "a" / "checkpoints", 3, run_id="one-1")
-    assert upload_checkpoint(tmp_path / "a", URL) == f"{URL}/{path.name}"
-    assert upload_checkpoint(path, URL) == f"{URL}/{path.name}"  # again
+    assert upload_folder(tmp_path / "a", URL) == f"{URL}/{path.name}"
+    assert upload_folder(path, URL) == f"{URL}/{path.name}"  # again
     assert download_to(URL, tmp_path / "b") == tmp_path / "b" / path.name
     with pytest.raises(UserError, match="already exists"):
         download_to(URL, tmp_path / "b")
     other = make(tmp_path / "c", 1, run_id="two-1")
     with pytest.raises(UserError, match="in use"):
-        upload_checkpoint(other, URL)
+        upload_folder(other, URL)

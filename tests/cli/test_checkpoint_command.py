@@ -80,6 +80,29 @@ def test_a_stale_pointer_is_found(run: Path) -> None:
     assert "it names `step-00000002`, should name `step-00000006`" in result.stderr
 
 
+def test_a_missing_pointer_is_damage_in_a_run_and_none_in_a_folder_of_downloads(run: Path) -> None:
+    (run / "checkpoints" / "latest").unlink()
+    assert call("verify", run / "checkpoints").exit_code == 0
+    (run / "spec.resolved.json").write_text("{}")
+    result = call("verify", run)
+    assert result.exit_code == 1
+    assert "it is missing, should name `step-00000006`" in result.stderr
+
+
+def test_what_a_killed_removal_left_goes_with_the_next(run: Path) -> None:
+    folder = run / "checkpoints"
+    (folder / "step-00000006").rename(folder / ".trash-step-00000006-4711")
+    (folder / "step-00000002").rename(folder / ".trash-step-00000002-4712")
+    own = folder / ".trash-of-mine"
+    own.mkdir()
+    result = call("rm", folder / "step-00000006", "--yes")  # the same command again
+    assert result.exit_code == 0, result.output
+    assert "whose removal had been killed" in result.stdout
+    assert sorted(p.name for p in folder.iterdir()) == [own.name, "evaluations.json", "latest", "step-00000004"]
+    assert (folder / "latest").read_text() == "step-00000004\n"
+    assert call("verify", run).exit_code == 0
+
+
 def test_the_fields_of_a_manifest(run: Path) -> None:
     result = call("show", run)
     assert result.exit_code == 0, result.output

@@ -2,6 +2,7 @@
 """The verdict on a run, from the statuses of its ranks. Needs nothing; milliseconds."""
 
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -123,3 +124,57 @@ def test_a_failure_while_stopping_is_no_clean_stop():
     verdict = decide_verdict(full, 2, -9, stopped_by=signal.SIGTERM, ranks_killed=True)
     assert (verdict.state, verdict.code) == ("stopped", 143)
     assert verdict.reason == "1 of 2 ranks were killed; rank 0 failed: No space left"
+
+
+UPLOAD = {"not_uploaded": "its upload had not ended", "upload_command": "harness checkpoint upload a s3://b/p"}
+
+
+def waiting(rank, outcome="completed", state="running", phase="upload", **upload):
+    return replace(status(rank, state), phase=phase, outcome=outcome, **(upload or UPLOAD))
+
+
+@pytest.mark.parametrize(
+    ("statuses", "exits", "stopped_by", "why"),
+    [
+        ([waiting(0), waiting(1)], [], signal.SIGINT, "it was interrupted by SIGINT"),
+        ([waiting(0), waiting(1)], [RankExit(1, 1001, 100.4, signal.SIGKILL)], None, "rank 1 was killed by SIGKILL"),
+        ([waiting(0, state="failed"), waiting(1)], [], None, "its upload had not ended"),
+        (
+            [waiting(0, state="completed", phase="end"), waiting(1, state="completed", phase="end")],
+            [],
+            None,
+            "not ended",
+        ),
+    ],
+)
+def test_a_run_that_ends_in_its_last_upload_has_trained_and_saved(statuses, exits, stopped_by, why):
+    killed = statuses[0].state == "running"
+    verdict = decide_verdict(by_rank(*statuses), 2, 247 if killed else 0, exits, stopped_by, ranks_killed=killed)
+    assert (verdict.state, verdict.code) == ("completed", 8)
+    assert verdict.reason.startswith("trained and saved, not uploaded: ")
+    assert why in verdict.reason
+    assert verdict.notes == ("to upload it later: harness checkpoint upload a s3://b/p",)
+
+
+def test_a_stopped_run_keeps_its_code_and_says_what_is_not_uploaded():
+    verdict = decide_verdict(
+        by_rank(waiting(0, "stopped"), waiting(1, "stopped")), 2, 247, (), signal.SIGTERM, ranks_killed=True
+    )
+    assert (verdict.state, verdict.code) == ("stopped", 143)
+    assert verdict.reason == "every rank finished its step; saved, not uploaded: it was interrupted by SIGTERM"
+
+
+def test_a_run_without_anything_to_upload_completes():
+    ended = [replace(status(rank, "running"), phase="upload", outcome="completed") for rank in (0, 1)]
+    assert decide_verdict(by_rank(*ended), 2, 247, (), signal.SIGINT, ranks_killed=True).code == 0
+
+
+def test_a_rank_that_is_killed_while_it_saves_has_not_saved():
+    statuses = by_rank(*(waiting(rank, phase="save", not_uploaded="") for rank in (0, 1)))
+    verdict = decide_verdict(statuses, 2, 247, (), signal.SIGINT, ranks_killed=True)
+    assert verdict.reason == "2 of 2 ranks were killed"
+
+
+def test_a_rank_that_failed_with_an_error_was_not_terminated_by_a_signal():
+    failed = status(0, "failed", error="the prefix is in use")
+    assert decide_verdict(by_rank(failed, status(1, "failed", time=101.0)), 2, 256 - signal.SIGTERM).code == 1

@@ -102,7 +102,7 @@ def test_a_partial_upload_is_seen(s3: StoreServer, tmp_path: Path, monkeypatch: 
     store = open_store(attempts=2)
     filesystem = store._open()
 
-    def put_half(source: str, path: str) -> None:
+    def put_half(source: str, path: str, **_: object) -> None:
         filesystem.pipe_file(path, Path(source).read_bytes()[:500])
 
     monkeypatch.setattr(filesystem, "put_file", put_half)

@@ -19,7 +19,7 @@ import pytest
 
 from harness.cli.error_handler import report_crash
 from harness.errors import UserError
-from harness.facts.secret_names import HIDDEN, is_secret
+from harness.facts.secret_names import is_secret
 from harness.file_io import replace_file, write_atomically
 from harness.launching.hosts.local_host import LocalHost
 from harness.launching.process.signals import SignalInterrupt
@@ -29,6 +29,7 @@ from harness.launching.setup.run_dir import write_run_dir
 from harness.launching.supervise import launch_runner
 from harness.locks import Lock, current_holder
 from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.secret_text import HIDDEN
 from harness.spec.hostfile import Cluster
 from harness.spec.run_spec import RunSpec
 from harness.workers import train_worker

@@ -9,6 +9,8 @@ from harness.facts.environment_variables import code_loading_reason
 from harness.facts.secret_names import is_secret
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
+from harness.secret_text import has_password, remove_passwords
+from harness.spec.parse.source import KeyPath, join_key
 
 
 @gate(
@@ -80,6 +82,54 @@ def secret_in_environment(ctx: Context) -> Iterator[Finding]:
                 fix=ctx.fix_to_remove(key, effect="ranks take it from their own environment"),
                 of_key=True,
             )
+
+
+@gate(
+    "SE009",
+    "password-in-an-address",
+    upstream="silent",
+    needs=("a run spec",),
+    policy="a spec is copied to run directories, reports, checkpoints and stores",
+    ignorable=False,
+)
+def password_in_address(ctx: Context) -> Iterator[Finding]:
+    """A password in an address.
+
+    No text of the file is an address with a password, a token or a signature, such as `https://user:password@host`.
+    Variables of `launch.env` are a matter of SE003.
+
+    Why: The file is copied into the run directory, its settings into the report and into the manifest of every
+    checkpoint, and with `checkpoint.upload_to` into the store. The server's client takes the password from the
+    environment: MLflow from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, git and the Hub from their logins.
+    Texts of errors that name such an address are written without the password.
+
+    Example:
+        telemetry.trackers: [mlflow]
+        telemetry.mlflow_tracking_uri: https://user:password@mlflow.example.com
+    """
+    for path, text in _iter_texts((), ctx.source.data):
+        if path[:2] != ("launch", "env") and has_password(text):
+            key = join_key(path)
+            yield ctx.finding(
+                f"{ctx.key(key)} is an address with a password, token or signature in it",
+                key,
+                notes=["the run directory, the report and every checkpoint would have it"],
+                fix=Fix(
+                    f"leave it out of {ctx.key(key)}, and set it in the environment: for MLflow "
+                    "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+                    {key: remove_passwords(text)} if all(isinstance(part, str) for part in path) else {},
+                    effect="the client logs in with what the environment has",
+                ),
+            )
+
+
+def _iter_texts(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, str]]:
+    """Each text of a file with its path."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _iter_texts((*path, key), item)
 
 
 @gate(

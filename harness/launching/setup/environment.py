@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.facts.secret_names import HIDDEN, is_secret
+from harness.facts.secret_names import is_secret
 from harness.interpreter import SAFE_PATH
 from harness.launching.hosts.local_host import LocalHost
 from harness.launching.setup.backends import BACKENDS
 from harness.launching.setup.debug_env import distributed_debug_env
 from harness.patches.patch_registry import PatchFacts, find_patch, select_patch
 from harness.planted_files import TRUSTED_ACCOUNTS
+from harness.secret_text import HIDDEN
 from harness.spec.pinned_memory import BACKEND_VARIABLE
 from harness.spec.sections.launch_spec import LaunchSpec
 from harness.spec.sections.telemetry_spec import TelemetrySpec

@@ -25,7 +25,7 @@ JOB_NAME, CONTAINER = "worker", "harness"
 JOB_UID_VARIABLE = "HARNESS_JOB_UID"
 """The id of the Job object, one for each start of the JobSet: the same in all pods of one start."""
 _JOB_UID_LABEL = "metadata.labels['batch.kubernetes.io/controller-uid']"
-_FINAL_CODES = (ExitCode.USAGE, ExitCode.BUG, ExitCode.ENGINE_CHECK, ExitCode.INTERRUPTED)
+_FINAL_CODES = (ExitCode.USAGE, ExitCode.BUG, ExitCode.ENGINE_CHECK, ExitCode.NOT_UPLOADED, ExitCode.INTERRUPTED)
 """Exit codes of `harness launch` after which a restart would end the same way, or was not wanted."""
 _PREEMPTED_CODES = (ExitCode.PREEMPTED, ExitCode.TERMINATED)
 """Exit codes after SIGUSR1 and SIGTERM: the ranks have saved."""

@@ -23,6 +23,7 @@ from harness.launching.setup.core_binding import core_binding_args
 from harness.launching.setup.environment import ALLOWED_CODE_VARIABLE, Variable, redacted_value
 from harness.launching.setup.run_secrets import EXACT_FILES, SECRETS_FILE, find_secrets, hide_secrets, render_secrets
 from harness.plan.resolved_run import ResolvedRun
+from harness.secret_text import hide_passwords
 from harness.spec.pinned_memory import pins_natively
 
 FORMAT_VERSION = 1
@@ -142,7 +143,9 @@ class LaunchPlan:
             "launch.json": json.dumps(self.to_json(), indent=2) + "\n",
             "launch.sh": self.script(),
         }
-        texts = {n: text if n in EXACT_FILES else hide_secrets(text, secrets) for n, text in texts.items()}
+        texts = {
+            n: text if n in EXACT_FILES else hide_passwords(hide_secrets(text, secrets)) for n, text in texts.items()
+        }
         return texts | ({SECRETS_FILE: render_secrets(secrets)} if self._has_secrets_file else {})
 
     @property

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from harness.facts.secret_names import HIDDEN, is_secret
+from harness.facts.secret_names import is_secret
 from harness.launching.setup.environment import Variable
+from harness.secret_text import HIDDEN
 
 SECRETS_FILE = "secrets.json"
 EXACT_FILES = ("spec.resolved.json", "ds_config.json")

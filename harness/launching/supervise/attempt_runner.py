@@ -122,7 +122,8 @@ def _result_of(
         host = statuses[rank].host if rank in statuses else ""
         hung = Verdict("failed", ExitCode.HUNG, monitor.hang.reason, rank, host, verdict.step)
         verdict = replace(hung, cause=_HANG_CAUSE)
-    if termination.exceeded_grace is not None and termination.ranks_killed:
+    is_uploading = any(s.phase == "upload" and s.outcome for s in statuses.values())
+    if termination.exceeded_grace is not None and termination.ranks_killed and not is_uploading:
         verdict = replace(verdict, notes=(*verdict.notes, _exceeded_grace_note(plan, termination.exceeded_grace)))
     if termination.unkilled_processes:
         pids = ", ".join(str(p.pid) for p in termination.unkilled_processes)

@@ -12,6 +12,7 @@ from typing import IO
 
 from harness.checkpoints.latest import saved_step
 from harness.checkpoints.store_export import upload_export
+from harness.checkpoints.store_transfer import upload_command
 from harness.errors import ExitCode
 from harness.interpreter import python_command
 from harness.launching.process.child_process import kill_session, spawn_child
@@ -72,10 +73,13 @@ def export_at_end(
         context.observer.on_note(f"uploading the export to {export.upload_to}")
         try:
             with with_environment(launch_env or {}):
-                upload_export(target, export.upload_to)
+                is_interrupted = lambda: bool(context.signals.received)  # noqa: E731
+                upload_export(target, export.upload_to, is_interrupted, lambda _: heartbeat())
         except StoreError as error:
-            reason = f"the export {target} is complete, and not in `{export.upload_to}`: {error}"
-            return replace(verdict, notes=(*verdict.notes, reason)), target
+            reason = f"trained, saved and exported; not uploaded: the export is not in `{export.upload_to}`: {error}"
+            later = _with_reason(verdict, "completed", ExitCode.NOT_UPLOADED, reason)
+            note = f"to upload the export later: {upload_command(target, export.upload_to)}"
+            return replace(later, notes=(*later.notes, note)), target
         context.observer.on_note(f"uploaded to {export.upload_to}")
     return verdict, target
 
@@ -180,5 +184,6 @@ def _export_args(export: ExportSpec, allow_code: bool) -> list[str]:
 
 
 def _with_reason(verdict: Verdict, state: State, code: int, reason: str) -> Verdict:
-    """The verdict on a run whose ranks completed, changed by its export."""
+    """The verdict on a run whose ranks completed, changed by its export. What is not uploaded stays in it."""
+    reason = "; ".join(filter(None, (reason, verdict.reason)))
     return replace(verdict, state=state, code=code, reason=reason, time=time.time())

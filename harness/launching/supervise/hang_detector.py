@@ -20,7 +20,14 @@ MIN_PHASE_SECONDS = {"start": 1800.0, "save": 1800.0, "end": 1800.0}
 UNTIMED_PHASES = {"data"}
 """Preparing a large corpus may take any time."""
 _STOPPED_STATES = {"T", "t"}
-_PHASE_NAMES = {"start": "start-up", "step": "a step", "save": "a save", "eval": "an evaluation", "end": "its end"}
+_PHASE_NAMES = {
+    "start": "start-up",
+    "step": "a step",
+    "save": "a save",
+    "eval": "an evaluation",
+    "upload": "an upload",
+    "end": "its end",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO
 
+from harness.secret_text import hide_passwords_in_bytes
 from harness.side_file import SideFile, describe_output_gap
 
 
 class LauncherOutput:
-    """Reads a pipe in its own thread: writes everything to the log, and queues whole lines."""
+    """Reads a pipe in its own thread: writes whole lines to the log, without passwords, and queues them."""
 
     def __init__(self, pipe: IO[bytes], log: Path) -> None:
         self._pipe, self._log = pipe, log
@@ -40,14 +41,18 @@ class LauncherOutput:
         rest = b""
         log = SideFile(str(self._log), describe_output_gap)
         while chunk := os.read(self._pipe.fileno(), 65536):
-            if not log.append(chunk) and log.num_dropped == 1:
-                self._lines.put(f"the log cannot be written, output is missing in it from here on: {log.error}")
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                self._lines.put(line.decode("utf-8", "replace"))
-        log.close()
+            ended, newline, rest = (rest + chunk).rpartition(b"\n")
+            if newline:
+                self._take(log, hide_passwords_in_bytes(ended), newline)
         if rest:
-            self._lines.put(rest.decode("utf-8", "replace"))
+            self._take(log, hide_passwords_in_bytes(rest), b"")
+        log.close()
+
+    def _take(self, log: SideFile, text: bytes, newline: bytes) -> None:
+        if not log.append(text + newline) and log.num_dropped == 1:
+            self._lines.put(f"the log cannot be written, output is missing in it from here on: {log.error}")
+        for line in text.split(b"\n"):
+            self._lines.put(line.decode("utf-8", "replace"))
 
 
 class LineTail:

@@ -15,6 +15,7 @@ from typing import Any
 from harness.file_io import write_atomically
 from harness.launching.supervise.restart_policy import Attempt
 from harness.run_records.run_files import json_of
+from harness.secret_text import hide_passwords_in
 from harness.verdicts import VERDICT
 
 RESTARTS = "restarts.json"
@@ -24,7 +25,7 @@ FORMAT_VERSION = 1
 def write_restarts(run_dir: Path, attempts: Sequence[Attempt]) -> None:
     """Write `restarts.json`. Raises OSError."""
     body = {"format_version": FORMAT_VERSION, "attempts": [asdict(attempt) for attempt in attempts]}
-    write_atomically(run_dir / RESTARTS, json.dumps(body, indent=1) + "\n")
+    write_atomically(run_dir / RESTARTS, json.dumps(hide_passwords_in(body), indent=1) + "\n")
 
 
 def read_restarts(run_dir: Path) -> list[dict[str, Any]]:
@@ -68,7 +69,7 @@ def append_restart_event(run_dir: Path, attempt: Attempt, resume: Path | None, s
         "resumed_from": str(resume) if resume else None,
         "time": time.time(),
     }
-    text = json.dumps({k: v for k, v in row.items() if v is not None}) + "\n"
+    text = json.dumps({k: hide_passwords_in(v) for k, v in row.items() if v is not None}) + "\n"
     with (run_dir / "metrics.jsonl").open("a+b") as file:
         size = file.seek(0, 2)
         if size:

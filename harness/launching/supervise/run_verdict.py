@@ -67,12 +67,70 @@ def decide_verdict(
     `stopped_by` is the signal that stopped the harness; with `ranks_killed` it had to kill ranks. A rank that failed
     meanwhile, such as in saving, makes it a failure; with `ranks_killed` it may have failed for having lost its peers,
     and the stop only names it. `stop_text` is the text of the file `stop`, for a run that a rank or the launcher was
-    signalled to stop.
+    signalled to stop. A rank that was still uploading has trained to its end: what it had not uploaded is in the
+    verdict, with the exit code NOT_UPLOADED for a run that completed.
     """
+    statuses, upload = _end_of_training(statuses, rank_exits, stopped_by)
+    verdict = _decide(
+        statuses,
+        world_size,
+        launcher_code,
+        rank_exits,
+        stopped_by,
+        ranks_killed=ranks_killed,
+        stop_text=stop_text,
+        starts_remote_ranks=starts_remote_ranks,
+    )
+    return verdict if upload is None or verdict.state == "failed" else _not_uploaded_verdict(verdict, upload)
+
+
+def _end_of_training(
+    statuses: Mapping[int, RankStatus], rank_exits: Sequence[RankExit], stopped_by: int | None
+) -> tuple[Mapping[int, RankStatus], RankStatus | None]:
+    """The statuses, where those that wait for an upload count as what their training was: completed or stopped. With
+    them a status that says what is not uploaded; None if all is.
+    """
+    reason = f"it was interrupted by {signal.Signals(stopped_by).name}" if stopped_by is not None else ""
+    killed = [rank_exit for rank_exit in rank_exits if rank_exit.signum is not None]
+    if killed and not reason:
+        reason = f"rank {killed[0].rank} was killed by {signal.Signals(killed[0].signum or 0).name} before its end"
+    ended, upload = dict[int, RankStatus](), None
+    for rank, status in sorted(statuses.items()):
+        ended[rank] = status
+        if status.phase == "upload" and status.outcome and status.state not in {"completed", "stopped"}:
+            why = reason or status.error or status.not_uploaded
+            ended[rank] = replace(status, state=status.outcome, not_uploaded=status.not_uploaded and why)
+        upload = upload or (ended[rank] if ended[rank].not_uploaded else None)
+    return ended, upload
+
+
+def _not_uploaded_verdict(verdict: Verdict, upload: RankStatus) -> Verdict:
+    """The verdict on a run whose newest checkpoint is not in the object store. One that was stopped keeps its code."""
+    reason = f"saved, not uploaded: {upload.not_uploaded}"
+    note = f"to upload it later: {upload.upload_command}"
+    if verdict.state == "completed":
+        return replace(
+            verdict, code=ExitCode.NOT_UPLOADED, reason=f"trained and {reason}", notes=(*verdict.notes, note)
+        )
+    return replace(verdict, reason=f"{verdict.reason}; {reason}", notes=(*verdict.notes, note))
+
+
+def _decide(
+    statuses: Mapping[int, RankStatus],
+    world_size: int,
+    launcher_code: int,
+    rank_exits: Sequence[RankExit],
+    stopped_by: int | None,
+    *,
+    ranks_killed: bool,
+    stop_text: str,
+    starts_remote_ranks: bool,
+) -> Verdict:
     step = max((s.step for s in statuses.values()), default=0)
     states = [statuses[rank].state if rank in statuses else "missing" for rank in range(world_size)]
     if all(state == "completed" for state in states):
         note = f"the launcher ended with code {launcher_code} after every rank had completed" if launcher_code else ""
+        note = "" if any(s.phase == "upload" for s in statuses.values()) else note  # it was ended there
         return Verdict("completed", ExitCode.OK, step=step, notes=(note,) if note else ())
     failed = any(state == "failed" for state in states)
     if stopped_by is not None and (ranks_killed or not failed):

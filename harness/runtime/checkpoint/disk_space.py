@@ -39,7 +39,8 @@ def save_failed_finding(step: int, folder: Path, rank: int, error: OSError, need
     return Finding(
         "CK110",
         "error",
-        f"the checkpoint of step {step} could not be saved{where}: {reason}; it needs {format_bytes(needed)}, {free}",
+        f"the checkpoint of step {step} could not be saved{where}: {reason}; it needs {format_bytes(needed)} "
+        f"and a margin of {format_bytes(MARGIN_BYTES)}, {free}",
         "checkpoint.on_save_error",
         notes=("earlier checkpoints and `latest` are unchanged",),
         fix=Fix(

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from harness.checkpoints.manifest import MANIFEST, Manifest, parse_manifest, read_manifest, write_manifest
-from harness.checkpoints.store_transfer import is_intact
+from harness.checkpoints.store_transfer import download_file, is_intact
 from harness.checkpoints.stored_run import StoredRun
 from harness.errors import UserError
 from harness.file_io import fsync_folder
@@ -92,9 +92,9 @@ def _fetch(folder: Path, manifest: Manifest, names: list[str], upload_to: str | 
             stored = StoredRun(ObjectStore(parse_store_url(upload_to)))
             in_store, _ = stored.read_manifest(manifest.step)
             for name in names:
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                if in_store.files.get(name, None) is not None:
-                    stored.store.download(f"{folder.name}/{name}", folder / name)
+                record, stored_record = manifest.files[name], in_store.files.get(name)
+                if stored_record is not None and stored_record.sha256 == record.sha256:
+                    download_file(stored.store, f"{folder.name}/{name}", folder / name, record)
             if all(is_intact(folder / name, manifest.files[name]) for name in names):
                 return
             reason = "the store has other files of this step"

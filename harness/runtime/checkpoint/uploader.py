@@ -3,7 +3,7 @@
 
 Each rank uploads the files that it wrote. The threads agree on a process group of their own; rank 0 writes the manifest
 last. An upload that fails is a warning: training goes on, and the next checkpoint is tried. Of several that wait, the
-newest is uploaded.
+newest is uploaded. A run whose prefix another run has taken ends, unless `checkpoint.on_save_error` is `continue`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.latest import checkpoint_name
 from harness.checkpoints.manifest import MANIFEST, MAX_MANIFEST_BYTES, FileRecord, merge_hosts
 from harness.checkpoints.store_retention import prune_store
-from harness.checkpoints.store_transfer import upload_files
+from harness.checkpoints.store_transfer import upload_command, upload_files
 from harness.checkpoints.stored_run import PrefixInUseError, StoredRun
 from harness.file_io import read_regular
 from harness.findings import Finding, Fix
@@ -77,15 +77,23 @@ class StoreUploader:
     _active: _Upload | None = None
     _outcomes: deque[UploadOutcome] = field(default_factory=deque)
     _changed: threading.Condition = field(default_factory=threading.Condition)
+    _failed: _Upload | None = None
     _closed: bool = False
+    _interrupted: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
     _stored: StoredRun | None = None
     """On rank 0: the prefix, once this run owns it."""
     _store: ObjectStore = field(init=False)
     _published: dict[Path, bytes] = field(default_factory=dict)
+    moved: int = 0
+    """Bytes that this rank has uploaded of the active checkpoint."""
+    failure: UploadOutcome | None = None
+    """The newest checkpoint, where its last upload failed."""
+    lost_prefix: Finding | None = None
+    """Once another run has taken the prefix (ST106)."""
 
     def __post_init__(self) -> None:
-        self._store = ObjectStore(self.url)
+        self._store = ObjectStore(self.url, is_interrupted=self._interrupted.is_set)
 
     @staticmethod
     def open(
@@ -106,6 +114,10 @@ class StoreUploader:
             self._waiting.append(_Upload(step, folder, files, size))
             self._changed.notify_all()
 
+    def command(self, folder: Path) -> str:
+        """The command that uploads a checkpoint later."""
+        return upload_command(folder, str(self.url))
+
     def steps_in_use(self) -> set[int]:
         """Steps whose folders must stay: the one that is uploaded now, and the newest that waits."""
         with self._changed:
@@ -118,26 +130,31 @@ class StoreUploader:
             self._outcomes.clear()
             return outcomes
 
-    def finish(self, on_progress: Callable[[], None]) -> list[UploadOutcome]:
+    def pending_upload(self) -> tuple[Path, int] | None:
+        """The newest checkpoint that is not in the store, and the bytes of this rank's files; None if all are there."""
+        with self._changed:
+            newest = self._waiting[-1] if self._waiting else self._active or self._failed
+        return None if newest is None else (newest.folder, sum(record.bytes for record in newest.files.values()))
+
+    def finish(self, is_interrupted: Callable[[], bool]) -> list[UploadOutcome]:
         """Wait for all uploads, try the newest checkpoint again where its upload failed, and end the thread.
-        `on_progress` is called repeatedly.
+        `is_interrupted` is called repeatedly: where it is true on a rank, all end what they upload.
         """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        while self._thread is not None and self._thread.is_alive():
+        while self._thread is not None and self.distributed.any_rank(self._thread.is_alive()):
             self._thread.join(_POLL_SECONDS)
-            on_progress()
+            if self.distributed.any_rank(is_interrupted()):
+                self._interrupted.set()
         return self.pop_outcomes()
 
     def _run(self) -> None:
         """The thread. The threads of all ranks take the same uploads in the same order."""
-        failed: _Upload | None = None
         while (upload := self._next()) is not None:
-            outcome = self._try_to_upload(upload)
-            failed = upload if outcome.error is not None else failed if outcome.skipped else None
-        if failed is not None:  # the run has ended: a last attempt
-            self._try_to_upload(failed)
+            self._try_to_upload(upload)
+        if self._failed is not None and self.lost_prefix is None:  # the run has ended: a last attempt
+            self._try_to_upload(self._failed)
         if self.distributed.is_main_process:
             with contextlib.suppress(StoreError, PrefixInUseError, OSError):
                 self._refresh_manifests()
@@ -150,7 +167,7 @@ class StoreUploader:
             self._active = self._waiting.popleft() if self._waiting else None
             return self._active
 
-    def _try_to_upload(self, upload: _Upload) -> UploadOutcome:
+    def _try_to_upload(self, upload: _Upload) -> None:
         start, skipped, error = time.monotonic(), "", None
         try:
             skipped, error = self._upload(upload)
@@ -161,7 +178,10 @@ class StoreUploader:
         with self._changed:
             self._active = None
             self._outcomes.append(outcome)
-        return outcome
+            if not outcome.skipped:
+                self._failed, self.failure = (upload, outcome) if error is not None else (None, None)
+            if error is not None and error.gate == "ST106":
+                self.lost_prefix = self.lost_prefix or error  # the first, which is the same on all ranks
 
     def _upload(self, upload: _Upload) -> tuple[str, Finding | None]:
         """Why it was skipped, or the error; the same on all ranks."""
@@ -201,7 +221,11 @@ class StoreUploader:
         self._published[upload.folder] = manifest
 
     def _upload_own_files(self, upload: _Upload) -> None:
-        upload_files(self._store, upload.folder, checkpoint_name(upload.step), upload.files)
+        self.moved = 0
+        upload_files(self._store, upload.folder, checkpoint_name(upload.step), upload.files, self._count)
+
+    def _count(self, moved: int) -> None:
+        self.moved += moved
 
     def _open_store(self) -> StoredRun:
         """On rank 0: the prefix, which this run owns from its first upload on."""
@@ -245,8 +269,8 @@ class StoreUploader:
             "warning",
             f"the checkpoint of step {upload.step} is not in `{self.url}`: rank {rank}: {reason}",
             key="checkpoint.upload_to",
-            notes=("training continues, and the checkpoint on the disk is complete",),
-            fix=Fix(f"upload it later: harness checkpoint upload {upload.folder} {self.url}"),
+            notes=("the checkpoint on the disk is complete",),
+            fix=Fix(f"upload it later: {self.command(upload.folder)}"),
         )
 
     def _all_gather_object(self, value: T) -> list[T]:

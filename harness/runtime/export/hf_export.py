@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import shutil
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from harness.runtime.models.lora_merge import is_adapted
 from harness.runtime.models.quantized_base import has_quantized_weights
 from harness.runtime.patch_selection import check_usable
 from harness.runtime.user_errors import user_error
+from harness.scratch_folder import scratch_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +64,18 @@ def export_checkpoint(
         model_files.check_model_code(checkpoint, manifest)
     if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise user_error("CK106", f"`{out}` exists", fix="name another folder, or remove it")
-    temporary = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        _write_folder(checkpoint, temporary, manifest, options, log)
-        if out.exists():
-            out.rmdir()
-        temporary.replace(out)
+        with scratch_folder(out) as temporary:
+            _write_folder(checkpoint, temporary, manifest, options, log)
+            temporary.replace(out)  # also over an empty folder, and over no other
     except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise user_error("CK106", f"`{out}` was made meanwhile", fix="name another folder, or remove it") from None
         raise user_error(
             "CK126",
             f"`{out}` could not be written: {(error.strerror or str(error)).lower()}",
             fix="free space there, or name another folder",
         ) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     try:
         fsync_folder(out.parent)
     except OSError as error:  # it is complete

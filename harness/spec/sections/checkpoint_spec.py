@@ -23,8 +23,8 @@ class CheckpointSpec(Section):
     """Copy the state to host memory and write it in the background; needs host memory for the copy. With states on
     NVMe, or too little memory, training waits for the write."""
     on_save_error: Literal["stop", "continue"] = "stop"
-    """Response to a failed save (disk full, storage gone) before the last step: end the run, or train on. Earlier
-    checkpoints are kept."""
+    """Response to a failed save (disk full, storage gone) before the last step, or to another run at `upload_to`: end
+    the run, or train on. Earlier checkpoints are kept."""
     upload_to: str | None = None
     """A prefix of an object store, such as `s3://bucket/run-7`, that only this run uses. Each checkpoint is uploaded in
     the background once it is complete on the disk; `save_total_limit` counts there, too.

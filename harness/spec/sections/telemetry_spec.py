@@ -42,7 +42,8 @@ class TelemetrySpec(Section):
     wandb_mode: Literal["online", "offline"] = "online"
     """`offline` writes a folder that `wandb sync` uploads later."""
     mlflow_tracking_uri: str | None = None
-    """Server or database of `mlflow`. Default: the variable MLFLOW_TRACKING_URI, else the folder above."""
+    """Server or database of `mlflow`, without a password (MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD).
+    Default: the variable MLFLOW_TRACKING_URI, else the folder above."""
     profile_steps: (
         Annotated[str, Field(pattern=r"^[1-9][0-9]*(-[1-9][0-9]*)?$"), AfterValidator(_check_step_range)] | None
     ) = None

@@ -17,6 +17,7 @@ from typing import Any
 
 from harness.file_io import replace_file, write_output_file
 from harness.run_records.run_record import RunRecord, read_run_record
+from harness.secret_text import hide_passwords
 from harness.views.report.charts import render_charts
 from harness.views.report.comparison_section import names_of, render_comparison
 from harness.views.report.config_section import render_config, render_sample
@@ -55,7 +56,7 @@ def write_report(runs: Path | Sequence[Path], output: Path | None = None) -> Pat
     are several to its `comparison.html`, and return its path. Raises OSError.
     """
     folders = [runs] if isinstance(runs, Path) else list(runs)
-    text = render_report([read_run_record(folder) for folder in folders])
+    text = hide_passwords(render_report([read_run_record(folder) for folder in folders]))
     if output is not None:
         write_output_file(output, text)
         return output

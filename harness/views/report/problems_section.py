@@ -60,10 +60,10 @@ def _failure_items(record: RunRecord) -> list[str]:
 
 
 def _verdict_items(verdict: Verdict) -> list[str]:
-    """The supervisor's verdict on the run; of a completed run, only unusual events."""
+    """The supervisor's verdict on the run; of a completed run, what is not uploaded, and unusual events."""
     items = [f"<li>{escape(note)}</li>" for note in verdict.notes]
     if verdict.state == "completed":
-        return items
+        return [f"<li>{escape(verdict.reason)}</li>", *items] if verdict.reason else items
     end = escape(describe_end(verdict)[:2000])
     if verdict.state == "stopped":
         return [f"<li>stopped{end}</li>", *items]

@@ -17,7 +17,7 @@ import torch
 from harness.checkpoints import latest, manifest
 from harness.checkpoints.store_source import SOURCE_FILE, StoreSource, find_stored_checkpoint
 from harness.errors import UserError
-from harness.object_stores import object_store
+from harness.object_stores import object_store, silence_limit
 from harness.runtime import checkpoint
 from harness.runtime.checkpoint import commit, disk_space, saver
 from harness.runtime.distributed import Distributed
@@ -122,16 +122,25 @@ class Actions:
         }
 
     def use_store(self, variables: dict[str, str]) -> None:
-        """From now on the object store of these variables is reached, without long waits between attempts."""
+        """From now on the object store of these variables is reached, without long waits between attempts and for
+        answers.
+        """
         os.environ.update(variables)
         object_store.FIRST_WAIT_SECONDS = 0.01
+        silence_limit.SILENT_SECONDS = 2.0
 
     def resume_stored(self, name: str, url: str) -> dict[str, Any]:
         """Train from the newest checkpoint below a prefix of a store, as a launch would; no other folder has it."""
-        if self.ranks.is_main_process:
-            source = find_stored_checkpoint(url)[0]
-            (self.folder / name / SOURCE_FILE).write_text(source.to_text())
-        self.ranks.barrier()
+
+        def choose() -> None:
+            if self.ranks.is_main_process:
+                source = find_stored_checkpoint(url)[0]
+                (self.folder / name / SOURCE_FILE).write_text(source.to_text())
+
+        try:
+            self.ranks.call_or_fail_everywhere(choose)
+        except UserError as refused:
+            return {"refused": [[f.gate, f.message] for f in refused.findings]}
         step = StoreSource.read(self.folder / name)
         assert step is not None
         return self.train(name, f"{name}/checkpoints/{step.folder_name}") | {"from": step.step}

@@ -32,7 +32,10 @@ LAST = "checkpoints/step-00000006"
 def test_exported_weights_equal_the_engines_consolidated_ones(
     case: str, straight: dict[str, Path], tmp_path: Path
 ) -> None:
+    (tmp_path / ".out.tmp").mkdir()
+    (tmp_path / ".out.tmp" / "notes").touch()
     folder = export_checkpoint(straight[case] / LAST, tmp_path / "out", dtype="float32")
+    assert (tmp_path / ".out.tmp" / "notes").exists()  # the user's own
     written = load_file(folder / "model.safetensors")
     engine = load_file(straight[case] / "weights.safetensors")
     assert written.keys() == engine.keys()

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.checkpoints.store_source import find_stored_checkpoint
-from tests.support.object_store import KEY_ID, SECRET, StoreServer, error, needs_store
+from tests.support.object_store import KEY_ID, SECRET, Environ, StoreServer, error, needs_store
 from tests.support.training.forked_ranks import ForkedRanks
 
 pytestmark = [pytest.mark.training, needs_store]
@@ -73,6 +74,32 @@ def test_a_store_that_fails_costs_warnings_and_no_training(
     assert "the store reports an internal error (InternalError)" in failed[-1]["error"]
     assert [p.name for p in sorted((tmp_path / "a" / "one" / "checkpoints").glob("step-*"))] == ["step-00000004"]
     assert not s3.keys("bucket")
+    status = json.loads((tmp_path / "a" / "one" / "status" / "rank-00000.json").read_text())
+    assert status["outcome"] == "completed"
+    assert "the store reports an internal error" in status["not_uploaded"]
+    assert status["upload_command"].endswith(f"a/one/checkpoints/step-00000004 {URL}")
+
+
+def test_a_store_that_accepts_and_never_answers_does_not_hold_the_run(
+    forked: ForkedRanks, tiny_model: Path, tmp_path: Path, s3: StoreServer
+) -> None:
+    answers = threading.Event()
+
+    def fall_silent(environ: Environ) -> None:
+        if environ["REQUEST_METHOD"] == "PUT" and "step-00000004" in environ["PATH_INFO"]:
+            answers.wait()
+
+    s3.faults.answer = fall_silent
+    try:
+        actions = [["make", "one"], ["train", "one"]]
+        (_, trained) = run(forked, tiny_model, tmp_path, s3, "a", actions, upload_to=URL, save_steps=None)
+    finally:
+        answers.set()
+    assert trained["step"] == 4
+    for rank in (0, 1):
+        status = json.loads((tmp_path / "a" / "one" / "status" / f"rank-{rank:05d}.json").read_text())
+        assert (status["outcome"], status["phase"]) == ("completed", "step")
+        assert "the store accepts a request and has not answered for" in status["not_uploaded"]
 
 
 def test_retention_counts_in_the_store_and_a_neighbour_stays(
@@ -81,11 +108,25 @@ def test_retention_counts_in_the_store_and_a_neighbour_stays(
     s3.client.put_object(Bucket="bucket", Key="runs/ab/step-00000002/manifest.json", Body=b"{}")
     s3.faults.seconds = 0.02
     actions = [["make", "one"], ["train", "one"], ["make", "two"], ["train", "two"]]
-    run(forked, tiny_model, tmp_path, s3, "a", actions, upload_to=URL, save_total_limit=1, save_steps=1)
+    keep = {"save_total_limit": 1, "save_steps": 1, "on_save_error": "continue"}
+    (*_, second) = run(forked, tiny_model, tmp_path, s3, "a", actions, upload_to=URL, **keep)
     steps = {key.split("/")[2] for key in s3.keys("bucket", "runs/a/") if "/step-" in key}
     assert steps == {"step-00000004"}
     assert s3.keys("bucket", "runs/ab/") == ["runs/ab/step-00000002/manifest.json"]
-    # The second run has no right to the prefix of the first: it trains, and says so.
+    # The second run has no right to the prefix of the first: with `continue` it trains all the same, and says so.
+    assert second["step"] == 4
     assert [line["step"] for line in rows(tmp_path / "a" / "one", "upload")][-1] == 4
     assert not rows(tmp_path / "a" / "two", "upload")
     assert "writes there" in rows(tmp_path / "a" / "two", "upload_failed")[-1]["error"]
+
+
+def test_a_run_without_a_right_to_its_prefix_ends_after_a_save(
+    forked: ForkedRanks, tiny_model: Path, tmp_path: Path, s3: StoreServer
+) -> None:
+    s3.client.put_object(Bucket="bucket", Key="runs/a/of-somebody-else", Body=b"1")
+    many_steps = {"train": {"max_steps": 200, "gradient_accumulation_steps": 1}}
+    actions = [["make", "one", many_steps], ["train", "one"]]
+    (_, trained) = run(forked, tiny_model, tmp_path, s3, "a", actions, upload_to=URL, save_total_limit=1)
+    assert [gate for gate, _ in trained["refused"]] == ["ST106"]
+    saved, steps = ([line["step"] for line in rows(tmp_path / "a" / "one", kind)] for kind in ("save", "step"))
+    assert steps[-1] == saved[-1] < 100  # the step in which it was known is saved

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the simulation of a rank in a process of its own, and keeps its answer for the same request and the same code."""
+"""Runs the simulation of a rank in a process of its own, and keeps its answer for the same request and code."""
 
 from __future__ import annotations
 

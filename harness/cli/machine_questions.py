@@ -25,6 +25,7 @@ from harness.plan.plan_usage import parse_count_option, usage_error
 from harness.plan.planner import Plan
 from harness.plan.price_list import read_price_list
 from harness.plan.resolved_run import ResolvedRun
+from harness.units import pluralize
 from harness.views import plan_longest as longest_view
 from harness.views.plan_cheapest import cheapest_as_dict, deadline_as_dict, render_cheapest, render_deadline
 from harness.views.style import Style, style_for
@@ -61,6 +62,7 @@ def _answer_cheapest(options: PlanOptions) -> Answer:
         placed = RunToPlace.from_spec(_run_of_spec(options, options.spec), options.spec)
     if options.gpus is not None:
         _check_whole_hosts(options.gpus)
+        _check_rows(options.gpus, placed)
     result = find_cheapest(placed, prices, tokens, deadline, options.host_memory, options.gpus)
     style, width = _screen()
     code = ExitCode.OK if result.rows else ExitCode.FINDINGS
@@ -75,6 +77,15 @@ def _check_whole_hosts(gpus: int) -> None:
     if gpus > GPUS_PER_HOST and gpus % GPUS_PER_HOST:
         message = f"{gpus} GPUs do not fill hosts of {GPUS_PER_HOST}, the unit in which they are rented"
         raise usage_error(message, f"give a multiple of {GPUS_PER_HOST}, or fewer than {GPUS_PER_HOST}")
+
+
+def _check_rows(gpus: int, placed: RunToPlace) -> None:
+    if placed.allows(gpus):
+        return
+    rows = pluralize(placed.sequences, "sequence")
+    batch = "`--batch-tokens`" if placed.request is not None else "`train.global_batch_size`"
+    fix = f"give fewer `--gpus`, or a larger batch with {batch}"
+    raise usage_error(f"a step has {rows}, which do not divide over {gpus:,} GPUs", fix)
 
 
 def _answer_longest(options: PlanOptions) -> Answer:
@@ -96,9 +107,6 @@ def _answer_longest(options: PlanOptions) -> Answer:
 
 
 def _answer_largest_model(options: PlanOptions) -> Answer:
-    if options.model is not None:
-        message = "`--largest-model` searches for a model, and `--model` names one"
-        raise usage_error(message, "leave `--model` out")
     if options.gpu is None or options.gpus is None:
         raise usage_error("`--largest-model` needs a cluster", "give `--gpus` and `--gpu`, and `--host-memory`")
     result = find_largest_model(replace(options, model=BASE_MODEL).to_request())
@@ -108,8 +116,6 @@ def _answer_largest_model(options: PlanOptions) -> Answer:
 
 
 def _run_of_spec(options: PlanOptions, spec: str) -> ResolvedRun:
-    if options.model is not None:
-        raise usage_error("a spec and `--model` are both given", "leave the spec out")
     checked = check_for_plan(spec, options.overrides, options.hostfile, options.world_size, here=options.here)
     return exit_on_errors(checked, _NO_ANSWER)
 
@@ -123,7 +129,7 @@ def answer_deadline(planned: Plan, options: PlanOptions) -> Answer | None:
 
 
 MACHINE_QUESTIONS: tuple[Question, ...] = (
-    Question("--cheapest", lambda options: options.cheapest, _answer_cheapest, takes_spec=True),
-    Question("--longest", lambda options: options.longest, _answer_longest, takes_spec=True),
-    Question("--largest-model", lambda options: options.largest_model, _answer_largest_model),
+    Question(lambda options: options.cheapest, _answer_cheapest),
+    Question(lambda options: options.longest, _answer_longest),
+    Question(lambda options: options.largest_model, _answer_largest_model),
 )

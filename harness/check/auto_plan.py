@@ -12,10 +12,10 @@ from typing import Any
 from harness.check.check_file import CheckedFile, check_file
 from harness.errors import ExitCode, UserError
 from harness.facts.devices import find_device
-from harness.facts.model_lookup import ModelFacts
 from harness.findings import Finding, Fix
 from harness.plan.alternatives import Alternative, best_of_each_kind, kind_of
 from harness.plan.calibration_file import Calibrations
+from harness.plan.pinned_keys import keep_pinned
 from harness.plan.plan_request import (
     OPTION_KEYS,
     PlanRequest,
@@ -23,14 +23,12 @@ from harness.plan.plan_request import (
     spec_from_request,
     validate_request,
 )
-from harness.plan.plan_usage import usage_error
 from harness.plan.planner import Plan, make_plan
 from harness.plan.resolved_run import ResolvedRun
 from harness.plan.settings_search import filter_fitting, may_fit, search_settings
 from harness.plan.spec_changes import merge_changes, spec_changes_for
 from harness.plan.way_out import WayOut, can_fit, find_way_out
-from harness.spec.parse.source import KeyPath, join_key, value_at
-from harness.spec.run_spec import RunSpec
+from harness.spec.parse.source import KeyPath
 from harness.spec.yaml_text import spec_as_yaml
 
 _MAX_CHECKED = 40
@@ -79,14 +77,14 @@ class SearchResult:
 @dataclass(frozen=True)
 class MinGpusResult:
     """The smallest number of GPUs on which something fits with headroom; `best` is the fastest such choice, None where
-    none does. `barely`: a smaller number, and what fits on it without headroom.
+    none does. `tight`: a smaller number, and what fits on it without headroom or with parallel degrees.
     """
 
     gpus: int
     best: Alternative | None
     raw_floor_gpus: int
     state_bytes: float
-    barely: tuple[int, Alternative] | None = None
+    tight: tuple[int, Alternative] | None = None
 
 
 def check_request(request: PlanRequest) -> tuple[dict[str, Any], CheckedFile]:
@@ -109,7 +107,7 @@ def _of_options(finding: Finding) -> Finding:
     """The finding without places in the file that is not there, and its fix as an option."""
     place = finding.place if finding.place is not None and finding.place.file == "--set" else None
     related = tuple(each for each in finding.related if each.place.file == "--set")
-    options = {key: name for name, key in OPTION_KEYS.items() if key != "cluster.gpus_per_node"}
+    options = {key: name for name, key in OPTION_KEYS.items() if name not in ("gpus", "gpus_per_node", "batch_tokens")}
     fix = finding.fix
     if fix is not None and len(fix.sets) == 1 and (key := next(iter(fix.sets))) in options:
         fix = fix._replace(title=f"give `--{options[key].replace('_', '-')} {fix.sets[key]}`")
@@ -143,7 +141,7 @@ def find_best_plan(
         message = "a search needs a GPU of known speed"
         raise UserError([Finding("MM007", "error", message, "cluster.gpu", fix=fix)], ExitCode.USAGE)
     alternatives = search_settings(base.run, base.model, base.device, base.capacity, base.rates)
-    alternatives = _keep_pinned(alternatives, base.model, raw, pinned)
+    alternatives = keep_pinned(alternatives, lambda each: each.settings, base.model, raw, pinned)
     refused: list[tuple[Alternative, Finding]] = []
     second: SearchResult | None = None
     fitting = list(filter_fitting(alternatives)) or [each for each in alternatives if may_fit(each)]
@@ -184,37 +182,13 @@ def _check_candidate(file: str, text: str, run: ResolvedRun, hostfile: str | Non
     return check_file(file, text=text, hostfile=hostfile, world_size=world, launching=launching, allow_code=True)
 
 
-def _keep_pinned(
-    alternatives: tuple[Alternative, ...], model: ModelFacts, raw: Mapping[str, Any], pinned: Sequence[KeyPath]
-) -> tuple[Alternative, ...]:
-    """Those whose spec has the pinned values of `raw`. Raises UserError where there are none, and were some."""
-    if not pinned or not alternatives:
-        return alternatives
-    wanted = {path: _spec_value(raw, path) for path in pinned}
-
-    def keeps(alternative: Alternative) -> bool:
-        changed = merge_changes(raw, spec_changes_for(alternative.settings, model, raw))
-        return all(_spec_value(changed, path) == value for path, value in wanted.items())
-
-    kept = tuple(filter(keeps, alternatives))
-    if not kept:
-        names = " and ".join(f"`{join_key(path)}`" for path in pinned)
-        fix = "leave the key that the search chooses out of `--set`, or plan a spec without `--search`"
-        raise usage_error(f"the search has no settings with these values of {names}", fix)
-    return kept
-
-
-def _spec_value(raw: Mapping[str, Any], path: KeyPath) -> Any:
-    """The value of a key, with that which the spec has where it is not written."""
-    return value_at(RunSpec.model_validate(raw).model_dump(mode="json"), path)
-
-
 def find_min_gpus(request: PlanRequest) -> MinGpusResult:
     """Try whole hosts, and parts of one, until something fits. Raises UserError with everything that is wrong."""
     findings = validate_request(request)
     if findings:
         raise UserError(findings, ExitCode.USAGE)
-    floor, states, barely = 1, 0.0, None
+    floor, states = 1, 0.0
+    smaller: list[PlanRequest] = []
     device = find_device(request.gpu)
     for gpus in _gpu_counts_to_try(request.gpus_per_node or 8):
         candidate = replace(request, gpus=gpus)
@@ -225,17 +199,34 @@ def find_min_gpus(request: PlanRequest) -> MinGpusResult:
         states = plan.settings.bytes_per_parameter.per_rank(plan.model.num_parameters, 1, 0)
         floor = min_gpus_for_states(states, device)
         if not can_fit(plan.run, plan.model, plan.device, plan.capacity):
+            smaller.append(candidate)
             continue
         alternatives = search_settings(
             plan.run, plan.model, plan.device, plan.capacity, plan.rates, vary_parallel_dims=False
         )
-        alternatives = _keep_pinned(alternatives, plan.model, spec_from_request(candidate), request.pinned)
+        raw = spec_from_request(candidate)
+        alternatives = keep_pinned(alternatives, lambda each: each.settings, plan.model, raw, request.pinned)
         best = next(filter_fitting(alternatives), None)
         if best is not None:
-            return MinGpusResult(gpus, best, floor, states, barely)
-        tight = next((each for each in alternatives if each.fit.fits is True), None)
-        barely = barely or (None if tight is None else (gpus, tight))
-    return MinGpusResult(_MAX_HOSTS * (request.gpus_per_node or 8), None, floor, states, barely)
+            return MinGpusResult(gpus, best, floor, states, _find_tight(smaller))
+        smaller.append(candidate)
+    return MinGpusResult(_MAX_HOSTS * (request.gpus_per_node or 8), None, floor, states)
+
+
+def _find_tight(smaller: Sequence[PlanRequest]) -> tuple[int, Alternative] | None:
+    """The fewest GPUs on which the plan of that number finds something that fits: without headroom, or with parallel
+    degrees, which the search for the number leaves out. From the largest number down, until nothing fits.
+    """
+    found = None
+    for request in reversed(smaller):
+        raw, checked = check_request(request)
+        if checked.run is None:
+            break
+        result = find_best_plan(checked.run, raw, name_of(request), None, pinned=request.pinned)
+        if result is None or result.best is None or result.best.fit.fits is not True:
+            break
+        found = (request.gpus, result.best)
+    return found
 
 
 def _unknown_size_finding(request: PlanRequest) -> Finding:

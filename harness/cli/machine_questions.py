@@ -20,6 +20,7 @@ from harness.cli.plan_questions import Answer, PlanOptions, Question
 from harness.errors import ExitCode, UserError
 from harness.plan.cost_range import parse_deadline
 from harness.plan.machine_costs import GPUS_PER_HOST
+from harness.plan.pinned_keys import key_of_override
 from harness.plan.plan_request import validate_count
 from harness.plan.plan_usage import parse_count_option, usage_error
 from harness.plan.planner import Plan
@@ -59,7 +60,7 @@ def _answer_cheapest(options: PlanOptions) -> Answer:
     if options.spec is None:
         placed = RunToPlace.from_request(replace(options, gpu=_ANY_GPU).to_request(needs_gpus=False))
     else:
-        placed = RunToPlace.from_spec(_run_of_spec(options, options.spec), options.spec)
+        placed = RunToPlace.from_spec(_run_of_spec(options, options.spec), options.spec, options.overrides or ())
     if options.gpus is not None:
         _check_whole_hosts(options.gpus)
         _check_rows(options.gpus, placed)
@@ -98,7 +99,10 @@ def _answer_longest(options: PlanOptions) -> Answer:
         raw, checked = auto_plan.check_request(one_each)
         run, file = exit_on_errors(checked, _NO_ANSWER), auto_plan.name_of(request)
     device = find_plan_device(here=options.here)
-    result = find_longest_sequence(run, raw, file, options.hostfile, device)
+    pinned = tuple(map(key_of_override, options.overrides or ()))
+    if ("data", "max_length") in pinned:
+        raise usage_error("`data.max_length` has no effect with `--longest`, which searches for it", "leave it out")
+    result = find_longest_sequence(run, raw, file, options.hostfile, device, pinned)
     body, style, width = longest_view.longest_as_dict(result), *_screen()
     if result is None:
         name = run.spec.model.name_or_path or run.name

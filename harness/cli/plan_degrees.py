@@ -54,10 +54,11 @@ def with_degrees(command: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(command, eval_str=True)
     parameters = [*signature.parameters.values(), *_OPTIONS.values()]
     names = {each.name: _name_option(each) for each in parameters}
+    defaults = {each.name: each.default for each in parameters}
 
     @functools.wraps(command)
     def plan(**values: Any) -> None:
-        mode = refuse_unread_options(values, names)
+        mode = refuse_unread_options(values, defaults, names)
         own = {name: values.pop(name) for name in _OPTIONS}
         if mode.name == DEGREES:
             _print_degrees(own, values)

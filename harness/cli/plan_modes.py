@@ -75,21 +75,26 @@ def find_mode(given: frozenset[str]) -> Mode:
     if given & set(_DEGREE_STARTERS):
         return _OF_DEGREES
     if "params" in given and given & _RECIPE and "non_state_peak" not in given:
-        return _BY_OPTION["table"]
+        return _without_model(_BY_OPTION["table"])
     for name, mode in _BY_OPTION.items():
         if name in given:
-            return mode
+            return _without_model(mode) if "params" in given else mode
     for name, (about_spec, without) in _BY_OPTION_AND_SOURCE.items():
         if name in given:
             return about_spec if "spec" in given else without
     return _OF_SPEC if "spec" in given else _OF_WORDS
 
 
-def refuse_unread_options(values: Mapping[str, Any], names: Mapping[str, str]) -> Mode:
-    """The question of a command line, whose every option its answer depends on. `values` by the name of the parameter,
-    None or False where an option is not given; `names`: as the user writes them. Raises UserError.
+def _without_model(mode: Mode) -> Mode:
+    """The question about a bare count of parameters."""
+    return mode._replace(reads=mode.reads - {"model"})
+
+
+def refuse_unread_options(values: Mapping[str, Any], defaults: Mapping[str, Any], names: Mapping[str, str]) -> Mode:
+    """The question of a command line, whose every option its answer depends on. `values` and `defaults` by the name of
+    the parameter; `names`: as the user writes them. Raises UserError.
     """
-    given = frozenset(name for name, value in values.items() if value is not None and value is not False)
+    given = frozenset(name for name, value in values.items() if value != defaults[name] and value != [])
     mode = find_mode(given)
     unread = sorted((name for name in values if name in given - mode.reads), key=lambda name: name not in _QUESTIONS)
     if unread:
@@ -105,7 +110,7 @@ def _refusal(mode: Mode, name: str, option: str, value: Any) -> UserError:
     rules = (
         (mode is _OF_DEGREES, f"{given} does not go with degrees of parallelism", "leave it out"),
         (
-            is_count and name in ("spec", "model"),
+            (name == "model" and "params" in mode.reads) or (is_count and name == "spec"),
             f"{given} and `--params` are both given",
             "leave `--params` out, which is for a bare count",
         ),

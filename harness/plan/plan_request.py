@@ -13,9 +13,10 @@ from harness.facts.devices import DEVICES, Device, find_device
 from harness.facts.model_lookup import find_configuration, find_model
 from harness.facts.model_positions import find_positions
 from harness.findings import Finding, Fix
+from harness.plan.pinned_keys import key_of_override
 from harness.plan.rates import parse_disks
 from harness.spec.overrides import apply_overrides
-from harness.spec.parse.source import KeyPath, Source, join_key, split_key
+from harness.spec.parse.source import KeyPath, Source, join_key
 from harness.units import parse_bytes, pluralize
 
 _MAX_GPUS = 1_000_000
@@ -76,11 +77,6 @@ def default_length(model: str) -> int:
     """Tokens of a sequence where no option says them: no more than the model has positions."""
     positions = find_positions(model, find_configuration(model, None, Path.cwd(), None))
     return min(_DEFAULT_LENGTH, positions or _DEFAULT_LENGTH)
-
-
-def key_of_override(text: str) -> KeyPath:
-    """The path of the key of `--set KEY=VALUE`."""
-    return split_key(text.partition("=")[0].strip())
 
 
 def validate_request(request: PlanRequest) -> list[Finding]:

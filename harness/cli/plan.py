@@ -23,6 +23,7 @@ from harness.cli.plan_option_checks import check_options
 from harness.cli.plan_output import choose_next_command, exit_with_answer, print_report, write_files
 from harness.cli.plan_questions import PlanOptions, answer_question
 from harness.cli.plan_simulate import SIMULATE
+from harness.errors import ExitCode
 from harness.hostinfo import machine
 from harness.plan.calibration_file import load_calibrations
 from harness.plan.pinned_keys import key_of_override
@@ -147,4 +148,5 @@ def plan(
     report = report_plan(planned, searched, checked, request, choose_next_command(planned, searched, given, spec))
     print_report(report, checked, format, long=long, deadline=answer_deadline(planned, given))
     write_files(report, write, plot)
-    exit_with(report.code)
+    does_not_fit_here = here and searched is None and planned.fit.fits is False
+    exit_with(ExitCode.FINDINGS if does_not_fit_here else report.code)

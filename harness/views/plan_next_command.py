@@ -26,14 +26,16 @@ def format_next_command(run: ResolvedRun, spec: str, hostfile: str | None, overr
     return shlex.join([*words, "--dry-run"])
 
 
-def format_search_command(run: ResolvedRun, spec: str, hostfile: str | None, overrides: Sequence[str] | None) -> str:
+def format_search_command(
+    run: ResolvedRun, spec: str, hostfile: str | None, overrides: Sequence[str] | None, *, here: bool = False
+) -> str:
     """For a spec that does not fit: the search that writes another one. Empty for a DeepSpeed JSON."""
     if run.kind != "spec":
         return ""
     words = ["harness", "plan", spec]
     for override in overrides or ():
         words += ["--set", override]
-    words += ["--hostfile", hostfile] if hostfile else []
+    words += [*(["--hostfile", hostfile] if hostfile else []), *(["--here"] if here else [])]
     return shlex.join([*words, "--search", "--write", f"{Path(spec).stem}-fits.yaml"])
 
 

@@ -64,8 +64,9 @@ class MachineRow:
 
 @dataclass(frozen=True)
 class CheapestMachine:
-    """One row a kind of GPU, cheapest first, those that meet the deadline before the others; `counts` are the numbers
-    of GPUs of the first kind, not checked by the gates. `too_small`: kinds on which nothing fits or passes.
+    """One row a kind of GPU, cheapest first, those that meet the deadline before the others, and after all of these the
+    kinds on which no launch starts; `counts` are the numbers of GPUs of the first kind, not checked by the gates.
+    `too_small`: kinds on which nothing fits or passes.
     """
 
     tokens: float
@@ -186,7 +187,7 @@ def find_cheapest(
             too_small.append(kind)
         else:
             rows.append(row)
-    rows.sort(key=lambda row: _order(row.cost, deadline))
+    rows.sort(key=lambda row: (not row.machine.device.starts_ranks, *_order(row.cost, deadline)))
     counts = _best_by_count(by_kind[rows[0].machine.device.name]) if rows else ()
     unpriced = tuple(name for name in DEVICES if name not in by_kind and name != "cpu")
     return CheapestMachine(tokens, deadline, prices, tuple(rows), counts, tuple(too_small), unpriced, name)

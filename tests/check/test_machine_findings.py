@@ -222,7 +222,8 @@ def test_a_folder_that_lacks_files_cannot_be_used(folder, lacking, reason):
 def test_a_placeholder_is_an_error_on_every_machine_and_in_every_command(folder):
     text = f"model: {{name_or_path: path/to/a/model}}\ndata: {{train: path/to/texts.jsonl}}\n{TRAIN}"
     for checked in (check_file("spec.yaml", text=text), check(text), check(text, here=True)):
-        assert [f.gate for f in checked.report.errors] == ["SP053", "SP053"]
+        of_spec = [f.gate for f in checked.report.errors if f.gate != "EN002"]  # EN002: without the training packages
+        assert of_spec == ["SP053", "SP053"]
 
 
 def test_a_file_system_that_does_not_answer_is_named_and_not_waited_for(folder, monkeypatch):

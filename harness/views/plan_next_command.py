@@ -9,6 +9,8 @@ from pathlib import Path
 
 from harness.plan.resolved_run import ResolvedRun
 
+_CHOSEN_BY_SEARCH = ("zero.stage=", "zero.offload_", "train.gradient_checkpointing", "parallel.")
+
 
 def format_next_command(run: ResolvedRun, spec: str, hostfile: str | None, overrides: Sequence[str] | None) -> str:
     """`harness launch` of the planned run with the same options; empty for a DeepSpeed JSON."""
@@ -34,7 +36,8 @@ def format_search_command(
         return ""
     words = ["harness", "plan", spec]
     for override in overrides or ():
-        words += ["--set", override]
+        if not override.startswith(_CHOSEN_BY_SEARCH):  # it would keep the value that does not fit
+            words += ["--set", override]
     words += [*(["--hostfile", hostfile] if hostfile else []), *(["--here"] if here else [])]
     return shlex.join([*words, "--search", "--write", f"{Path(spec).stem}-fits.yaml"])
 

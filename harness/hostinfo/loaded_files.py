@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.interpreter import find_new_module
+
 _TICK_SECONDS = 0.05
 """More than the clock of files is behind that of `time.time`."""
 _MAPS = Path("/proc/self/maps")
@@ -75,9 +77,5 @@ def _stamp(file: str) -> list[int] | None:
 
 
 def _find_file(name: str) -> str | None:
-    """Where a new Python would find this top-level module; `importlib.util.find_spec` answers from `sys.modules`."""
-    for finder in sys.meta_path:
-        spec = finder.find_spec(name, None)
-        if spec is not None:
-            return spec.origin
-    return None
+    spec = find_new_module(name)
+    return None if spec is None else spec.origin

@@ -6,10 +6,11 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+from harness.interpreter import find_new_module
 
 TargetState = Literal["as tested", "changed", "missing"]
 _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -53,11 +54,16 @@ def forget_modules() -> None:
 
 @cache
 def _parse_module(module: str) -> ast.Module | None:
-    relative = Path(*module.split("."))
-    for entry in sys.path:
-        for file in (Path(entry or ".", relative).with_suffix(".py"), Path(entry or ".", relative, "__init__.py")):
-            if file.is_file():
-                return ast.parse(file.read_text(encoding="utf-8"))
+    top, *inner = module.split(".")
+    spec = find_new_module(top)
+    if spec is None:
+        return None
+    folders = [Path(folder, *inner) for folder in spec.submodule_search_locations or ()]
+    files = [file for folder in folders for file in (folder.with_suffix(".py"), folder / "__init__.py")]
+    files = files if inner else [Path(spec.origin or "")]
+    for file in files:
+        if file.is_file():
+            return ast.parse(file.read_text(encoding="utf-8"))
     return None
 
 

@@ -45,7 +45,7 @@ def main() -> int:
 
         write_event("result", **result, loaded=list_loaded_files(since))
     except SimulationUnavailableError as error:
-        write_event("unavailable", reason=str(error))
+        write_event("unavailable", reason=str(error), fix=error.fix)
     except Exception as error:
         traceback.print_exc()
         write_event("failed", error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())

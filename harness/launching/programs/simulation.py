@@ -88,9 +88,7 @@ def _run_worker(body: Mapping[str, Any], on_progress: Callable[[str], None]) -> 
     if last.get("event") == "result":
         return last
     if last.get("event") == "unavailable":
-        raise _unavailable(
-            str(last["reason"]), "install a tested torch and a C++ compiler; `harness plan` needs neither"
-        )
+        raise _unavailable(str(last["reason"]), str(last["fix"]))
     reason = str(last.get("error", "its process ended without an answer"))
     trace = [line for line in str(last.get("trace", "")).splitlines() if line.strip().startswith("File ")]
     raise UserError(

@@ -25,9 +25,13 @@ from harness.launching.setup.environment import forwarded_variables, ignored_env
 from harness.launching.setup.host_count import check_host_count
 from harness.launching.setup.launch_plan import is_local
 from harness.launching.setup.locked_memory import check_locked_memory
+from harness.patches.patch_registry import select_patches
+from harness.patches.refused_patches import refusal_of
+from harness.patches.targets import forget_modules
+from harness.plan.patch_facts import patch_facts
 from harness.plan.resolved_run import ResolvedRun
 
-_INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "EN027", "MD154", "MD162"}
+_INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "EN027", "EN130", "MD154", "MD162"}
 """Findings about programs and devices that this machine lacks."""
 _NAMED_BY_SPEC = {"EN016", "MD154", "MD162"}
 """Those about what a key of the spec needs."""
@@ -63,6 +67,8 @@ def check_launch(
         findings += device_checks.check_torch_devices(run.spec.launch.env, local_host, local_ranks)
         health = device_checks.check_gpu_health(local_host, local_ranks)
         findings += [finding for finding in health if finding.gate not in run.spec.ignore]
+    if local_ranks is not None and not any(finding.is_error for finding in findings):
+        findings += _check_patches(run, local_host)
     if local_ranks is not None and node_rank is None and not any(finding.is_error for finding in findings):
         findings += list(check_weights(run, planned=False))
         findings += list(check_devices(run)) or check_sizes(run)
@@ -117,6 +123,15 @@ def _check_python_optimize(run: ResolvedRun, local_host: LocalHost) -> Iterator[
             notes=("DeepSpeed refuses wrong batch sizes by `assert`; without assertions it trains something else",),
             fix=Fix("unset PYTHONOPTIMIZE and start Python without -O"),
         )
+
+
+def _check_patches(run: ResolvedRun, local_host: LocalHost) -> Iterator[Finding]:
+    """The patch without which every rank would refuse the run (EN130), said before any op is compiled."""
+    facts = patch_facts(run, on_cpu_accelerator=not local_host.accelerated, is_resumed=False)
+    refused = select_patches(facts, run.spec.launch.patches).find_refused()
+    forget_modules()
+    if refused is not None:
+        yield refusal_of(refused)
 
 
 def _check_installed(local_host: LocalHost) -> Iterator[Finding]:

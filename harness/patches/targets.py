@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -54,17 +56,18 @@ def forget_modules() -> None:
 
 @cache
 def _parse_module(module: str) -> ast.Module | None:
-    top, *inner = module.split(".")
-    spec = find_new_module(top)
-    if spec is None:
-        return None
-    folders = [Path(folder, *inner) for folder in spec.submodule_search_locations or ()]
-    files = [file for folder in folders for file in (folder.with_suffix(".py"), folder / "__init__.py")]
-    files = files if inner else [Path(spec.origin or "")]
-    for file in files:
-        if file.is_file():
-            return ast.parse(file.read_text(encoding="utf-8"))
+    relative = Path(*module.split("."))
+    for entry in (*sys.path, *_editable_folders(module.partition(".")[0])):
+        for file in (Path(entry or ".", relative).with_suffix(".py"), Path(entry or ".", relative, "__init__.py")):
+            if file.is_file():
+                return ast.parse(file.read_text(encoding="utf-8"))
     return None
+
+
+def _editable_folders(package: str) -> Iterator[Path]:
+    """The folders of a package that is in none of `sys.path`, as after `pip install -e`."""
+    spec = find_new_module(package)
+    yield from (Path(location).parent for location in spec.submodule_search_locations or ()) if spec else ()
 
 
 def _find_definition(scope: ast.AST, path: list[str]) -> ast.AST | None:

@@ -39,6 +39,7 @@ def editable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (runtime / "engine.py").write_text("def load(): return 1\n", encoding="utf-8")
     for folder in (runtime, runtime.parent):
         (folder / "__init__.py").write_text("def top(): return 2\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if not Path(entry or ".", "deepspeed").is_dir()])
     monkeypatch.setattr(sys, "meta_path", [EditableFinder(tmp_path / "source"), *sys.meta_path])
     compute_digest.cache_clear()
     targets.forget_modules()

@@ -61,7 +61,7 @@ def _read_kept(file: Path) -> dict[str, Any] | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads(read_regular(file, _MAX_ANSWER))
         if are_loaded_files_the_same(kept["loaded"]):
-            return kept["result"]
+            return dict(kept["result"])
     return None
 
 

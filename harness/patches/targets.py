@@ -67,7 +67,9 @@ def _parse_module(module: str) -> ast.Module | None:
 def _editable_folders(package: str) -> Iterator[Path]:
     """The folders of a package that is in none of `sys.path`, as after `pip install -e`."""
     spec = find_new_module(package)
-    yield from (Path(location).parent for location in spec.submodule_search_locations or ()) if spec else ()
+    locations = spec.submodule_search_locations if spec is not None else None
+    for location in locations or ():
+        yield Path(location).parent
 
 
 def _find_definition(scope: ast.AST, path: list[str]) -> ast.AST | None:

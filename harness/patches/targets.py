@@ -57,7 +57,7 @@ def forget_modules() -> None:
 @cache
 def _parse_module(module: str) -> ast.Module | None:
     relative = Path(*module.split("."))
-    for entry in (*sys.path, *_editable_folders(module.partition(".")[0])):
+    for entry in (*sys.path, *map(str, _editable_folders(module.partition(".")[0]))):
         for file in (Path(entry or ".", relative).with_suffix(".py"), Path(entry or ".", relative, "__init__.py")):
             if file.is_file():
                 return ast.parse(file.read_text(encoding="utf-8"))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 SAFE_PATH = "PYTHONSAFEPATH"
@@ -27,3 +28,14 @@ def remove_repeated_root() -> None:
     first, *others = sys.path
     if Path(first).resolve() in {Path(entry).resolve() for entry in others}:
         del sys.path[0]
+
+
+def find_new_module(name: str) -> ModuleSpec | None:
+    """Where a new Python would find this top-level module, which is not imported; editable installations have finders
+    of their own. `importlib.util.find_spec` answers from `sys.modules`.
+    """
+    for finder in sys.meta_path:
+        spec = finder.find_spec(name, None)
+        if spec is not None:
+            return spec
+    return None

@@ -15,7 +15,9 @@ from harness.facts.devices import find_device
 from harness.findings import Finding, Fix
 from harness.plan.alternatives import Alternative, best_of_each_kind, kind_of
 from harness.plan.calibration_file import Calibrations
+from harness.plan.pinned_keys import keep_pinned
 from harness.plan.plan_request import (
+    OPTION_KEYS,
     PlanRequest,
     min_gpus_for_states,
     spec_from_request,
@@ -26,6 +28,7 @@ from harness.plan.resolved_run import ResolvedRun
 from harness.plan.settings_search import filter_fitting, may_fit, search_settings
 from harness.plan.spec_changes import merge_changes, spec_changes_for
 from harness.plan.way_out import WayOut, can_fit, find_way_out
+from harness.spec.parse.source import KeyPath
 from harness.spec.yaml_text import spec_as_yaml
 
 _MAX_CHECKED = 40
@@ -73,12 +76,15 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class MinGpusResult:
-    """The smallest number of GPUs on which something fits; `best` is the fastest such choice, None where none does."""
+    """The smallest number of GPUs on which something fits with headroom; `best` is the fastest such choice, None where
+    none does. `tight`: a smaller number, and what fits on it without headroom or with parallel degrees.
+    """
 
     gpus: int
     best: Alternative | None
     raw_floor_gpus: int
     state_bytes: float
+    tight: tuple[int, Alternative] | None = None
 
 
 def check_request(request: PlanRequest) -> tuple[dict[str, Any], CheckedFile]:
@@ -86,8 +92,26 @@ def check_request(request: PlanRequest) -> tuple[dict[str, Any], CheckedFile]:
     findings = validate_request(request)
     if findings:
         raise UserError(findings, ExitCode.USAGE)
-    raw = spec_from_request(request)
-    return raw, check_file(name_of(request), text=spec_as_yaml(raw), world_size=request.gpus)
+    return spec_from_request(request), _check_values(request)
+
+
+def _check_values(request: PlanRequest) -> CheckedFile:
+    """The check of a request's spec. Its findings have places in `--set` alone: there is no file to point at."""
+    text = spec_as_yaml(spec_from_request(replace(request, overrides=())))
+    checked = check_file(name_of(request), overrides=request.overrides, text=text, world_size=request.gpus)
+    findings = tuple(_of_options(finding) for finding in checked.report.findings)
+    return checked._replace(report=checked.report._replace(findings=findings))
+
+
+def _of_options(finding: Finding) -> Finding:
+    """The finding without places in the file that is not there, and its fix as an option."""
+    place = finding.place if finding.place is not None and finding.place.file == "--set" else None
+    related = tuple(each for each in finding.related if each.place.file == "--set")
+    options = {key: name for name, key in OPTION_KEYS.items() if name not in ("gpus", "gpus_per_node", "batch_tokens")}
+    fix = finding.fix
+    if fix is not None and len(fix.sets) == 1 and (key := next(iter(fix.sets))) in options:
+        fix = fix._replace(title=f"give `--{options[key].replace('_', '-')} {fix.sets[key]}`")
+    return finding._replace(place=place, related=related, fix=fix)
 
 
 def name_of(request: PlanRequest) -> str:
@@ -101,10 +125,12 @@ def find_best_plan(
     file: str,
     hostfile: str | None,
     calibrations: Calibrations | None = None,
+    pinned: Sequence[KeyPath] = (),
 ) -> SearchResult | None:
     """Search, then request the gates from the best choice on. None where the model, the ranks or the batch are unknown.
+    `pinned`: keys of `raw` whose values the user gave, which every choice has.
 
-    Raises UserError where no step can be timed.
+    Raises UserError where no step can be timed, and where the search has nothing with the pinned values.
     """
     plan_alone = partial(make_plan, base_dir=Path.cwd(), with_alternatives=False, calibrations=calibrations)
     base = plan_alone(run)
@@ -115,6 +141,7 @@ def find_best_plan(
         message = "a search needs a GPU of known speed"
         raise UserError([Finding("MM007", "error", message, "cluster.gpu", fix=fix)], ExitCode.USAGE)
     alternatives = search_settings(base.run, base.model, base.device, base.capacity, base.rates)
+    alternatives = keep_pinned(alternatives, lambda each: each.settings, base.model, raw, pinned)
     refused: list[tuple[Alternative, Finding]] = []
     second: SearchResult | None = None
     fitting = list(filter_fitting(alternatives)) or [each for each in alternatives if may_fit(each)]
@@ -161,31 +188,45 @@ def find_min_gpus(request: PlanRequest) -> MinGpusResult:
     if findings:
         raise UserError(findings, ExitCode.USAGE)
     floor, states = 1, 0.0
+    smaller: list[PlanRequest] = []
     device = find_device(request.gpu)
     for gpus in _gpu_counts_to_try(request.gpus_per_node or 8):
         candidate = replace(request, gpus=gpus)
-        checked = check_file(name_of(candidate), text=spec_as_yaml(spec_from_request(candidate)), world_size=gpus)
+        checked = _check_values(candidate)
         plan = make_plan(checked.run, Path.cwd(), with_alternatives=False) if checked.run is not None else None
         if plan is None or plan.model is None or plan.settings is None or device is None:
             raise UserError(checked.report.findings or (_unknown_size_finding(request),), ExitCode.FINDINGS)
         states = plan.settings.bytes_per_parameter.per_rank(plan.model.num_parameters, 1, 0)
         floor = min_gpus_for_states(states, device)
         if not can_fit(plan.run, plan.model, plan.device, plan.capacity):
+            smaller.append(candidate)
             continue
         alternatives = search_settings(
             plan.run, plan.model, plan.device, plan.capacity, plan.rates, vary_parallel_dims=False
         )
-        best = next(
-            (
-                alternative
-                for alternative in filter_fitting(alternatives)
-                if request.stage in (None, alternative.settings.stage)
-            ),
-            None,
-        )
+        raw = spec_from_request(candidate)
+        alternatives = keep_pinned(alternatives, lambda each: each.settings, plan.model, raw, request.pinned)
+        best = next(filter_fitting(alternatives), None)
         if best is not None:
-            return MinGpusResult(gpus, best, floor, states)
+            return MinGpusResult(gpus, best, floor, states, _find_tight(smaller))
+        smaller.append(candidate)
     return MinGpusResult(_MAX_HOSTS * (request.gpus_per_node or 8), None, floor, states)
+
+
+def _find_tight(smaller: Sequence[PlanRequest]) -> tuple[int, Alternative] | None:
+    """The fewest GPUs on which the plan of that number finds something that fits: without headroom, or with parallel
+    degrees, which the search for the number leaves out. From the largest number down, until nothing fits.
+    """
+    found = None
+    for request in reversed(smaller):
+        raw, checked = check_request(request)
+        if checked.run is None:
+            break
+        result = find_best_plan(checked.run, raw, name_of(request), None, pinned=request.pinned)
+        if result is None or result.best is None or result.best.fit.fits is not True:
+            break
+        found = (request.gpus, result.best)
+    return found
 
 
 def _unknown_size_finding(request: PlanRequest) -> Finding:

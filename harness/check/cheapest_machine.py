@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,15 @@ from harness.plan.machine_costs import (
     count_gpus,
     place_of,
 )
+from harness.plan.pinned_keys import keep_pinned, key_of_override
 from harness.plan.plan_request import PlanRequest, spec_from_request, validate_request
+from harness.plan.plan_usage import usage_error
 from harness.plan.planner import make_plan
 from harness.plan.price_list import PriceList
 from harness.plan.resolved_run import ResolvedRun
 from harness.plan.spec_changes import merge_changes, spec_changes_for
 from harness.plan.step_time import StepTime
+from harness.spec.parse.source import KeyPath, join_key
 from harness.spec.yaml_text import spec_as_yaml
 from harness.units import parse_bytes
 
@@ -39,6 +43,10 @@ _MAX_CHECKED, _MAX_MACHINES = 12, 3
 _SAME_MONEY = 0.01
 _MISSED = 2
 _GIB = 2**30
+_MACHINE_KEYS = (
+    *("cluster", "cluster.gpu", "cluster.num_nodes", "cluster.gpus_per_node", "cluster.host_memory", "cluster.nvme"),
+    *("launch.hostfile", "launch.num_gpus"),
+)
 _NO_LAUNCH_KEYS: Mapping[str, Any] = {"hostfile": None, "num_gpus": None}
 
 
@@ -56,8 +64,9 @@ class MachineRow:
 
 @dataclass(frozen=True)
 class CheapestMachine:
-    """One row a kind of GPU, cheapest first, those that meet the deadline before the others; `counts` are the numbers
-    of GPUs of the first kind, not checked by the gates. `too_small`: kinds on which nothing fits or passes.
+    """One row a kind of GPU, cheapest first, those that meet the deadline before the others, and after all of these the
+    kinds on which no launch starts; `counts` are the numbers of GPUs of the first kind, not checked by the gates.
+    `too_small`: kinds on which nothing fits or passes.
     """
 
     tokens: float
@@ -74,13 +83,15 @@ class CheapestMachine:
 class RunToPlace:
     """A run that has no machine yet: the values of its spec, and the file name that findings carry.
 
-    `request`: the options that the spec is made from, None where it comes from a file.
+    `request`: the options that the spec is made from, None where it comes from a file. `pinned`: the keys that the user
+    gave on the command line.
     """
 
     name: str
     raw: Mapping[str, Any]
     request: PlanRequest | None
     sequences: int
+    pinned: tuple[KeyPath, ...] = ()
 
     @staticmethod
     def from_request(request: PlanRequest) -> RunToPlace:
@@ -89,13 +100,25 @@ class RunToPlace:
         if findings:
             raise UserError(findings, ExitCode.USAGE)
         sequences = max(1, round(request.tokens_per_step / request.max_length))
-        return RunToPlace(name_of(request), spec_from_request(request), request, sequences)
+        return RunToPlace(name_of(request), spec_from_request(request), request, sequences, request.pinned)
 
     @staticmethod
-    def from_spec(run: ResolvedRun, file: str) -> RunToPlace:
-        """The run of a spec, on other machines."""
+    def from_spec(run: ResolvedRun, file: str, overrides: Sequence[str] = ()) -> RunToPlace:
+        """The run of a spec, on other machines. Raises UserError for an override of what these decide."""
         raw = run.spec.model_dump(mode="json", exclude_unset=True)
-        return RunToPlace(file, raw, None, run.batch.global_batch or 1)
+        for path in map(key_of_override, overrides):
+            key = join_key(path)
+            if key in _MACHINE_KEYS:
+                message = f"`{key}` has no effect with `--cheapest`, which compares machines"
+                raise usage_error(message, f"leave `{key}` out, or give `--gpu`, `--gpus` or `--host-memory`")
+        return RunToPlace(file, raw, None, run.batch.global_batch or 1, tuple(map(key_of_override, overrides)))
+
+    def keep_pinned(
+        self, kind: str, gpus: int, model: ModelFacts, found: Sequence[Alternative]
+    ) -> tuple[Alternative, ...]:
+        """Those with the values that the user gave. Raises UserError where there are none."""
+        raw = self.spec_on(kind, gpus, 1 << 40)
+        return keep_pinned(found, lambda each: each.settings, model, raw, self.pinned, self.raw)
 
     def spec_on(self, kind: str, gpus: int, host_memory: int) -> dict[str, Any]:
         """The spec on so many GPUs of this kind; `host_memory` in bytes a host."""
@@ -134,14 +157,17 @@ def find_cheapest(
     memory = None if host_memory is None else parse_bytes(host_memory)
     by_kind: dict[str, list[MachineCost]] = {price.kind: [] for price in prices.prices}
     open_kinds = {price.kind: price for price in prices.prices}
-    name, stage = "", None if placed.request is None else placed.request.stage
+    name = ""
     tables: dict[int, Candidates] = {}
     for number in [gpus] if gpus is not None else count_gpus(_MAX_GPUS):
         if not open_kinds or not placed.allows(number):
             break
-        base = _base_plan(placed, next(iter(open_kinds)), number)
+        first = next(iter(open_kinds))
+        base = _base_plan(placed, first, number)
         name = base.plan.run.spec.model.name_or_path or base.plan.run.name
-        tables[number] = Candidates(base.plan.run, base.model, base.plan.rates, stage)
+        tables[number] = Candidates(
+            base.plan.run, base.model, base.plan.rates, partial(placed.keep_pinned, first, number, base.model)
+        )
         for kind, price in list(open_kinds.items()):
             a_gpu = price.host_memory if memory is None else memory // GPUS_PER_HOST
             machine = Machine(DEVICES[kind], number, a_gpu * min(number, GPUS_PER_HOST), price)
@@ -161,7 +187,7 @@ def find_cheapest(
             too_small.append(kind)
         else:
             rows.append(row)
-    rows.sort(key=lambda row: _order(row.cost, deadline))
+    rows.sort(key=lambda row: (not row.machine.device.starts_ranks, *_order(row.cost, deadline)))
     counts = _best_by_count(by_kind[rows[0].machine.device.name]) if rows else ()
     unpriced = tuple(name for name in DEVICES if name not in by_kind and name != "cpu")
     return CheapestMachine(tokens, deadline, prices, tuple(rows), counts, tuple(too_small), unpriced, name)

@@ -90,6 +90,6 @@ def _search(request: PlanRequest, model: ModelFacts, name: str) -> FittingModel 
     raw, checked = auto_plan.check_request(request)
     if checked.run is None:
         return None
-    found = auto_plan.find_best_plan(checked.run, raw, auto_plan.name_of(request), None)
+    found = auto_plan.find_best_plan(checked.run, raw, auto_plan.name_of(request), None, pinned=request.pinned)
     counted = CountedPlan.of(found.plan) if found is not None and found.launchable else None
     return None if found is None or counted is None else FittingModel(name, model.num_parameters, counted, found.raw)

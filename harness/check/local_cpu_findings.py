@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings about a run on this machine's CPU: fp16 that the processor lacks, more ranks than cores, and too little host
-memory for the plan.
-"""
+"""Findings about a run on this machine's CPU: fp16 that the processor lacks, and more ranks than cores."""
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Iterator
-from pathlib import Path
 
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
-from harness.plan.planner import make_plan
 from harness.plan.resolved_run import ResolvedRun
 
 FP16_ON_CPU = "PR017"
@@ -21,14 +16,8 @@ _FP16_FLAGS = {"avx512_fp16", "avx_ne_convert"}
 """A processor of x86 without both computes nothing in fp16; with one of them, torch decides."""
 
 
-def runs_on_local_cpu(run: ResolvedRun) -> bool:
-    """Would this machine run all ranks on its CPU?"""
-    environ = {**os.environ, **run.spec.launch.env}
-    return run.kind == "spec" and run.cluster is None and not machine.accelerators_for(environ)
-
-
 def check_local_cpu(run: ResolvedRun) -> Iterator[Finding]:
-    """The findings about a run that trains on this machine's CPU; `check_local_memory` has those about its memory."""
+    """The findings about a run that trains on this machine's CPU."""
     precision = run.spec.precision
     if precision.fp16 and not precision.bf16 and _lacks_fp16():
         yield Finding(
@@ -53,13 +42,6 @@ def check_local_cpu(run: ResolvedRun) -> Iterator[Finding]:
             notes=("ranks wait for each other at each collective, so a step takes longer than with fewer ranks",),
             fix=Fix(f"set `{_RANKS}: {cores}`", {_RANKS: cores}, effect="the batch is divided differently"),
         )
-
-
-def check_local_memory(run: ResolvedRun) -> tuple[Finding, ...]:
-    """A warning where the plan needs more host memory than this machine has (MM005)."""
-    plan = make_plan(run, Path.cwd(), "cpu", local_memory=machine.host_memory().total or None)
-    fix = Fix("take fewer ranks or a smaller micro-batch; `harness plan --here` has alternatives that fit")
-    return tuple(f._replace(key=_RANKS, fix=fix) for f in plan.findings if f.gate == "MM005")
 
 
 def _lacks_fp16() -> bool:

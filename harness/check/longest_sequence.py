@@ -14,6 +14,7 @@ from harness.facts.model_positions import find_positions
 from harness.findings import Finding, Fix
 from harness.plan import sequence_lengths as lengths
 from harness.plan.counted_plan import CountedPlan
+from harness.plan.pinned_keys import keep_pinned
 from harness.plan.plan_settings import PlanSettings, settings_of
 from harness.plan.plan_usage import usage_error
 from harness.plan.planner import make_plan
@@ -21,6 +22,7 @@ from harness.plan.resolved_run import ResolvedRun
 from harness.plan.sequence_lengths import LongestSetting
 from harness.plan.settings_search import CandidateSettings
 from harness.plan.spec_changes import merge_changes, spec_changes_for
+from harness.spec.parse.source import KeyPath
 from harness.spec.yaml_text import spec_as_yaml
 
 _MAX_CHECKED = 24
@@ -50,10 +52,15 @@ class LongestSequence:
 
 
 def find_longest_sequence(
-    run: ResolvedRun, raw: Mapping[str, Any], file: str, hostfile: str | None, gpu: str | None = None
+    run: ResolvedRun,
+    raw: Mapping[str, Any],
+    file: str,
+    hostfile: str | None,
+    gpu: str | None = None,
+    pinned: Sequence[KeyPath] = (),
 ) -> LongestSequence | None:
     """None where nothing fits, however short. `gpu` is the device where the spec names none. Raises UserError where the
-    model, the ranks, the batch or the memory of the GPU are not known.
+    model, the ranks, the batch or the memory of the GPU are not known, and where no setting has the `pinned` values.
     """
     plan = make_plan(
         _at_length(run, raw, file, hostfile, _PROBE_LENGTH) or run, Path.cwd(), gpu, with_alternatives=False
@@ -71,6 +78,7 @@ def find_longest_sequence(
         variants = _activation_offload(run, raw, file, hostfile, base.settings)
         sketches = lengths.list_settings(base.model, base.settings, variants)
         settings = [found for found in map(_resolver(base, variants), sketches) if found is not None]
+        settings = list(keep_pinned(settings, lambda each: each, base.model, raw, pinned))
         ranked = lengths.rank_settings(base.model, settings, pad, plan.device, plan.capacity, plan.rates, limit)
         found = _first_that_passes(run, raw, file, hostfile, gpu, ranked, base, pad)
         if not isinstance(found, int):

@@ -13,8 +13,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from harness.check.adapter_findings import check_adapter_targets
 from harness.check.check_file import CheckedFile, check_file
 from harness.check.finding_places import place_findings
-from harness.check.local_cpu_findings import FP16_ON_CPU, check_local_cpu, check_local_memory, runs_on_local_cpu
+from harness.check.local_cpu_findings import FP16_ON_CPU, check_local_cpu
 from harness.check.missing_software import find_missing_software
+from harness.check.planned_machine import (
+    check_devices,
+    check_sizes,
+    check_weights,
+    is_run_here,
+    on_this_machine,
+    runs_on_local_cpu,
+)
 from harness.check.tokenizer_findings import check_tokenizer
 from harness.errors import ExitCode, UnreadableKeyError
 from harness.findings import Finding, Fix, sort_findings
@@ -73,9 +81,13 @@ def check_for_plan(
         allow_code=True,
         look_at_paths=True,
     )
-    if here:
-        return with_machine_findings(checked, here=True, planned=True)
-    return with_misspelt_paths(checked)
+    if not here:
+        return with_misspelt_paths(checked)
+    checked = with_machine_findings(checked, here=True, planned=True)
+    if checked.run is None or not checked.report.ok or not is_run_here(checked.run):
+        return checked
+    checked = with_findings(checked, [*check_devices(checked.run), *check_weights(checked.run, planned=True)])
+    return checked._replace(run=on_this_machine(checked.run)) if checked.report.ok and checked.run else checked
 
 
 def with_misspelt_paths(checked: CheckedFile) -> CheckedFile:
@@ -85,22 +97,23 @@ def with_misspelt_paths(checked: CheckedFile) -> CheckedFile:
 
 
 def with_launch_findings(checked: CheckedFile, *, here: bool, planned: bool = False) -> CheckedFile:
-    """The same with findings about paths and, where ranks run `here`, about this machine's CPU. A launch itself checks
-    its packages.
+    """The same with findings about paths and, where ranks run `here`, about this machine. A launch itself checks its
+    packages, and `planned` runs their size.
     """
     checked = with_path_findings(checked, here=here)
-    return _with_local_cpu_findings(checked, planned=planned) if here else checked
+    return _with_local_findings(checked, planned=planned) if here else checked
 
 
-def _with_local_cpu_findings(checked: CheckedFile, *, planned: bool) -> CheckedFile:
-    """The same for a run on this machine's CPU, with findings about this processor and, unless the run is `planned`,
-    about this host's memory.
-    """
+def _with_local_findings(checked: CheckedFile, *, planned: bool) -> CheckedFile:
+    """The same for a run on this machine, with findings about its CPU and, unless the run is `planned`, its size."""
     run, report = checked.run, checked.report
     try:
-        if run is None or not runs_on_local_cpu(run):
+        if run is None or not is_run_here(run):
             return checked
-        findings = [*check_local_cpu(run), *(() if planned or not report.ok else check_local_memory(run))]
+        findings = list(check_local_cpu(run)) if runs_on_local_cpu(run) else []
+        if not planned and report.ok:
+            findings += [*check_devices(run), *check_weights(run, planned=True)]
+            findings += () if any(finding.is_error for finding in findings) else check_sizes(run)
     except UnreadableKeyError:  # the keys that decide have errors of their own
         return checked
     if any(f.gate == FP16_ON_CPU for f in findings):  # an error in the place of the gate's warning

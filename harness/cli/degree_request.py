@@ -9,14 +9,10 @@ from harness.errors import ExitCode, UserError
 from harness.findings import Finding
 from harness.plan.degrees.degrees_request import CHOICES, DegreesRequest, validate_choice
 from harness.plan.degrees.rank_groups import ParallelDegrees
+from harness.plan.plan_request import DEFAULT_BATCH_TOKENS, default_length
 from harness.plan.plan_usage import check_stage_and_price, parse_count_option, usage_error
 from harness.plan.price_list import split_price_options
 
-_SHARED_OPTIONS = (
-    *("model", "gpus", "gpu", "gpus_per_node", "zero_stage", "max_length", "batch_tokens"),
-    *("tokens", "prices", "format", "long"),
-)
-"""Options of `harness plan` that mean the same here."""
 _DEFAULTS = {"schedule": None, "precision": "bf16", "checkpointing": "none", "states": "fp32"}
 
 
@@ -30,12 +26,8 @@ def find_price(values: dict[str, Any]) -> float | None:
 
 
 def request_from_options(own: dict[str, Any], values: dict[str, Any]) -> DegreesRequest:
-    """Raises UserError where an option is missing, is another question's, or is not a word that it takes."""
+    """Raises UserError where an option is missing, or is not a word that it takes."""
     check_stage_and_price(values["zero_stage"], find_price(values))
-    for name, value in values.items():
-        if value not in (None, False) and name not in _SHARED_OPTIONS:
-            option = "a spec" if name == "spec" else f"`--{name.replace('_', '-')}`"
-            raise usage_error(f"{option} does not go with degrees of parallelism", "leave it out")
     model, gpus, gpu = values["model"], values["gpus"], values["gpu"]
     if model is None or gpus is None or gpu is None:
         example = "harness plan --model llama-3.1-405b --gpus 16384 --gpu H100-80GB --tensor 8 --pipeline 16"
@@ -68,8 +60,8 @@ def request_from_options(own: dict[str, Any], values: dict[str, Any]) -> Degrees
         gpu=gpu,
         degrees=degrees,
         micro_batch=count("micro_batch"),
-        tokens_per_step=parse_count_option("--batch-tokens", values["batch_tokens"]),
-        seq_length=values["max_length"],
+        tokens_per_step=parse_count_option("--batch-tokens", values["batch_tokens"] or DEFAULT_BATCH_TOKENS),
+        seq_length=default_length(model) if values["max_length"] is None else values["max_length"],
         precision=words["precision"],  # type: ignore[arg-type]
         checkpointing=words["checkpointing"],  # type: ignore[arg-type]
         zero_stage=1 if values["zero_stage"] is None else values["zero_stage"],

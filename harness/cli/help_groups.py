@@ -33,8 +33,12 @@ class GroupedCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; an error quotes them without control characters."""
+        """Parse the arguments; an error quotes them without control characters. An option that takes one value, or has
+        an opposite, is an error where it is given twice: click would take the last.
+        """
         with _escaped_errors():
+            if "--help" not in args and not ctx.resilient_parsing:
+                _refuse_repeated(self.make_parser(ctx).parse_args(args=list(args))[2], ctx)
             return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -86,6 +90,15 @@ class CommandGroups(TyperGroup):
                 heading = getattr(command, "rich_help_panel", None) or "Commands"
                 groups.setdefault(heading, []).append((name, command.short_help or ""))
         write_sections(formatter, groups)
+
+
+def _refuse_repeated(given: list[Any], ctx: Any) -> None:
+    """Raise click's error for an option that is in the list of parsed parameters twice and can mean only one thing."""
+    options = [param for param in given if param.param_type_name == "option"]
+    for index, param in enumerate(options):
+        takes_one = not (param.multiple or param.count or (param.is_flag and not param.secondary_opts))
+        if takes_one and param in options[:index]:
+            raise _USAGE_ERROR(f"`{param.opts[0]}` is given twice: give it once", ctx)
 
 
 @contextlib.contextmanager

@@ -20,11 +20,13 @@ from harness.cli.plan_questions import Answer, PlanOptions, Question
 from harness.errors import ExitCode, UserError
 from harness.plan.cost_range import parse_deadline
 from harness.plan.machine_costs import GPUS_PER_HOST
+from harness.plan.pinned_keys import key_of_override
 from harness.plan.plan_request import validate_count
 from harness.plan.plan_usage import parse_count_option, usage_error
 from harness.plan.planner import Plan
 from harness.plan.price_list import read_price_list
 from harness.plan.resolved_run import ResolvedRun
+from harness.units import pluralize
 from harness.views import plan_longest as longest_view
 from harness.views.plan_cheapest import cheapest_as_dict, deadline_as_dict, render_cheapest, render_deadline
 from harness.views.style import Style, style_for
@@ -58,9 +60,10 @@ def _answer_cheapest(options: PlanOptions) -> Answer:
     if options.spec is None:
         placed = RunToPlace.from_request(replace(options, gpu=_ANY_GPU).to_request(needs_gpus=False))
     else:
-        placed = RunToPlace.from_spec(_run_of_spec(options, options.spec), options.spec)
+        placed = RunToPlace.from_spec(_run_of_spec(options, options.spec), options.spec, options.overrides or ())
     if options.gpus is not None:
         _check_whole_hosts(options.gpus)
+        _check_rows(options.gpus, placed)
     result = find_cheapest(placed, prices, tokens, deadline, options.host_memory, options.gpus)
     style, width = _screen()
     code = ExitCode.OK if result.rows else ExitCode.FINDINGS
@@ -77,6 +80,15 @@ def _check_whole_hosts(gpus: int) -> None:
         raise usage_error(message, f"give a multiple of {GPUS_PER_HOST}, or fewer than {GPUS_PER_HOST}")
 
 
+def _check_rows(gpus: int, placed: RunToPlace) -> None:
+    if placed.allows(gpus):
+        return
+    rows = pluralize(placed.sequences, "sequence")
+    batch = "`--batch-tokens`" if placed.request is not None else "`train.global_batch_size`"
+    fix = f"give fewer `--gpus`, or a larger batch with {batch}"
+    raise usage_error(f"a step has {rows}, which do not divide over {gpus:,} GPUs", fix)
+
+
 def _answer_longest(options: PlanOptions) -> Answer:
     if options.spec is not None:
         run, file = _run_of_spec(options, options.spec), options.spec
@@ -87,7 +99,10 @@ def _answer_longest(options: PlanOptions) -> Answer:
         raw, checked = auto_plan.check_request(one_each)
         run, file = exit_on_errors(checked, _NO_ANSWER), auto_plan.name_of(request)
     device = find_plan_device(here=options.here)
-    result = find_longest_sequence(run, raw, file, options.hostfile, device)
+    pinned = tuple(map(key_of_override, options.overrides or ()))
+    if ("data", "max_length") in pinned:
+        raise usage_error("`data.max_length` has no effect with `--longest`, which searches for it", "leave it out")
+    result = find_longest_sequence(run, raw, file, options.hostfile, device, pinned)
     body, style, width = longest_view.longest_as_dict(result), *_screen()
     if result is None:
         name = run.spec.model.name_or_path or run.name
@@ -96,9 +111,6 @@ def _answer_longest(options: PlanOptions) -> Answer:
 
 
 def _answer_largest_model(options: PlanOptions) -> Answer:
-    if options.model is not None:
-        message = "`--largest-model` searches for a model, and `--model` names one"
-        raise usage_error(message, "leave `--model` out")
     if options.gpu is None or options.gpus is None:
         raise usage_error("`--largest-model` needs a cluster", "give `--gpus` and `--gpu`, and `--host-memory`")
     result = find_largest_model(replace(options, model=BASE_MODEL).to_request())
@@ -108,8 +120,6 @@ def _answer_largest_model(options: PlanOptions) -> Answer:
 
 
 def _run_of_spec(options: PlanOptions, spec: str) -> ResolvedRun:
-    if options.model is not None:
-        raise usage_error("a spec and `--model` are both given", "leave the spec out")
     checked = check_for_plan(spec, options.overrides, options.hostfile, options.world_size, here=options.here)
     return exit_on_errors(checked, _NO_ANSWER)
 
@@ -123,7 +133,7 @@ def answer_deadline(planned: Plan, options: PlanOptions) -> Answer | None:
 
 
 MACHINE_QUESTIONS: tuple[Question, ...] = (
-    Question("--cheapest", lambda options: options.cheapest, _answer_cheapest, takes_spec=True),
-    Question("--longest", lambda options: options.longest, _answer_longest, takes_spec=True),
-    Question("--largest-model", lambda options: options.largest_model, _answer_largest_model),
+    Question(lambda options: options.cheapest, _answer_cheapest),
+    Question(lambda options: options.longest, _answer_longest),
+    Question(lambda options: options.largest_model, _answer_largest_model),
 )

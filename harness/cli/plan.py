@@ -23,9 +23,11 @@ from harness.cli.plan_option_checks import check_options
 from harness.cli.plan_output import choose_next_command, exit_with_answer, print_report, write_files
 from harness.cli.plan_questions import PlanOptions, answer_question
 from harness.cli.plan_simulate import SIMULATE
+from harness.errors import ExitCode
 from harness.hostinfo import machine
 from harness.plan.calibration_file import load_calibrations
-from harness.plan.plan_usage import check_stage_and_price, parse_count_option, usage_error
+from harness.plan.pinned_keys import key_of_override
+from harness.plan.plan_usage import check_stage_and_price, parse_count_option
 from harness.plan.planner import make_plan
 from harness.plan.price_list import split_price_options
 
@@ -48,8 +50,8 @@ def plan(
     host_memory: options.HostMemoryOption = None,
     nvme: options.NvmeOption = None,
     zero_stage: options.ZeroStageOption = None,
-    max_length: options.MaxLengthOption = 4096,
-    batch_tokens: options.BatchTokensOption = "1048576",
+    max_length: options.MaxLengthOption = None,
+    batch_tokens: options.BatchTokensOption = None,
     tokens: options.TokensOption = None,
     prices: options.PriceOption = None,
     deadline: options.DeadlineOption = None,
@@ -65,7 +67,7 @@ def plan(
     calibration: options.CalibrationOption = None,
     long: options.LongOption = False,
     simulate: simulation.SimulateOption = False,
-    rank: simulation.RankOption = 0,
+    rank: simulation.RankOption = None,
     layers: simulation.LayersOption = None,
     races: simulation.RacesOption = False,
     trace: simulation.TraceOption = None,
@@ -110,7 +112,7 @@ def plan(
         tuple(calibrate or ()),
         calibration,
         simulate,
-        rank,
+        rank or 0,
         layers,
         races,
         trace,
@@ -122,8 +124,6 @@ def plan(
     if spec is None:
         request = given.to_request()
         spec, (raw, checked) = auto_plan.name_of(request), auto_plan.check_request(request)
-    elif model is not None:
-        raise usage_error("a spec and `--model` are both given", "leave the spec out")
     else:
         checked = check_for_plan(spec, overrides, hostfile, world_size, here=here)
     run = checked.run if checked.report.ok else None
@@ -131,7 +131,8 @@ def plan(
     searched, calibrations = None, load_calibrations(calibration)
     if search or (request is not None and request.stage is None):
         raw = raw or run.spec.model_dump(mode="json", exclude_unset=True)
-        searched = auto_plan.find_best_plan(run, raw, spec, hostfile, calibrations)
+        pinned = request.pinned if request is not None else tuple(map(key_of_override, overrides or ()))
+        searched = auto_plan.find_best_plan(run, raw, spec, hostfile, calibrations, pinned)
     run = searched.plan.run if searched is not None and searched.plan is not None else run
     planned = make_plan(
         run,
@@ -147,4 +148,5 @@ def plan(
     report = report_plan(planned, searched, checked, request, choose_next_command(planned, searched, given, spec))
     print_report(report, checked, format, long=long, deadline=answer_deadline(planned, given))
     write_files(report, write, plot)
-    exit_with(report.code)
+    does_not_fit_here = here and searched is None and planned.fit.fits is False
+    exit_with(ExitCode.FINDINGS if does_not_fit_here else report.code)

@@ -16,11 +16,13 @@ from harness.check.degrees_launch import find_launch_obstacles
 from harness.cli import degree_options as options
 from harness.cli.degree_request import find_price, request_from_options
 from harness.cli.output_format import OutputFormat
-from harness.cli.plan_states import is_states_question, print_states
+from harness.cli.plan_modes import DEGREES, refuse_unread_options
+from harness.cli.plan_option_checks import needs_tokens
+from harness.cli.plan_states import STATES_MODES, print_states
 from harness.cli.plan_timeline import write_timeline
 from harness.errors import ExitCode
 from harness.plan.degrees.degrees_plan import plan_degrees
-from harness.plan.plan_usage import parse_count_option, usage_error
+from harness.plan.plan_usage import parse_count_option
 from harness.views.plan_degrees import degrees_as_dict, render_degrees
 from harness.views.style import style_for
 
@@ -45,36 +47,41 @@ def _degree_options(
 
 
 _OPTIONS = inspect.signature(_degree_options, eval_str=True).parameters
-_STARTERS = ("tensor", "pipeline", "context", "expert", "virtual_stages", "schedule", "timeline")
 
 
 def with_degrees(command: Callable[..., None]) -> Callable[..., None]:
     """`harness plan` with the options of degrees and of tables; without any of these, `command` runs."""
     signature = inspect.signature(command, eval_str=True)
+    parameters = [*signature.parameters.values(), *_OPTIONS.values()]
+    names = {each.name: _name_option(each) for each in parameters}
+    defaults = {each.name: each.default for each in parameters}
 
     @functools.wraps(command)
     def plan(**values: Any) -> None:
+        mode = refuse_unread_options(values, defaults, names)
         own = {name: values.pop(name) for name in _OPTIONS}
-        if any(own[name] is not None for name in _STARTERS):
+        if mode.name == DEGREES:
             _print_degrees(own, values)
-            return
-        if is_states_question(own, values):
+        elif mode.name in STATES_MODES:
             print_states(own, values)
-            return
-        given = [name for name, value in own.items() if value not in (None, False)]
-        if given:
-            option = "--" + given[0].replace("_", "-")
-            raise usage_error(f"`{option}` goes with degrees of parallelism", "give `--tensor` or `--pipeline`, too")
-        command(**values)
+        else:
+            command(**values)
 
-    parameters = [*signature.parameters.values(), *_OPTIONS.values()]
     plan.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     plan.__annotations__ = {each.name: each.annotation for each in parameters}
     return plan
 
 
+def _name_option(parameter: inspect.Parameter) -> str:
+    """The option as the user writes it."""
+    written = (getattr(item, "default", None) for item in parameter.annotation.__metadata__)
+    return next((text.partition("/")[0] for text in written if isinstance(text, str)), parameter.name)
+
+
 def _print_degrees(own: dict[str, Any], values: dict[str, Any]) -> None:
     request, price = request_from_options(own, values), find_price(values)
+    if price is not None and values["tokens"] is None:
+        raise needs_tokens("--price")
     planned = plan_degrees(request)
     tokens = None if values["tokens"] is None else parse_count_option("--tokens", values["tokens"])
     if own["timeline"] is not None:

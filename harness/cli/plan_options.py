@@ -45,13 +45,18 @@ ZeroStageOption = Annotated[
     typer.Option("--zero-stage", metavar="0-3", help="ZeRO stage. Default: the fastest.", rich_help_panel=_NO_SPEC),
 ]
 MaxLengthOption = Annotated[
-    int,
-    typer.Option("--max-length", metavar="N", help="Tokens per sequence.", show_default=True, rich_help_panel=_NO_SPEC),
+    _Number,
+    typer.Option(
+        "--max-length",
+        metavar="N",
+        help="Tokens per sequence. Default: 4096, or the model's positions.",
+        rich_help_panel=_NO_SPEC,
+    ),
 ]
 BatchTokensOption = Annotated[
-    str,
+    _Text,
     typer.Option(
-        "--batch-tokens", metavar="COUNT", help="Tokens per step.", show_default=True, rich_help_panel=_NO_SPEC
+        "--batch-tokens", metavar="COUNT", help="Tokens per step. Default: 1048576.", rich_help_panel=_NO_SPEC
     ),
 ]
 TokensOption = Annotated[

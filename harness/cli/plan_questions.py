@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Questions of `harness plan` other than the plan of one run: the option that asks, and the function that answers.
 
-A new question is an option in `plan_options.py`, a field of `PlanOptions`, and a line in `QUESTIONS`.
+A new question is an option in `plan_options.py`, a mode in `plan_modes.py`, a field of `PlanOptions`, and a line in
+`QUESTIONS`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from harness.check import auto_plan
 from harness.cli.plan_calibrate import calibrate_by_runs
 from harness.errors import ExitCode
 from harness.plan.bare_count import count_model_states
-from harness.plan.plan_request import PlanRequest
+from harness.plan.plan_request import DEFAULT_BATCH_TOKENS, PlanRequest, default_length
 from harness.plan.plan_usage import parse_count_option, usage_error
 from harness.views import plan_search as search_view
 
@@ -34,8 +35,8 @@ class PlanOptions:
     host_memory: str | None = None
     nvme: str | None = None
     zero_stage: int | None = None
-    max_length: int = 4096
-    batch_tokens: str = "1048576"
+    max_length: int | None = None
+    batch_tokens: str | None = None
     tokens: str | None = None
     price: float | None = None
     min_gpus: bool = False
@@ -74,8 +75,9 @@ class PlanOptions:
             self.host_memory,
             self.nvme,
             self.zero_stage,
-            self.max_length,
-            int(parse_count_option("--batch-tokens", self.batch_tokens)),
+            default_length(self.model) if self.max_length is None else self.max_length,
+            int(parse_count_option("--batch-tokens", self.batch_tokens or DEFAULT_BATCH_TOKENS)),
+            tuple(self.overrides or ()),
         )
 
 
@@ -90,12 +92,10 @@ class Answer(NamedTuple):
 
 
 class Question(NamedTuple):
-    """`option` is what asks, as the user writes it. `takes_spec`: is it about a spec, too?"""
+    """Whether it is asked, and the function that answers it."""
 
-    option: str
     is_asked: Callable[[PlanOptions], bool]
     answer: Callable[[PlanOptions], Answer]
-    takes_spec: bool = False
 
 
 def _answer_params(options: PlanOptions) -> Answer:
@@ -118,23 +118,14 @@ def _answer_calibrate(options: PlanOptions) -> Answer:
 
 
 QUESTIONS: tuple[Question, ...] = (
-    Question("--params", lambda options: options.params is not None, _answer_params),
-    Question("--calibrate", lambda options: bool(options.calibrate), _answer_calibrate),
-    Question("--min-gpus", lambda options: options.min_gpus, _answer_min_gpus),
+    Question(lambda options: options.params is not None, _answer_params),
+    Question(lambda options: bool(options.calibrate), _answer_calibrate),
+    Question(lambda options: options.min_gpus, _answer_min_gpus),
 )
 
 
 def answer_question(options: PlanOptions, more: Sequence[Question] = ()) -> Answer | None:
-    """The answer to the question that the options ask, None where they ask for a plan. `more`: further questions.
-
-    Raises UserError for two questions at once, and for a spec with a question that takes none.
-    """
-    asked = [question for question in (*QUESTIONS, *more) if question.is_asked(options)]
-    if not asked:
-        return None
-    first = asked[0]
-    if len(asked) > 1:
-        raise usage_error(f"`{first.option}` and `{asked[1].option}` cannot be combined", "ask one of them")
-    if options.spec is not None and not first.takes_spec:
-        raise usage_error(f"a spec and `{first.option}` are both given", "leave the spec out")
-    return first.answer(options)
+    """The answer to the question that the options ask, None where they ask for a plan. `more`: further questions."""
+    asked = (question for question in (*QUESTIONS, *more) if question.is_asked(options))
+    question = next(asked, None)
+    return None if question is None else question.answer(options)

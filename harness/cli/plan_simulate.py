@@ -101,4 +101,4 @@ def _versions() -> str:
     return f"DeepSpeed {machine.package_version('deepspeed')} with torch {machine.package_version('torch')}"
 
 
-SIMULATE = Question("--simulate", lambda options: options.simulate, _answer_simulate, takes_spec=True)
+SIMULATE = Question(lambda options: options.simulate, _answer_simulate)

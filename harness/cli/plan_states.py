@@ -16,11 +16,7 @@ from harness.plan.state_tables import GPU_COUNTS, MODEL_SIZES, RECIPES, tabulate
 from harness.units import parse_bytes
 from harness.views import plan_states as view
 
-
-def is_states_question(own: dict[str, Any], values: dict[str, Any]) -> bool:
-    """A table of states, a measured peak, or a bare count of parameters in a recipe of its own."""
-    has_recipe = own["precision"] is not None or own["states"] is not None
-    return own["table"] or own["non_state_peak"] is not None or (values["params"] is not None and has_recipe)
+STATES_MODES = ("--table", "--non-state-peak")
 
 
 def print_states(own: dict[str, Any], values: dict[str, Any]) -> None:

@@ -20,8 +20,8 @@ RacesOption = Annotated[
     bool, typer.Option("--races", help="With --simulate: find unordered accesses.", rich_help_panel=_PANEL)
 ]
 RankOption = Annotated[
-    int,
-    typer.Option("--rank", metavar="N", help="With --simulate: the rank.", show_default=True, rich_help_panel=_PANEL),
+    int | None,
+    typer.Option("--rank", metavar="N", help="With --simulate: the rank. Default: 0.", rich_help_panel=_PANEL),
 ]
 LayersOption = Annotated[
     int | None,

@@ -41,6 +41,11 @@ class Device:
         """The CPU accelerator: what would be GPU memory is host memory, and no peak is known."""
         return self.name == "cpu"
 
+    @property
+    def starts_ranks(self) -> bool:
+        """Does `harness launch` start ranks on it? On AMD's GPUs it does not (EN022)."""
+        return "AMD" not in self.source
+
 
 def _device(
     name: str,

@@ -271,6 +271,11 @@ def _read_config(path: Path) -> dict[str, Any] | str:
     return config if isinstance(config, dict) else f"`{path}` is not a JSON object"
 
 
+def is_repository_cached(name: str, revision: str | None) -> bool:
+    """Is a snapshot of this Hub repository in the local cache?"""
+    return _cached_config(name, revision or "main") is not None
+
+
 def _cached_config(name: str, revision: str) -> Path | None:
     """`config.json` of a Hub repository in the local cache, laid out as by `huggingface_hub`: refs name snapshots."""
     home = os.environ.get("HF_HOME", "~/.cache/huggingface")

@@ -148,6 +148,15 @@ DeepSpeed splits each entry at its dot and reads both parts as numbers: the buil
 H100 with 0.19.8; releases before 0.19.0 pass the entry on to nvcc). No op of DeepSpeed uses such instructions, so `9.0`
 has no disadvantage; without the variable DeepSpeed queries the GPU.
 
+## EN027 not-the-planned-machine
+This machine cannot hold the run that it should train: the GPUs of `cluster.gpu`, memory, disks or weights are not here.
+
+A spec's `cluster:` describes the machine that a plan is for. `harness plan SPEC --here` and a launch whose ranks run on
+this machine compare its own GPUs, their memory, the host's memory and the free space of `nvme_path` with the plan.
+Without the check the ranks of a run for 8 GPUs start on the CPU, and the first that loads the model ends them all. A
+model of the Hub that is not in the cache is an error where the Hub does not answer: each rank would retry for minutes.
+`--set cluster=null` plans and trains for what is here. In a dry run these are warnings.
+
 ## EN090 no-image-for-pods
 `harness launch --kubernetes` has no image for the pods.
 

@@ -167,6 +167,8 @@ class PatchState(NamedTuple):
     patch: Patch
     state: State
     reason: str = ""
+    changed: tuple[str, ...] = ()
+    """The targets that are not as tested."""
 
 
 class PatchStates(tuple[PatchState, ...]):
@@ -244,7 +246,7 @@ def select_patch(patch: Patch, run: PatchFacts, switches: Switches) -> PatchStat
     if not changed:
         return PatchState(patch, "applied")
     reason = ", ".join(f"`{name}` is {state}" for name, state in changed.items())
-    return PatchState(patch, "skipped" if patch.may_be_skipped else "refused", reason)
+    return PatchState(patch, "skipped" if patch.may_be_skipped else "refused", reason, tuple(changed))
 
 
 @cache

@@ -6,7 +6,7 @@ Arithmetic only; the caller makes the settings of a number of GPUs, and runs the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from harness.facts.devices import Device
@@ -63,13 +63,18 @@ class MachineCost:
 
 class Candidates:
     """Every setting of the search on a number of GPUs with its memory, for all kinds of GPU; none is on disks, of which
-    no machine is known. `stage`: this stage alone.
+    no machine is known. `keep`: leaves those that the user's own keys allow.
     """
 
-    def __init__(self, run: ResolvedRun, model: ModelFacts, rates: Rates, stage: int | None = None) -> None:
+    def __init__(
+        self,
+        run: ResolvedRun,
+        model: ModelFacts,
+        rates: Rates,
+        keep: Callable[[tuple[Alternative, ...]], tuple[Alternative, ...]] = lambda found: found,
+    ) -> None:
         self.model, self.rates = model, rates
-        found = search_settings(run, model, None, Capacity(None, None, None), rates, with_nvme=False)
-        self._all = tuple(each for each in found if stage in (None, each.settings.stage))
+        self._all = keep(search_settings(run, model, None, Capacity(None, None, None), rates, with_nvme=False))
         self._works: dict[int, StepWork] = {}
 
     def estimate_costs(self, machine: Machine, tokens: float) -> tuple[MachineCost, ...]:

@@ -193,7 +193,8 @@ def estimate_memory(
     partitions = partitions or partition_model(model, settings)
     if pooled:  # host pages that nothing is written to cost nothing: of a bucket, what the gradients fill
         bucket_size = min(settings.reduce_bucket_size, partitions.total)
-        settings = replace(settings, reduce_bucket_size=bucket_size, activation_device="none")
+        pins = settings.pin_memory and settings.pins_natively  # `CPU_Accelerator.pin_memory` returns its argument else
+        settings = replace(settings, reduce_bucket_size=bucket_size, activation_device="none", pin_memory=pins)
     candidates = [
         *model_state_items(settings, partitions),
         *gathered_items(model, settings, partitions, layer_activation_bytes_on_gpu(model, settings)),

@@ -4,21 +4,41 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from harness.facts.devices import DEVICES, Device, find_device
-from harness.facts.model_lookup import find_model
+from harness.facts.model_lookup import find_configuration, find_model
+from harness.facts.model_positions import find_positions
 from harness.findings import Finding, Fix
+from harness.plan.pinned_keys import key_of_override
 from harness.plan.rates import parse_disks
+from harness.spec.overrides import apply_overrides
+from harness.spec.parse.source import KeyPath, Source, join_key
 from harness.units import parse_bytes, pluralize
 
 _MAX_GPUS = 1_000_000
+_DEFAULT_LENGTH = 4096
+DEFAULT_BATCH_TOKENS = "1048576"
+OPTION_KEYS: Mapping[str, str] = {
+    "model": "model.name_or_path",
+    "gpus": "cluster.gpus_per_node",
+    "gpu": "cluster.gpu",
+    "gpus_per_node": "cluster.gpus_per_node",
+    "host_memory": "cluster.host_memory",
+    "nvme": "cluster.nvme",
+    "zero_stage": "zero.stage",
+    "max_length": "data.max_length",
+    "batch_tokens": "train.global_batch_size",
+}
+"""The key of a spec that stands for an option of a run without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """The options of a run that has no spec. `stage` None: the planner chooses."""
+    """The options of a run that has no spec. `stage` None: the planner chooses. `overrides`: those of `--set`."""
 
     model: str
     gpus: int
@@ -27,13 +47,20 @@ class PlanRequest:
     host_memory: str | None = None
     nvme: str | None = None
     stage: int | None = None
-    max_length: int = 4096
-    tokens_per_step: int = 1 << 20
+    max_length: int = _DEFAULT_LENGTH
+    tokens_per_step: int = int(DEFAULT_BATCH_TOKENS)
+    overrides: tuple[str, ...] = ()
 
     @property
     def gpus_per_host(self) -> int:
         """GPUs a host: 8 by default, and never more than there are."""
         return min(self.gpus_per_node or 8, self.gpus)
+
+    @property
+    def pinned(self) -> tuple[KeyPath, ...]:
+        """The keys of the spec that no search may change."""
+        stage: tuple[KeyPath, ...] = () if self.stage is None else (("zero", "stage"),)
+        return (*stage, *map(key_of_override, self.overrides))
 
     @property
     def global_batch_size(self) -> int:
@@ -44,6 +71,12 @@ class PlanRequest:
     def planned_tokens(self) -> int:
         """Tokens of those sequences."""
         return self.global_batch_size * self.max_length
+
+
+def default_length(model: str) -> int:
+    """Tokens of a sequence where no option says them: no more than the model has positions."""
+    positions = find_positions(model, find_configuration(model, None, Path.cwd(), None))
+    return min(_DEFAULT_LENGTH, positions or _DEFAULT_LENGTH)
 
 
 def validate_request(request: PlanRequest) -> list[Finding]:
@@ -62,7 +95,7 @@ def validate_request(request: PlanRequest) -> list[Finding]:
         fix = Fix("name a folder with a `config.json`, or a model of the catalogue such as `llama-3.1-70b`")
         message = f"the model's size is not known: {model.why_not}"
         findings.append(Finding("MM001", "error", message[:400], "model.name_or_path", fix=fix))
-    return [*findings, *validate_gpu(request.gpu), *_validate_sizes(request)]
+    return [*findings, *validate_gpu(request.gpu), *_validate_sizes(request), *_validate_overrides(request)]
 
 
 def validate_count(option: str, value: int, maximum: int) -> list[Finding]:
@@ -101,6 +134,19 @@ def _validate_sizes(request: PlanRequest) -> list[Finding]:
     return findings
 
 
+def _validate_overrides(request: PlanRequest) -> list[Finding]:
+    """A finding for each key of `--set` that an option of the run sets."""
+    options = {key: "--" + name.replace("_", "-") for name, key in OPTION_KEYS.items()}
+    options |= {"cluster.num_nodes": "--gpus", "cluster.gpus_per_node": "--gpus-per-node"}
+    findings = []
+    for text in request.overrides:
+        key = join_key(key_of_override(text))
+        if key in options:
+            message = f"without a spec, `{key}` is the option `{options[key]}`"
+            findings.append(Finding("MM007", "error", message, fix=Fix(f"give `{options[key]}` instead of `--set`")))
+    return findings
+
+
 def batch_finding(request: PlanRequest) -> Finding | None:
     """A warning if no step can have exactly the requested tokens, with the nearest numbers that it can have."""
     asked, planned = request.tokens_per_step, request.planned_tokens
@@ -118,7 +164,9 @@ def batch_finding(request: PlanRequest) -> Finding | None:
 
 
 def spec_from_request(request: PlanRequest) -> dict[str, Any]:
-    """The run spec of a request, as plain values: ZeRO-3 and micro-batch 1, before the search."""
+    """The run spec of a request, as plain values: ZeRO-3 and micro-batch 1, before the search. Raises UserError for an
+    override that is no `key=value`.
+    """
     cluster: dict[str, Any] = {
         "num_nodes": request.gpus // request.gpus_per_host,
         "gpus_per_node": request.gpus_per_host,
@@ -126,7 +174,7 @@ def spec_from_request(request: PlanRequest) -> dict[str, Any]:
     }
     cluster |= {"host_memory": request.host_memory} if request.host_memory else {}
     cluster |= {"nvme": request.nvme} if request.nvme else {}
-    return {
+    values = {
         "model": {"name_or_path": request.model, "attn_implementation": "sdpa"},
         "data": {"train": "data/*.jsonl", "max_length": request.max_length},
         "train": {
@@ -140,6 +188,7 @@ def spec_from_request(request: PlanRequest) -> dict[str, Any]:
         "zero": {"stage": 3 if request.stage is None else request.stage},
         "cluster": cluster,
     }
+    return apply_overrides(Source("--set", "yaml", "", values), request.overrides).data
 
 
 def min_gpus_for_states(bytes_of_states: float, device: Device) -> int:

@@ -12,9 +12,13 @@ from harness.plan.plan_settings import PlanSettings
 
 
 def untested_findings(settings: PlanSettings, device: Device | None) -> Iterator[Finding]:
-    """MM019 for each of them, on a kind of GPU."""
+    """MM019 for each of them, on a kind of GPU; EN022 for a kind on which no launch starts."""
     if device is None or device.is_cpu:
         return
+    if not device.starts_ranks:
+        message = f"`harness launch` starts no ranks on {device.name}: this plan is for a script of your own"
+        fix = Fix("render its DeepSpeed JSON with `harness render`; a launch takes NVIDIA GPUs and the CPU")
+        yield Finding("EN022", "warning", message, "cluster.gpu", fix=fix)
     keys = {
         "train.gradient_checkpointing.every": settings.checkpointing and settings.checkpoint_every > 1,
         "train.gradient_checkpointing.keep": settings.checkpointing and settings.keeps_attention,

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from deepspeed.accelerator import get_accelerator
@@ -12,16 +11,15 @@ from deepspeed.accelerator import get_accelerator
 from harness.errors import UserError
 from harness.patches.patch_registry import (
     PatchFacts,
-    PatchState,
     PatchStates,
     find_patch,
     select_patch,
     select_patches,
 )
+from harness.patches.refused_patches import refusal_of
 from harness.patches.targets import forget_modules
 from harness.plan.patch_facts import patch_facts
 from harness.plan.resolved_run import ResolvedRun
-from harness.runtime.user_errors import user_error
 
 
 def resolve_patches(
@@ -40,7 +38,7 @@ def resolve_patches(
             print(line, file=sys.stderr, flush=True)  # noqa: T201
     refused = states.find_refused()
     if refused is not None:
-        raise changed_target_error(refused)
+        raise UserError([refusal_of(refused)])
     return states
 
 
@@ -48,26 +46,4 @@ def check_usable(name: str) -> None:
     """Raises UserError (EN130) where a target of `name` has changed, a patch of kind `use` that is about to be used."""
     state = select_patch(find_patch(name)._replace(is_needed=lambda _: True), PatchFacts(), "auto")
     if state.state == "refused":
-        raise changed_target_error(state)
-
-
-def changed_target_error(state: PatchState) -> UserError:
-    """The error for a patch that is refused (EN130)."""
-    patch = state.patch
-    tested = f"install {patch.package} {' or '.join(patch.tested)}"
-    switch = f", or set `launch.patches: {{{patch.name}: off}}` and `ignore: {{EN055: why}}`"
-    return user_error(
-        "EN130",
-        f"the patch `{patch.name}` does not match this {patch.package} {_installed_version(patch.package)}:"
-        f" {state.reason}",
-        key="launch.patches",
-        notes=(f"it was tested with {', '.join(patch.tested)}", f"it is needed by {patch.when}"),
-        fix=tested if patch.kind == "use" else tested + switch,
-    )
-
-
-def _installed_version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "(not installed)"
+        raise UserError([refusal_of(state)])

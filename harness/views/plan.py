@@ -8,7 +8,7 @@ import textwrap
 from harness.check.plan_report import PlanReport
 from harness.units import pluralize
 from harness.views.plan_details import render_details
-from harness.views.plan_screen import render_screen
+from harness.views.plan_screen import SAID_ABOVE, render_screen
 from harness.views.style import Style
 
 _NOTHING_STARTED = "Nothing was started and no host was contacted."
@@ -25,7 +25,7 @@ def render_plan(report: PlanReport, style: Style, width: int = 100, *, long: boo
 
 def _format_footer(report: PlanReport, width: int, *, long: bool) -> str:
     errors = sum(f.severity == "error" for f in report.findings)
-    warnings = sum(f.severity == "warning" for f in report.findings)
+    warnings = sum(f.severity == "warning" and (long or f.gate not in SAID_ABOVE) for f in report.findings)
     world = report.plan.run.parallel_dims.world_size
     ranks = "unknown ranks" if world is None else pluralize(world, "rank")
     text = f"Plan: {ranks}, {pluralize(errors, 'error')}, {pluralize(warnings, 'warning')}. {_NOTHING_STARTED}"

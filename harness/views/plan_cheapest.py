@@ -71,6 +71,7 @@ def _kind_lines(result: CheapestMachine, style: Style, width: int) -> list[str]:
         setting = cut_text(describe_setting_briefly(settings), room - 1)
         hours = format_range(row.cost.hours_range)
         late = f"  {row.deadline}" if row.deadline not in (None, "met") else ""
+        late += "" if row.machine.device.starts_ranks else "  no launch"
         lines.append(
             f"{name:<16}{row.machine.gpus:>5}  {setting:<{room}}{format_time_range(time.range):>16}{hours:>14}"
             f"{_money(row.cost):>16}{row.machine.price.dollars:>9.2f}{late}"
@@ -91,6 +92,10 @@ def _count_lines(result: CheapestMachine, style: Style) -> list[str]:
 
 def _notes(result: CheapestMachine, width: int) -> str:
     lines = []
+    others = [row.machine.device.name for row in result.rows if not row.machine.device.starts_ranks]
+    if others:
+        names = ", ".join(others)
+        lines.append(f"`harness launch` starts no ranks on {names} (EN022); `harness render` makes a script's JSON.")
     if result.too_small:
         lines.append(f"Nothing fits on: {', '.join(result.too_small)}.")
     if result.unpriced:
@@ -169,6 +174,7 @@ def _row_as_dict(row: MachineRow) -> dict[str, Any]:
     counted, price = row.counted, row.machine.price
     return {
         "kind": row.machine.device.name,
+        "launchable": row.machine.device.starts_ranks,
         "gpus": row.machine.gpus,
         "gpus_per_host": row.machine.gpus_per_host,
         "host_memory_bytes": row.machine.host_memory,

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from harness.plan.resolved_run import ResolvedRun
 
+_CHOSEN_BY_SEARCH = ("zero.stage=", "zero.offload_", "train.gradient_checkpointing", "parallel.")
+
 
 def format_next_command(run: ResolvedRun, spec: str, hostfile: str | None, overrides: Sequence[str] | None) -> str:
     """`harness launch` of the planned run with the same options; empty for a DeepSpeed JSON."""
@@ -26,14 +28,17 @@ def format_next_command(run: ResolvedRun, spec: str, hostfile: str | None, overr
     return shlex.join([*words, "--dry-run"])
 
 
-def format_search_command(run: ResolvedRun, spec: str, hostfile: str | None, overrides: Sequence[str] | None) -> str:
+def format_search_command(
+    run: ResolvedRun, spec: str, hostfile: str | None, overrides: Sequence[str] | None, *, here: bool = False
+) -> str:
     """For a spec that does not fit: the search that writes another one. Empty for a DeepSpeed JSON."""
     if run.kind != "spec":
         return ""
     words = ["harness", "plan", spec]
     for override in overrides or ():
-        words += ["--set", override]
-    words += ["--hostfile", hostfile] if hostfile else []
+        if not override.startswith(_CHOSEN_BY_SEARCH):  # it would keep the value that does not fit
+            words += ["--set", override]
+    words += [*(["--hostfile", hostfile] if hostfile else []), *(["--here"] if here else [])]
     return shlex.join([*words, "--search", "--write", f"{Path(spec).stem}-fits.yaml"])
 
 

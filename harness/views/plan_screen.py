@@ -52,6 +52,9 @@ _MAX_WARNINGS = 4
 INPUT_FINDINGS = ("MM001", "MM002", "MM003", "MM004")
 """Of keys that the plan cannot use or does not find: they are shown in full, with their places."""
 
+SAID_ABOVE = ("MM005",)
+"""What the verdict says: it is neither shown nor counted again."""
+
 
 def render_screen(report: PlanReport, style: Style, width: int) -> str:
     """The blocks of the answer, without its last lines."""
@@ -331,7 +334,7 @@ def _format_cost(cost: CostRange | None) -> str:
 
 def _format_warnings(report: PlanReport, style: Style, width: int) -> list[str]:
     """A few, in a sentence each; a plan that does not fit has said so above."""
-    elsewhere = (*INPUT_FINDINGS, "MM005")
+    elsewhere = (*INPUT_FINDINGS, *SAID_ABOVE)
     warnings = [
         finding
         for finding in report.findings

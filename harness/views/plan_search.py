@@ -12,7 +12,7 @@ from harness.plan.alternatives import Alternative
 from harness.plan.bare_count import ModelStates
 from harness.plan.checkpointed_layers import checkpointing_value
 from harness.plan.plan_json import plan_json
-from harness.plan.settings_search import filter_fitting
+from harness.plan.settings_search import HEADROOM, filter_fitting
 from harness.plan.way_out import WayOut
 from harness.units import format_bytes, format_count
 from harness.views.plan_numbers import format_time
@@ -90,6 +90,7 @@ def min_gpus_as_dict(result: MinGpusResult) -> dict[str, Any]:
     """The smallest number of GPUs for programs."""
     body = {
         "gpus": result.gpus if result.best else None,
+        "tight_gpus": result.tight[0] if result.tight else None,
         "raw_floor_gpus": result.raw_floor_gpus,
         "state_bytes": result.state_bytes,
     }
@@ -101,6 +102,11 @@ def render_min_gpus(model: str, gpu: str, result: MinGpusResult) -> str:
     states = f"{result.state_bytes / 1e9:,.1f} GB"
     raw = f"The states alone are {states}, which {result.raw_floor_gpus:,} x {gpu} would hold without anything else."
     best = result.best
+    if result.tight is not None:
+        gpus, tight = result.tight
+        headroom = tight.fit.headroom or 0.0
+        word, free = ("barely " if headroom < HEADROOM else ""), f"{100 * headroom:.1f}% of the memory free"
+        raw = f"It {word}fits on {gpus:,} x {gpu}: {name_of_choice(tight.settings)}, with {free}.\n{raw}"
     if best is None:
         return f"{model} does not fit on up to {result.gpus:,} x {gpu}.\n{raw}"
     time = f", {format_time(best.time.seconds, best.time.range)} per step" if best.time else ""

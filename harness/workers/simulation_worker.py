@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -34,14 +35,17 @@ def main() -> int:
     from harness.runtime.simulation.native_library import SimulationUnavailableError, load_native_library
 
     try:
-        load_native_library()
+        load_native_library()  # which may compile it now
+        since = time.time()
         result = run_request(body, request.parent, lambda text: write_event("progress", text=text))
         if not body.get("order"):
             del result["collective_order"], result["collective_callers"]
             result.get("checkpoint", {}).pop("details", None)
-        write_event("result", **result)
+        from harness.hostinfo.loaded_files import list_loaded_files
+
+        write_event("result", **result, loaded=list_loaded_files(since))
     except SimulationUnavailableError as error:
-        write_event("unavailable", reason=str(error))
+        write_event("unavailable", reason=str(error), fix=error.fix)
     except Exception as error:
         traceback.print_exc()
         write_event("failed", error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())

@@ -23,6 +23,12 @@ SMALL = ("--model", "llama-3.1-8b", "--gpus", "64", "--gpu", "H100-80GB")
 
 
 def run(*arguments: str) -> Any:
+    """An option that is there twice has its last value."""
+    words = list(arguments)
+    for index in range(len(words) - 1, -1, -1):
+        if words[index].startswith("--") and words[index] in words[index + 1 :]:
+            del words[index : index + 2]
+    arguments = tuple(words)
     return CliRunner().invoke(build_app(["plan", *arguments]), ["plan", *arguments], catch_exceptions=False)
 
 

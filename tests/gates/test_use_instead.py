@@ -21,7 +21,7 @@ def test_the_fix_makes_it():
 def test_a_written_one_is_shown():
     gate = GATES["CC002"]
     assert use_instead(gate) == gate.page.instead
-    without = gate._replace(docstring=gate.docstring.partition("    Use instead:")[0])
+    without = gate._replace(docstring=gate.docstring.partition("Use instead:")[0])  # indented before Python 3.13
     with pytest.raises(EditError, match="the file would be empty"):
         use_instead(without)
 

@@ -91,19 +91,25 @@ def test_notes_and_warnings_go_to_the_log(spec):
 
 
 @pytest.mark.parametrize(
-    ("gpu", "devices", "is_noted"),
+    ("gpu", "devices", "is_refused"),
     [("H100", (), True), ("cpu", (), False), (None, (), False), ("H100", ("NVIDIA H100",), False)],
     ids=str,
 )
-def test_a_spec_for_gpus_on_a_machine_without_one_is_noted(gpu, devices, is_noted, spec, monkeypatch):
+def test_a_spec_for_gpus_on_a_machine_without_one_is_refused(gpu, devices, is_refused, spec, monkeypatch):
+    """In a dry run it is a warning; DS_ACCELERATOR=cpu is a choice."""
     accelerators = tuple(Accelerator(index, name, None) for index, name in enumerate(devices))
     monkeypatch.setattr("harness.hostinfo.machine.accelerators", lambda: accelerators)
-    log = RecordedLog()
+    if not devices:
+        monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     overrides = () if gpu is None else (f"cluster.gpu={gpu}",)
+    log = RecordedLog()
     assert isinstance(prepare(LaunchRequest(spec, overrides, dry_run=True), log), LaunchSetup)
-    note = "note: the spec is for H100-80GB (`cluster.gpu`), and no GPU was found on this machine: "
-    assert (f"{note}the ranks would run on its CPU" in log.notes) is is_noted
-    assert len([line for line in log.notes if "no GPU" in line]) == int(is_noted)
+    assert ("EN027" in {warning.gate for warning in log.warnings}) is is_refused
+    if not devices:
+        result = prepare(LaunchRequest(spec, overrides), RecordedLog())
+        assert ([f.gate for f in getattr(result, "findings", ()) if f.is_error] == ["EN027"]) is is_refused
+        monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+        assert isinstance(prepare(LaunchRequest(spec, overrides), RecordedLog()), LaunchSetup)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ from harness.facts.gpu_prices import GPU_PRICES, PRICES_DATE
 from harness.plan.cost_range import check_deadline, cost_range, parse_deadline
 from harness.plan.plan_request import PlanRequest
 from harness.plan.price_list import read_price_list, split_price_options
+from harness.views.plan_cheapest import cheapest_as_dict, render_cheapest
+from harness.views.style import Style
 
 TODAY = PRICES_DATE + timedelta(days=30)
 REQUEST = PlanRequest("llama-3.1-8b", 1, "H100-80GB")
@@ -85,7 +87,8 @@ def test_a_plain_price_and_prices_by_kind_are_apart() -> None:
 def test_kinds_are_in_the_order_of_money(result: CheapestMachine) -> None:
     money = [row.cost.money for row in result.rows]
     assert len(money) == len(GPU_PRICES) - len(result.too_small)
-    assert money == sorted(money, key=lambda value: value or 0.0)
+    by_launch = [(not row.machine.device.starts_ranks, row.cost.money or 0.0) for row in result.rows]
+    assert by_launch == sorted(by_launch)
     assert "V100-32GB" in result.unpriced
     for row in result.rows:
         assert row.cost.money_range is not None
@@ -205,3 +208,16 @@ def test_a_cost_range_is_that_of_the_step(result: CheapestMachine) -> None:
 def test_today_the_table_can_be_used() -> None:
     """Fails in a year: the prices are to be read again."""
     assert (date.today() - PRICES_DATE).days <= 366
+
+
+def test_a_kind_on_which_no_launch_starts_comes_last(result: CheapestMachine) -> None:
+    """MI300X is cheaper than H100-80GB at these prices, and `harness launch` refuses it (EN022)."""
+    starts = [row.machine.device.starts_ranks for row in result.rows]
+    assert starts == sorted(starts, reverse=True)
+    assert starts[0]
+    assert not starts[-1]
+    text = render_cheapest(result, Style(False), 110)
+    assert "`harness launch` starts no ranks on MI300X-192GB" in text
+    assert [row.endswith("no launch") for row in text.splitlines() if row.startswith("  MI300X")] == [True]
+    bodies = cheapest_as_dict(result)["kinds"]
+    assert [body["launchable"] for body in bodies] == starts

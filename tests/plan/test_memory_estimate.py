@@ -400,3 +400,16 @@ def test_a_frozen_head_has_no_gradient_in_fp32() -> None:
 
     less = head() - head(freeze=["lm_head.*"])
     assert less == 4 * 128256 * 4096 + 2 * 4096 * 4096
+
+
+def test_a_cpu_has_no_page_locked_memory() -> None:
+    """`CPU_Accelerator.pin_memory` returns its argument: there is no second copy of the gradients while it is made."""
+    label = "gradients before they are page-locked"
+    for gpu, zero, is_there in (
+        ("H100-80GB", offload("cpu"), True),
+        ("cpu", offload("cpu"), False),
+        ("cpu", {**offload("cpu"), "pin_memory_backend": "native"}, True),
+    ):
+        plan = plan_of(zero=zero, cluster={"gpu": gpu, "gpus_per_node": 8})
+        assert plan.memory is not None
+        assert (label in {row.description for row in plan.memory.items_of("host")}) is is_there

@@ -24,7 +24,8 @@ from harness.launching.programs.hardware_checks import (
     check_processor,
 )
 from harness.launching.programs.software_checks import check_compilers, check_software
-from harness.patches.patch_registry import all_patches
+from harness.patches.patch_registry import PatchFacts, all_patches
+from harness.patches.refused_patches import advise_release
 from harness.units import format_bytes
 
 
@@ -57,9 +58,13 @@ def _check_patches() -> Iterator[DoctorCheck]:
             yield DoctorCheck("patches", patch.name, value)
             continue
         targets = ", ".join(f"`{name}` is {state}" for name, state in changed.items())
+        is_for_all = not patch.may_be_skipped and patch.is_needed(PatchFacts())
         effect = "runs continue without it" if patch.may_be_skipped else "a run that needs it does not start"
-        fix = f"pip install {patch.package}=={patch.tested[-1]}, tested with the patch"
-        yield DoctorCheck("patches", patch.name, value, "note", f"{targets}: {effect}", fix)
+        effect = "no run starts" if is_for_all else effect
+        fix = advise_release(patch, changed)
+        yield DoctorCheck(
+            "patches", patch.name, value, "missing" if is_for_all else "note", f"{targets}: {effect}", fix
+        )
 
 
 def _check_host_programs() -> Iterator[DoctorCheck]:

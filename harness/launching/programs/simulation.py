@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the simulation of a rank in a process of its own, and keeps its answer for the same request and versions."""
+"""Runs the simulation of a rank in a process of its own, and keeps its answer for the same request and code."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from harness.errors import ExitCode, UserError
 from harness.file_io import read_regular, write_atomically
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
+from harness.hostinfo.loaded_files import are_loaded_files_the_same
 from harness.hostinfo.training_packages import install_command
 from harness.interpreter import python_command
 from harness.launching.process.child_process import own_programs_path, read_child_lines
@@ -43,14 +44,25 @@ def simulate_rank(
     body = {**request.body, "order": order}
     file = cache_dir() / f"{_digest(body)}.json"
     if use_cache:
-        with contextlib.suppress(OSError, ValueError):
-            return json.loads(read_regular(file, _MAX_ANSWER)), True
+        kept = _read_kept(file)
+        if kept is not None:
+            return kept, True
     result = _run_worker(body, on_progress)
-    if use_cache:
+    loaded = result.pop("loaded", None)
+    if use_cache and loaded is not None:
         with contextlib.suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, json.dumps(result))
+            write_atomically(file, json.dumps({"loaded": loaded, "result": result}))
     return result, False
+
+
+def _read_kept(file: Path) -> dict[str, Any] | None:
+    """The kept result, if the files that its engine ran are what another one would run."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        kept = json.loads(read_regular(file, _MAX_ANSWER))
+        if are_loaded_files_the_same(kept["loaded"]):
+            return dict(kept["result"])
+    return None
 
 
 def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
@@ -76,9 +88,7 @@ def _run_worker(body: Mapping[str, Any], on_progress: Callable[[str], None]) -> 
     if last.get("event") == "result":
         return last
     if last.get("event") == "unavailable":
-        raise _unavailable(
-            str(last["reason"]), "install a tested torch and a C++ compiler; `harness plan` needs neither"
-        )
+        raise _unavailable(str(last["reason"]), str(last["fix"]))
     reason = str(last.get("error", "its process ended without an answer"))
     trace = [line for line in str(last.get("trace", "")).splitlines() if line.strip().startswith("File ")]
     raise UserError(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from harness.check.missing_software import find_missing_software
-from harness.facts.devices import find_device
+from harness.check.planned_machine import check_devices, check_sizes, check_weights
 from harness.findings import Finding, Fix
 from harness.hostinfo.deepspeed_accelerator import find_other_devices
 from harness.hostinfo.torch_devices import format_device_names
@@ -25,9 +25,13 @@ from harness.launching.setup.environment import forwarded_variables, ignored_env
 from harness.launching.setup.host_count import check_host_count
 from harness.launching.setup.launch_plan import is_local
 from harness.launching.setup.locked_memory import check_locked_memory
+from harness.patches.patch_registry import select_patches
+from harness.patches.refused_patches import refusal_of
+from harness.patches.targets import forget_modules
+from harness.plan.patch_facts import patch_facts
 from harness.plan.resolved_run import ResolvedRun
 
-_INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "MD154", "MD162"}
+_INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "EN027", "EN130", "MD154", "MD162"}
 """Findings about programs and devices that this machine lacks."""
 _NAMED_BY_SPEC = {"EN016", "MD154", "MD162"}
 """Those about what a key of the spec needs."""
@@ -63,6 +67,11 @@ def check_launch(
         findings += device_checks.check_torch_devices(run.spec.launch.env, local_host, local_ranks)
         health = device_checks.check_gpu_health(local_host, local_ranks)
         findings += [finding for finding in health if finding.gate not in run.spec.ignore]
+    if local_ranks is not None and not any(finding.is_error for finding in findings):
+        findings += _check_patches(run, local_host)
+    if local_ranks is not None and node_rank is None and not any(finding.is_error for finding in findings):
+        findings += list(check_weights(run, planned=False))
+        findings += list(check_devices(run)) or check_sizes(run)
     findings += _check_own_disks(run, local_host, node_rank)
     hosts = run.cluster.hosts if run.cluster else ()
     if node_rank is not None:
@@ -114,6 +123,15 @@ def _check_python_optimize(run: ResolvedRun, local_host: LocalHost) -> Iterator[
             notes=("DeepSpeed refuses wrong batch sizes by `assert`; without assertions it trains something else",),
             fix=Fix("unset PYTHONOPTIMIZE and start Python without -O"),
         )
+
+
+def _check_patches(run: ResolvedRun, local_host: LocalHost) -> Iterator[Finding]:
+    """The patch without which every rank would refuse the run (EN130), said before any op is compiled."""
+    facts = patch_facts(run, on_cpu_accelerator=not local_host.accelerated, is_resumed=False)
+    refused = select_patches(facts, run.spec.launch.patches).find_refused()
+    forget_modules()
+    if refused is not None:
+        yield refusal_of(refused)
 
 
 def _check_installed(local_host: LocalHost) -> Iterator[Finding]:
@@ -284,20 +302,13 @@ def refuse_deepspeed_json(file: str) -> Finding:
     return Finding("SP020", "error", f"`{file}` is a DeepSpeed JSON, which has no model and no data", fix=fix)
 
 
-def log_environment_notes(
-    run: ResolvedRun, local_host: LocalHost, on_note: Callable[[str], None], *, reaches_hosts: bool
-) -> None:
-    """Files of variables that DeepSpeed does not read, and devices that the ranks do not use or do not find."""
+def log_environment_notes(local_host: LocalHost, on_note: Callable[[str], None], *, reaches_hosts: bool) -> None:
+    """Files of variables that DeepSpeed does not read, and devices that the ranks do not use."""
     if reaches_hosts:
         for file in ignored_env_files(local_host.cwd):
             on_note(f"note: {file} is ignored: its variables do not reach the hosts; put them into `launch.env`")
     elif local_host.device_names and not local_host.accelerated:
         devices = format_device_names(local_host.device_names)
         on_note(f"note: DS_ACCELERATOR=cpu: the ranks run on the CPU, not on {devices}")
-    elif not local_host.device_names:
-        if others := " and ".join(find_other_devices()):
-            on_note(f"note: the ranks run on the CPU, not on {others}: the harness starts ranks on no such device")
-        gpu = find_device(run.spec.cluster.gpu or "cpu")
-        if gpu is not None and not gpu.is_cpu:
-            message = f"the spec is for {gpu.name} (`cluster.gpu`), and no GPU was found on this machine"
-            on_note(f"note: {message}: the ranks would run on its CPU")
+    elif not local_host.device_names and (others := " and ".join(find_other_devices())):
+        on_note(f"note: the ranks run on the CPU, not on {others}: the harness starts ranks on no such device")

@@ -112,7 +112,7 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         launching=True,
         allow_code=request.allow_local_code,
     )
-    checked = with_launch_findings(checked, here=_has_local_ranks(request, loaded, local_host))
+    checked = with_launch_findings(checked, here=_has_local_ranks(request, loaded, local_host), planned=True)
     run, text = checked.run, checked.source
     if run is None or text is None or not checked.report.ok:
         closing = NOTHING_WRITTEN if submission is None else NOT_SUBMITTED
@@ -132,7 +132,7 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         source = _find_resume_source(request, run, local_host, location, log)
         urls, env = run.spec.store_urls, run.spec.launch.env
         require_stores(urls, env, source.runs, node_rank=location.node_rank, read_only=request.dry_run)
-        log_environment_notes(run, local_host, log.on_note, reaches_hosts=location.reaches_hosts)
+        log_environment_notes(local_host, log.on_note, reaches_hosts=location.reaches_hosts)
         files = _build_run_files(run, text, checked.report, local_host, location.run_dir, loaded.overrides)
         _check_compiler(request, files, local_host, location, log)
     except UserError as error:

@@ -17,9 +17,9 @@ def extrapolate_layers(
     """The result for `layers[2]` layers, from those of `layers[0]` and `layers[1]`, by a straight line. Bytes of a line
     of code that a layer makes smaller stay above 0. Failures are those of the larger one.
 
-    `is_straight_line` of the result is False where the lines of a peak do not add up to it: then the peaks of the two
-    are different moments, and more layers are needed. Page-locked blocks are rounded to powers of two, which is no
-    straight line: `rounding` bytes are the plan's.
+    `is_straight_line` of the result is False where the lines of a peak do not add up to it, or where a line holds a
+    part of one peak and nothing of the other: then the peaks of the two are different moments, and more layers are
+    needed. Page-locked blocks are rounded to powers of two, which is no straight line: `rounding` bytes are the plan's.
     """
     few, more, whole = layers
 
@@ -36,12 +36,27 @@ def extrapolate_layers(
         abs(sum(peak["holders"].values()) - peak["bytes"]) <= _TOLERANCE * peak["bytes"]
         for peaks in result["peaks"].values()
         for peak in peaks.values()
+    ) and all(
+        _is_same_moment(peak, small["peaks"].get(phase, {}).get(tier))
+        for phase, peaks in large["peaks"].items()
+        for tier, peak in peaks.items()
     )
     for peaks in result["peaks"].values():
         if rounding and "cpu" in peaks:
             peaks["cpu"]["bytes"] += rounding
             peaks["cpu"]["holders"][ROUNDING] = rounding
     return result
+
+
+def _is_same_moment(peak: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
+    """Do the lines of code that hold a hundredth or more of a peak hold something of the other, and the other way?"""
+    pairs = ((peak, other), (other, peak)) if other is not None else ()
+    return other is not None and all(
+        line in there["holders"] or line == ROUNDING
+        for here, there in pairs
+        for line, size in here["holders"].items()
+        if size > _TOLERANCE * here["bytes"]
+    )
 
 
 def _extend_clock(

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from harness.hostinfo.deepspeed_accelerator import find_torch_build
 from harness.hostinfo.machine import package_version
 from harness.hostinfo.torch_extensions import torch_extensions_dir
 
@@ -24,20 +25,34 @@ TESTED_TORCH = ("2.13",)
 """Minor versions: the library is compiled against private classes of torch, whose layout differs between them."""
 _SOURCE = Path(__file__).with_name("simulated_cuda.cpp")
 _COMPILER_SECONDS = 300.0
+_CPU_TORCH = (
+    f"install a CPU build of torch {TESTED_TORCH[-1]} and the same DeepSpeed in a virtual environment of its own, and"
+    " simulate from there; `harness plan` without `--simulate` needs neither"
+)
 
 
 class SimulationUnavailableError(RuntimeError):
-    """The simulated device cannot exist here; the message says why in one line."""
+    """The simulated device cannot exist here; the message says why in one line, `fix` what to do."""
+
+    def __init__(self, reason: str, fix: str = "install a C++ compiler; `harness plan` needs none") -> None:
+        super().__init__(reason)
+        self.fix = fix
 
 
 def load_native_library() -> Path:
     """Compile the library unless it is cached, and load it. Raises SimulationUnavailableError: another torch than the
-    tested ones, no compiler, an error of the compiler, or torch is imported already.
+    tested ones or no CPU build, no compiler, an error of the compiler, or torch is imported already.
     """
     version = package_version("torch") or "none"
     if version.rpartition(".")[0] not in TESTED_TORCH:
         raise SimulationUnavailableError(
-            f"it was tested with torch {' and '.join(TESTED_TORCH)}, and torch {version} is installed"
+            f"it was tested with torch {' and '.join(TESTED_TORCH)}, and torch {version} is installed", _CPU_TORCH
+        )
+    build = find_torch_build()
+    if build not in ("cpu", None):
+        raise SimulationUnavailableError(
+            f"torch {version} is a build for {build.upper()}, whose own device hooks the simulated ones would meet",
+            _CPU_TORCH,
         )
     if "torch" in sys.modules:
         raise SimulationUnavailableError("torch is imported already, and would not see the simulated device")

@@ -56,7 +56,10 @@ def install_shims(tracker: MemoryTracker) -> None:
     for shim in SHIMS:
         missing = [target for target in shim.targets if compute_digest(target) is None]
         if missing:
-            raise SimulationUnavailableError(f"`{missing[0]}`, which the shim `{shim.name}` replaces, does not exist")
+            raise SimulationUnavailableError(
+                f"`{missing[0]}`, which the shim `{shim.name}` replaces, is not in the installed packages",
+                "install the releases that it was tested with: DeepSpeed 0.19.8, and a CPU build of torch 2.13",
+            )
         shim.install(tracker)
 
 

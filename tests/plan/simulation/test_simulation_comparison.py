@@ -126,3 +126,18 @@ def test_a_checkpoint_is_extrapolated() -> None:
 
     whole = extrapolate_layers(with_checkpoint(10), with_checkpoint(14), (2, 4, 80), 0)["checkpoint"]
     assert whole == {"written": {"weights": 14 + 76 * 2}, "way": "in line"}
+
+
+def test_peaks_of_different_moments_are_no_straight_line() -> None:
+    """With few layers the largest matrix holds the peak of a save, with more the layers: nothing follows from both."""
+
+    def with_save(holders: dict[str, int]) -> dict[str, Any]:
+        return result_of(0, peaks={"save": {"cpu": {"bytes": sum(holders.values()), "holders": holders}}})
+
+    def is_straight(small: dict[str, int], large: dict[str, int]) -> bool:
+        return extrapolate_layers(with_save(small), with_save(large), (2, 4, 80), 0)["is_straight_line"]
+
+    assert is_straight({"matrix": 1000, "layers": 20}, {"matrix": 1000, "layers": 40})
+    assert is_straight({"matrix": 1000}, {"matrix": 1000, "small": 5})
+    assert not is_straight({"matrix": 1000}, {"layers": 1040})
+    assert not is_straight({"matrix": 1000}, {"matrix": 1000, "layers": 40})

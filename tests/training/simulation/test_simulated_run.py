@@ -126,6 +126,9 @@ def test_nothing_is_left_but_the_kept_answer(simulated: tuple[Path, dict[str, An
     assert not list((folder / "tmp").iterdir())
     kept = list((folder / "cache").rglob("*.json"))
     assert len(kept) == 1
+    files = json.loads(kept[0].read_text(encoding="utf-8"))["loaded"]["files"]
+    for part in ("/deepspeed/runtime/zero/stage3.py", "/transformers/modeling_utils.py", "/lib/libtorch_cpu.so"):
+        assert any(file.endswith(part) for file in files), part
     again = run_plan(folder, *OPTIONS)
     assert json.loads(again.stdout) == body
     assert "importing" not in again.stderr

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No option of `harness plan` is ignored: with each question, each option changes the answer or is refused by name."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from harness.cli import plan as plan_module
+from harness.cli.app import main
+from harness.errors import ExitCode
+from tests.cli.test_plan_wrong_input import SPEC
+
+RUN = "--model llama-3.2-1b --gpus 8 --gpu H100-80GB"
+# a question -> its words; searches are asked in the night only, but for one option
+QUESTIONS = {
+    "a spec": "small.yaml",
+    "a model": f"{RUN} --zero-stage 3 --format json",
+    "a search": f"{RUN} --host-memory 1TB --format json",
+    "--params": "--params 7e9",
+    "--table": "--table",
+    "--non-state-peak": "--params 7e9 --gpu H100-80GB --non-state-peak 22GB",
+    "degrees": f"{RUN} --tensor 2",
+    "--calibrate": "--calibrate no-run",
+    "--min-gpus": "--model llama-3.2-1b --gpu H100-80GB --min-gpus",
+    "--longest": "--model llama-3.2-1b --gpus 8 --gpu H100-80GB --longest",
+    "--cheapest": "--model llama-3.2-1b --cheapest --gpus 8",
+    "--largest-model": "--gpus 8 --gpu A100-40GB --host-memory 1TB --largest-model",
+    "--simulate": "small.yaml --simulate",
+}
+SLOW = ("a search", "--min-gpus", "--longest", "--cheapest", "--largest-model", "--simulate")
+# an option -> its words. None of them is what a question has anyway
+WORDS = {
+    "spec": "small.yaml",
+    "hostfile": "--hostfile hosts",
+    "world_size": "--world-size 16",
+    "overrides": "--set train.gradient_checkpointing=false --set optimizer.type=lion",
+    "here": "--here",
+    "format": "--format json",
+    "model": "--model qwen2.5-0.5b",
+    "params": "--params 1e9",
+    "gpus": "--gpus 16",
+    "gpu": "--gpu A100-80GB",
+    "gpus_per_node": "--gpus-per-node 4",
+    "host_memory": "--host-memory 200GB",
+    "nvme": "--nvme 8x3.5TB",
+    "zero_stage": "--zero-stage 2",
+    "max_length": "--max-length 1024",
+    "batch_tokens": "--batch-tokens 65536",
+    "tokens": "--tokens 1e9",
+    "prices": "--price 2",
+    "deadline": "--deadline 3h",
+    "search": "--search",
+    "min_gpus": "--min-gpus",
+    "cheapest": "--cheapest",
+    "longest": "--longest",
+    "largest_model": "--largest-model",
+    "price_file": "--price-file prices.yaml",
+    "write": "--write found.yaml",
+    "plot": "--plot memory.svg",
+    "calibrate": "--calibrate no-run",
+    "calibration": "--calibration no-file.json",
+    "long": "--long",
+    "simulate": "--simulate",
+    "rank": "--rank 99",
+    "layers": "--layers 1",
+    "races": "--races",
+    "trace": "--trace step.json",
+    "tensor": "--tensor 4",
+    "pipeline": "--pipeline 2",
+    "context": "--context 2",
+    "expert": "--expert 2",
+    "virtual_stages": "--virtual-stages 2",
+    "schedule": "--schedule gpipe",
+    "micro_batch": "--micro-batch 2",
+    "precision": "--precision fp32",
+    "checkpointing": "--checkpointing full",
+    "states": "--states int8",
+    "sequence_parallel": "--no-sequence-parallel",
+    "timeline": "--timeline schedule.svg",
+    "table": "--table",
+    "non_state_peak": "--non-state-peak 30GB",
+}
+# what an option needs beside it, to be about something
+BESIDE = {
+    "prices": "--tokens 2e9",
+    "deadline": "--tokens 2e9",
+    "virtual_stages": "--pipeline 2",
+    "schedule": "--pipeline 2",
+    "timeline": "--pipeline 2",
+}
+# other words, where those above are what the question has, or more than it can have
+OTHER_WORDS = {
+    ("--cheapest", "prices"): "--price H100-80GB=0.1",
+    ("--cheapest", "gpus"): "--gpus 4",
+    ("--table", "precision"): "--precision fp32",
+    ("a spec", "write"): "--search --write found.yaml",
+    ("a model", "format"): "--format text",
+    ("a search", "format"): "--format text",
+    ("a model", "long"): "--format text --long",
+    ("a search", "long"): "--format text --long",
+}
+
+
+class Answer(NamedTuple):
+    code: object
+    out: str
+    err: str
+    files: frozenset[str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "small.yaml").write_text(SPEC.replace("Llama-3.1-8B", "Llama-3.2-1B"), encoding="utf-8")
+    (tmp_path / "hosts").write_text("a slots=8\nb slots=8\n", encoding="utf-8")
+    prices = "date: 2026-11-01\nprices: {H100-80GB: 0.5}\n"
+    (tmp_path / "prices.yaml").write_text(prices, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path
+
+
+def _ask(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path) -> Answer:
+    monkeypatch.setattr(sys, "argv", ["harness", "plan", *shlex.split(words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    return Answer(ended.value.code, out, err, frozenset(file.name for file in folder.iterdir()))
+
+
+def _with_option(question: str, name: str) -> tuple[str, str]:
+    """The words of the question without the option and with it."""
+    words = OTHER_WORDS.get((question, name), WORDS[name])
+    base = shlex.split(QUESTIONS[question])
+    beside = shlex.split(BESIDE.get(name, ""))
+    if beside and question in (
+        ("degrees",) if "--pipeline" in beside else ("degrees", "a spec", "a model", "a search")
+    ):
+        base += beside if beside[0] not in base else []
+    option, *value = shlex.split(words)
+    if option in base:  # the option with another value
+        index = base.index(option)
+        return shlex.join(base), shlex.join([*base[:index], option, *value, *base[index + 1 + len(value) :]])
+    return shlex.join(base), shlex.join([*base, option, *value])
+
+
+def _is_slow(question: str, name: str) -> bool:
+    """Does it take a search, or more?"""
+    return question in SLOW or name in (
+        "search",
+        "cheapest",
+        "longest",
+        "largest_model",
+        "min_gpus",
+        "simulate",
+        "write",
+    )
+
+
+def _cases() -> list[tuple[str, str]]:
+    """Each option that the question has not as a flag, and that does not ask for a run which is not there."""
+    cases = []
+    for question, words in QUESTIONS.items():
+        for name, option in WORDS.items():
+            is_there = option in words or (question == "--calibrate" and name in ("format", "calibration"))
+            if not is_there and (not _is_slow(question, name) or name == "layers" or os.environ.get("HARNESS_NIGHTLY")):
+                cases.append((question, name))
+    return cases
+
+
+def test_every_option_is_asked() -> None:
+    assert set(WORDS) == set(plan_module.plan.__signature__.parameters)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("question", "name"), _cases())
+def test_an_option_changes_the_answer_or_is_refused(
+    question: str,
+    name: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    without, with_it = _with_option(question, name)
+    answer = _ask(with_it, monkeypatch, capsys, folder)
+    option = next(word for word in with_it.split() if word in WORDS[name].split())
+    if answer.code == ExitCode.USAGE and (f"`{option}" in answer.err or (name == "spec" and "a spec" in answer.err)):
+        assert (answer.out, answer.err.count("error")) == ("", 1)
+        return
+    for file in ("found.yaml", "memory.svg", "schedule.svg"):
+        (folder / file).unlink(missing_ok=True)
+    assert answer != _ask(without, monkeypatch, capsys, folder)

@@ -14,13 +14,14 @@ OF029 EngineDifferenceError: error\[AT028\]: (?P<fault>[^()]+) \(OF029\):
     title: {fault}: `harness.watch` measured it in the gradients
 AT028 EngineDifferenceError: error\[AT028\]: (?P<fault>step \d+: [^(|]+)
     title: {fault}
-    change: train with the newest DeepSpeed, or with ZeRO stage 1; `harness upgrade-check` shows what a release changes
+    change: leave gradients and the optimizer's `clip_grad` as they are, if the script changes them after `backward`;
+        else train with ZeRO stage 1 or another DeepSpeed; `harness upgrade-check` shows what a release changes
 AT029 EngineDifferenceError: error\[AT029\]: (?P<fault>step \d+: [^(|]+)
     title: {fault}
-    change: train with the newest DeepSpeed, or with torch's optimizer (`"torch_adam": true`)
+    change: train with another DeepSpeed, or with torch's optimizer (`"torch_adam": true`)
 AT030 EngineDifferenceError: error\[AT030\]: (?P<fault>step \d+: [^(|]+)
     title: {fault}
-    change: train with the newest DeepSpeed, or with ZeRO stage 1; resume from a checkpoint before that step
+    change: train with another DeepSpeed, or with ZeRO stage 1; resume from a checkpoint before that step
 AT001 EngineDifferenceError: error\[AT001\]: (?P<fault>[^|]+)
     title: {fault}
     change: write `zero_optimization.stage` as a number, and give `harness.watch` the same file as

@@ -25,7 +25,11 @@ def lost_fields(source: str) -> Iterator[tuple[int, str]]:
     filled, at_top = set[int](), set[int]()
     for node in ast.walk(tree):
         is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        is_formatted = isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("format", "format_map", "replace")
+        is_formatted = isinstance(node, ast.Call) and getattr(node.func, "attr", "") in (
+            "format",
+            "format_map",
+            "replace",
+        )
         if isinstance(node, ast.JoinedStr) or is_docstring or is_formatted:
             filled |= {id(inner) for inner in ast.walk(node)}
     for node in tree.body:

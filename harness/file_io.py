@@ -71,6 +71,11 @@ def parse_json(text: str | bytes) -> Any:
     return value
 
 
+def describe_json_error(error: json.JSONDecodeError) -> str:
+    """What is wrong, without the place, for a sentence that goes on with it: "unterminated string"."""
+    return error.msg.lower().removesuffix(" at").removesuffix(" starting")
+
+
 def _is_deeper_than(value: Any, levels: int) -> bool:
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return children is not None and (not levels or any(_is_deeper_than(v, levels - 1) for v in children))

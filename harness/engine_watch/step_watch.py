@@ -7,6 +7,7 @@ gradient witness has its own steps. On all other steps nothing is read and nothi
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from harness.engine_watch.engine_differences import (
     check_finding,
     difference_finding,
     find_gradient_faults,
+    print_error_once,
 )
 from harness.engine_watch.json_checks import CHECKS
 from harness.engine_watch.json_settings import expected_settings_of_json
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 OnDifference = Literal["raise", "warn", "write"]
 FIRST_STEPS = 20
 COMPARISON_STEPS = (1, 4, FIRST_STEPS)
+_SUMMARY_STEP = 4
+"""After this one, a line says how many checks hold."""
 INTERVAL_STEPS = 200
 _MAX_DIFFERENCES = 20
 """Differences that the file keeps, the first ones."""
@@ -88,7 +92,7 @@ class EngineWatch:
         self._num_steps, self._last_step = 0, int(engine.global_steps)
         self._num_witness_results = 0
         self._start_values: list[tuple[EngineCheck, Any]] | None = None
-        self._has_failed, self._can_write = False, True
+        self._has_failed, self._can_write, self._has_summary = False, True, False
         self._unwrap: Callable[[], None] = lambda: None
         self._severity: Severity = "error" if options.on_difference == "raise" else "warning"
         self.witness = GradientWitness(engine)
@@ -101,11 +105,16 @@ class EngineWatch:
         return tuple(self._findings)
 
     def close(self) -> None:
-        """Stop watching, and write the last state. The engine is as before. Raises nothing."""
+        """Stop watching, and write the last state. The engine and its process groups are as before. Raises nothing."""
         if self.is_active:
             self._quit()
             if self._is_main_process:
+                self._print_summary()
                 self._write_file(is_durable=True, has_ended=True)
+        group, self._group = self._group, None
+        if group is not None and dist.is_initialized():
+            with contextlib.suppress(Exception):  # the script may have destroyed all groups, and made others
+                dist.destroy_process_group(group)
 
     def _start(self) -> None:
         engine = self.engine
@@ -179,6 +188,20 @@ class EngineWatch:
             self._compare(("drift",), findings)
         elif findings:
             self._report(findings)
+        if self._num_steps == _SUMMARY_STEP and self._is_main_process:
+            self._print_summary()
+
+    def _print_summary(self) -> None:
+        """Once, where steps were taken and nothing differs: how many checks hold. `write` prints nothing."""
+        if self._has_summary or self._findings or not self._num_steps or self.options.on_difference == "write":
+            return
+        self._has_summary = True
+        states = list(self._results.states().values())
+        skipped = f", {states.count('skipped')} were skipped" if "skipped" in states else ""
+        reason = self.witness.unable or self.witness.fault
+        without = f"; gradients are not compared: {escape_unprintable(reason)}" if reason else ""
+        text = f"{states.count('holds')} checks hold{skipped} (`{self.options.output.name}`){without}"
+        _print_beside_progress(f"harness.watch: step {self._last_step}: {text}")
 
     def _record_step(self) -> None:
         """Keep copies on the device of what the checks read later."""
@@ -238,6 +261,7 @@ class EngineWatch:
             self._write_file(is_durable=bool(findings))
         if findings and self.options.on_difference == "raise":
             self._quit()
+            print_error_once(dist.get_rank())
             raise EngineDifferenceError(findings)
         if findings and self.options.on_difference == "warn" and self._is_main_process:
             print_findings(findings)
@@ -299,6 +323,16 @@ class EngineWatch:
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {first_error_line(error)}"[:300]
+
+
+def _print_beside_progress(text: str) -> None:
+    """A line of its own, also where the Trainer's progress bar is on the screen."""
+    tqdm = sys.modules.get("tqdm")
+    if tqdm is None:
+        sys.stderr.write(text + "\n")
+    else:
+        tqdm.tqdm.write(text, file=sys.stderr)
+    sys.stderr.flush()
 
 
 def _print_line(text: str) -> None:

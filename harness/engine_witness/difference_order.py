@@ -14,12 +14,16 @@ LOSS = "loss"
 """In place of a parameter's name: the factor with which the gradient of the loss is multiplied."""
 
 
-def merge_differences(
-    gathered: Sequence[tuple[list[LocalDifference], dict[str, tuple[bool, bool]]]], step: int
-) -> list[Difference]:
+Answer = tuple[list[LocalDifference], dict[str, tuple[bool, bool]], bool]
+"""Of one rank: what differs; by parameter, whether its own contribution is missing, and whether it alone is there; was
+its gradient clipped to the norm of its own shard?
+"""
+
+
+def merge_differences(gathered: Sequence[Answer], step: int) -> list[Difference]:
     """One difference for each kind and cause, the one that differs most first."""
     seen: dict[tuple[str, str], tuple[int, LocalDifference]] = {}
-    for rank, (differences, _) in enumerate(gathered):
+    for rank, (differences, _, _) in enumerate(gathered):
         for difference in differences:
             seen.setdefault((difference.kind, difference.parameter), (rank, difference))
     if any(kind == "gradient" and parameter != LOSS for kind, parameter in seen):
@@ -51,11 +55,11 @@ def merge_differences(
     return sorted(result, key=lambda d: (order[d.kind], d.cause == "unknown", -d.num_parameters))
 
 
-def _cause_over_ranks(
-    difference: LocalDifference, gathered: Sequence[tuple[list[LocalDifference], dict[str, tuple[bool, bool]]]]
-) -> tuple[str, str]:
-    """Is the contribution of one rank missing, or has each rank stepped with its own?"""
-    answers = [own.get(difference.parameter) for _, own in gathered]
+def _cause_over_ranks(difference: LocalDifference, gathered: Sequence[Answer]) -> tuple[str, str]:
+    """Is the contribution of one rank missing, or has each rank stepped with its own, or clipped it alone?"""
+    if difference.cause == "scaled" and all(is_clipped_alone for _, _, is_clipped_alone in gathered):
+        return "clip-norm", "each rank clipped its own shard"
+    answers = [own.get(difference.parameter) for _, own, _ in gathered]
     missing = [rank for rank, answer in enumerate(answers) if answer is not None and answer[0]]
     if missing and len(missing) < len(gathered):
         return "rank-left-out", f"rank {missing[0]}"

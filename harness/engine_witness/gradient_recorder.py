@@ -4,7 +4,8 @@
 Autograd calls the hooks of a parameter with the gradient of one backward, before it is added to `.grad`, and so before
 DeepSpeed's hooks, which run behind that addition (`register_post_accumulate_grad_hook`, read in 0.16.9 to 0.19.8). A
 parameter that is used twice in one graph has one call with the sum, and one call for each graph under reentrant
-checkpointing.
+checkpointing. A hook that the training script registers runs in its turn: ours are made the last ones when a backward
+begins, and see what such a hook returns.
 """
 
 from __future__ import annotations
@@ -77,10 +78,14 @@ class GradientRecorder:
 
     def arm(self, samples: Sequence[SampledParameter]) -> None:
         """Register a hook on each sampled parameter, and forget what was recorded."""
-        self.disarm()
         self.samples, self.num_passes = samples, 0
         self._calls, self._weights, self._elements = [], {}, [sample.elements for sample in samples]
-        for number, sample in enumerate(samples):
+        self._register()
+
+    def _register(self) -> None:
+        """Behind all hooks that the parameters have by now."""
+        self.disarm()
+        for number, sample in enumerate(self.samples):
             if sample.parameter.requires_grad:
                 self._handles.append(sample.parameter.register_hook(self._make_hook(number)))
 
@@ -97,6 +102,8 @@ class GradientRecorder:
     def start_pass(self) -> None:
         """A backward begins."""
         self.num_passes += 1
+        if self._handles:
+            self._register()
 
     def collect(self) -> Contributions:
         """What was recorded since `arm`. Waits for the device."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from harness.engine_witness.gradient_comparison import GradientNumbers, fit_factor
+from harness.engine_witness.gradient_comparison import NORM_TOLERANCE, GradientNumbers, GradientVerdict, fit_factor
 from harness.engine_witness.optimizer_formula import StepInputs, StepOutputs, apply_formula
 from harness.engine_witness.stepped_values import StepRecorder
 
@@ -23,9 +23,13 @@ class Hypotheses:
     accumulation: int
     ranks: float
     loss_scale: float
+    clip_grad: float | None
+    """The norm at which the engine's optimizer clips, which a script may have set; None where it has none."""
 
 
-def cause_of_gradient(part: torch.Tensor, numbers: GradientNumbers, hypotheses: Hypotheses) -> tuple[str, str]:
+def cause_of_gradient(
+    part: torch.Tensor, numbers: GradientNumbers, verdict: GradientVerdict, hypotheses: Hypotheses
+) -> tuple[str, str]:
     """(id of the cause, detail) of the wrong elements `part`: int64 positions among the sampled ones."""
     part = part[numbers.is_owned[part]]
     found, expected = numbers.stepped[part], numbers.expected[part]
@@ -34,7 +38,7 @@ def cause_of_gradient(part: torch.Tensor, numbers: GradientNumbers, hypotheses: 
         return "zero", ""
     factor = fit_factor(found, expected)
     if is_multiple(found, expected, tolerance):
-        return _cause_of_factor(factor, numbers, hypotheses)
+        return _cause_of_factor(factor, numbers, verdict, hypotheses)
     for cause, gradient in hypotheses.by_cause.items():
         if float((gradient[part] - expected).norm()) <= tolerance:
             continue  # no other than what was expected
@@ -73,15 +77,20 @@ def is_multiple(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -
     return gap <= abs(factor) * 2 * tolerance + 1e-3 * float(found.norm())
 
 
-def _cause_of_factor(factor: float, numbers: GradientNumbers, hypotheses: Hypotheses) -> tuple[str, str]:
+def _cause_of_factor(
+    factor: float, numbers: GradientNumbers, verdict: GradientVerdict, hypotheses: Hypotheses
+) -> tuple[str, str]:
+    """`factor`: of the stepped gradient over that before clipping."""
     near = 0.01 + numbers.relative_tolerance
+    if verdict.differs_in_norm:
+        norm = numbers.norm / verdict.factor
+        if hypotheses.clip_grad is not None and hypotheses.clip_grad != numbers.clip:
+            return "other-clip-grad", f"{hypotheses.clip_grad:g}, not {numbers.clip:g}"
+        if abs(verdict.factor - 1) < NORM_TOLERANCE + numbers.relative_tolerance and norm > numbers.clip:
+            return "not-clipped", f"its norm is {norm:.4g}, `gradient_clipping` is {numbers.clip:g}"
+    factor /= verdict.expected_factor
     cause, detail = name_factor(factor, hypotheses.accumulation, hypotheses.ranks, hypotheses.loss_scale, near)
-    if cause != "scaled":
-        return cause, detail
-    if numbers.clip > 0:
-        is_longer = numbers.norm > numbers.clip * (1 + near)
-        return ("not-clipped" if is_longer and abs(factor - 1) < near else "clip-norm"), detail
-    return "scaled", detail
+    return ("clip-norm" if cause == "scaled" and verdict.differs_in_norm else cause), detail
 
 
 def name_factor(factor: float, accumulation: int, ranks: float, loss_scale: float, near: float) -> tuple[str, str]:

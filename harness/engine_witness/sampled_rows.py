@@ -17,7 +17,7 @@ MAX_PARAMETERS = 96
 """Of a model with more, the first and last ones are always looked at, the others in turn."""
 ALWAYS = 8
 ELEMENTS = 48
-"""Of one parameter; of a smaller one all."""
+"""Of one parameter; of a smaller one all. Of a model with fewer parameters more, as many together."""
 RUN = 8
 """Elements next to each other. The first and the last run of a parameter are always in the sample."""
 
@@ -51,10 +51,11 @@ def shape_of(parameter: torch.nn.Parameter) -> torch.Size:
 def sample_rows(parameters: Mapping[str, torch.nn.Parameter], number: int, period: int) -> list[SampledParameter]:
     """The sample of the `number`-th sampled step. Elements of a parameter stay the same within a `period`."""
     names = [name for name, parameter in parameters.items() if shape_of(parameter).numel()]
-    samples, start = [], 0
-    for name in _choose_names(names, number):
+    samples, start, chosen = [], 0, _choose_names(names, number)
+    count = max(ELEMENTS, ELEMENTS * MAX_PARAMETERS // max(1, len(chosen)) // RUN * RUN)
+    for name in chosen:
         shape = shape_of(parameters[name])
-        elements = _choose_elements(shape.numel(), zlib.crc32(f"{name} {period}".encode()))
+        elements = _choose_elements(shape.numel(), count, zlib.crc32(f"{name} {period}".encode()))
         samples.append(SampledParameter(name, parameters[name], shape, elements, torch.tensor(elements), start))
         start += len(elements)
     return samples
@@ -75,9 +76,9 @@ def segments_of(samples: Sequence[SampledParameter]) -> torch.Tensor:
     return torch.repeat_interleave(torch.arange(len(samples)), lengths)
 
 
-def _choose_elements(numel: int, seed: int) -> tuple[int, ...]:
-    if numel <= ELEMENTS:
+def _choose_elements(numel: int, count: int, seed: int) -> tuple[int, ...]:
+    if numel <= count:
         return tuple(range(numel))
     draw = random.Random(seed)  # noqa: S311  (a sample, no secret)
-    begins = {0, numel - RUN, *(draw.randrange(numel - RUN) for _ in range(ELEMENTS // RUN - 2))}
+    begins = {0, numel - RUN, *(draw.randrange(numel - RUN) for _ in range(count // RUN - 2))}
     return tuple(sorted({element for begin in begins for element in range(begin, begin + RUN)}))

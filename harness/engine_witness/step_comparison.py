@@ -13,7 +13,12 @@ import torch
 from harness.engine_witness.backward_scale import BackwardPass, loss_scale_of
 from harness.engine_witness.difference_order import LOSS, merge_differences, relative_size
 from harness.engine_witness.engine_layout import EngineLayout
-from harness.engine_witness.gradient_comparison import GradientNumbers, GradientVerdict, compare_gradients
+from harness.engine_witness.gradient_comparison import (
+    NORM_TOLERANCE,
+    GradientNumbers,
+    GradientVerdict,
+    compare_gradients,
+)
 from harness.engine_witness.gradient_recorder import Contributions, GradientRecorder
 from harness.engine_witness.likely_cause import Hypotheses, cause_of_gradient, fits_rank, name_factor
 from harness.engine_witness.number_formats import U32
@@ -240,7 +245,8 @@ class StepComparison:
             own_parts = self._compare_own_part(own, comparison, steps)
         except Exception as error:  # the other ranks wait in the next collective
             found.append(LocalDifference("gradient", "?", 0.0, 0.0, 0.0, "unknown", f"{type(error).__name__}: {error}"))
-        return merge_differences(agreement.gather((found, own_parts)), step)
+        is_clipped_alone = _is_clipped_alone(comparison.numbers, math.sqrt(steps.squared_norm))
+        return merge_differences(agreement.gather((found, own_parts, is_clipped_alone)), step)
 
     def _gradient_differences(
         self, comparison: _Comparison, first: torch.Tensor, last: torch.Tensor, status: _Status
@@ -252,10 +258,10 @@ class StepComparison:
         for number in verdict.flagged:
             sample = self._recorder.samples[number]
             part = torch.arange(sample.start, sample.end)
-            cause, detail = cause_of_gradient(part, numbers, hypotheses)
+            cause, detail = cause_of_gradient(part, numbers, verdict, hypotheses)
             if not status.num_calls:
                 cause, detail = "stepped-again", ""
-            elif verdict.differs_in_norm and cause in ("scaled", "unknown"):
+            elif verdict.differs_in_norm and cause == "unknown":
                 cause = "clip-norm"
             expected = verdict.expected_factor * numbers.expected[part]
             gap = numbers.stepped[part] - expected
@@ -291,12 +297,21 @@ class StepComparison:
             e is not None and len(e) == s.end - s.start for e, s in zip(earlier, self._recorder.samples, strict=True)
         ):
             by_cause["stale"] = torch.cat([e for e in earlier if e is not None])
+        clip_grad = getattr(vars(self._engine).get("optimizer"), "clip_grad", None)
         return Hypotheses(
             by_cause,
             int(self._engine.gradient_accumulation_steps()),
             self._divisor,
             loss_scale_of(self._engine),
+            float(clip_grad) if isinstance(clip_grad, (int, float)) else None,
         )
+
+
+def _is_clipped_alone(numbers: GradientNumbers | None, norm: float) -> bool:
+    """Has this rank's shard, whose stepped gradient has the norm `norm`, the length that the whole gradient should?"""
+    if numbers is None or not numbers.clip or not numbers.norm > numbers.clip * (1 + 4 * NORM_TOLERANCE):
+        return False
+    return abs(norm / numbers.clip - 1) <= NORM_TOLERANCE
 
 
 def _pack(own: Contributions, steps: StepRecorder) -> torch.Tensor:

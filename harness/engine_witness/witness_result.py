@@ -23,6 +23,7 @@ CAUSES: dict[str, str] = {
     "not-reduced": "it is one rank's own gradient: it was not reduced over the ranks",
     "clip-norm": "clipping used another norm than that of the gradient",
     "not-clipped": "the gradient was not clipped",
+    "other-clip-grad": "the optimizer's `clip_grad` is not the `gradient_clipping` of the engine",
     "loss-scale": "the loss scale was not divided out, or twice",
     "stale": "it is the gradient of an earlier step",
     "zero": "it is zero",

@@ -150,6 +150,9 @@ themselves. The mean over ranks and micro-batches, unscaled and clipped, must be
 names the likely cause: a lost micro-batch, a second division, a missing rank, or another clipping norm. For a known
 fault of the installed release (ZR040, HF012, OF029) it also names the gate and the first correct release.
 
+What a hook of a parameter (`parameter.register_hook`) returns counts as computed. What a script does to gradients
+later does not: by `.grad`, by `register_post_accumulate_grad_hook`, or by setting `clip_grad` of the optimizer.
+
 ## AT029 another-update
 The weights that the optimizer wrote are not those of its formula, from the same gradient, states and settings.
 

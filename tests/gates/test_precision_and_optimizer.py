@@ -9,6 +9,7 @@ import pytest
 
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.gates import check_run
+from harness.hostinfo.machine import Accelerator
 from harness.plan.resolved_run import resolve_run
 from harness.spec.spec_loader import load_spec
 
@@ -62,6 +63,8 @@ CASES = [
     ("fp16 autocast without ZeRO", {"torch_autocast": FP16_CAST}, {}),
     ("fp16 autocast and fp16 without ZeRO", {"torch_autocast": FP16_CAST, **FP16}, {"PR002": "error", "PR010": "error"}),
     ("fp16 without ZeRO at a loss scale of 1", {"fp16": {"enabled": True, "loss_scale": 1}, "optimizer": ADAMW}, {"PR003": "warning"}),
+    ("fp16 at a loss scale of 1", {"fp16": {"enabled": True, "loss_scale": 1}, **stage(1)}, {"PR069": "warning"}),
+    ("fp16 at a loss scale of 2", {"fp16": {"enabled": True, "loss_scale": 2}, **stage(1)}, {}),
     ("the same with an optimizer without states", {"fp16": {"enabled": True, "loss_scale": 1}, **optimizer("SGD", lr=0.1)}, {}),
     ("accumulation in int8 at stage 1", {"data_types": {"grad_accum_dtype": "int8"}, **BF16, **stage(1)}, {"PR026": "error"}),
     ("accumulation in int8 at stage 2", {"data_types": {"grad_accum_dtype": "int8"}, **BF16, **stage(2)}, {"PR026": "warning"}),
@@ -238,3 +241,58 @@ def test_adagrad_follows_no_schedule_under_zero(sections, expected, write):
     found = [f.message for f in report.findings if f.gate == "OP041"]
     assert len(found) == (expected is not None)
     assert all(expected in message for message in found)
+
+
+def precision_findings(write, settings, *, accelerator=None, name="spec.yaml"):
+    """`{gate: severity}` of a spec about its number format."""
+    body = {"data": {"train": "builtin:python-docs"}, "train": {"max_steps": 4, "per_device_train_batch_size": 1}}
+    loaded = load_spec(write(name, json.dumps({"model": {"name_or_path": "a/b"}, **body, **settings})), ())
+    run = resolve_run(loaded.spec, kind=loaded.kind)
+    report = check_run(run, loaded.source, accelerator=accelerator, launching=accelerator is not None)
+    return {f.gate: f.severity for f in report.findings if f.gate in ("PR067", "PR068", "GT001")}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "settings", "expected"),
+    [
+        ("H100-80GB", {}, {"PR067": "warning"}),
+        ("A100-40GB", {"precision": {"loss_scale": 0}}, {"PR067": "warning"}),
+        ("MI300X-192GB", {}, {"PR067": "warning"}),
+        ("H100-80GB", {"precision": {"bf16": False}}, {}),
+        ("H100-80GB", {"precision": {"fp16": True}}, {"PR068": "info"}),
+        ("H100-80GB", {"deepspeed": {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}}, {}),
+        ("V100-32GB", {}, {}),
+        ("V100-32GB", {"precision": {"fp16": True}}, {}),
+        ("no such GPU", {}, {}),
+        ("cpu", {}, {}),
+    ],
+)
+def test_a_spec_for_gpus_with_bf16_says_its_precision(write, gpu, settings, expected):
+    assert precision_findings(write, {"cluster": {"gpu": gpu}, **settings}) == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"), [("NVIDIA A100-SXM4-80GB", {"PR067": "warning"}), ("Tesla V100-SXM2-16GB", {})]
+)
+def test_a_launch_looks_at_the_gpu_of_this_machine(write, monkeypatch, model, expected):
+    own = (Accelerator(0, model, 80 * 2**30),)
+    monkeypatch.setattr("harness.gates.rules.bf16.accelerators_for", lambda _: own)
+    assert precision_findings(write, {}, accelerator="cuda") == expected
+    assert precision_findings(write, {}, accelerator="cpu", name="cpu.yaml") == {}
+
+
+@pytest.mark.parametrize(
+    ("consumer", "device", "block", "expected"),
+    [
+        ("deepspeed", "cpu", {}, ["PR067"]),
+        ("hf", "cpu", {}, []),
+        ("deepspeed", "none", {}, []),
+        ("deepspeed", "cpu", {"bf16": {"enabled": False}}, []),
+    ],
+)
+def test_a_json_that_offloads_parameters_in_fp32(write, consumer, device, block, expected):
+    """The Trainer and accelerate add the block of their own argument."""
+    zero = {"stage": 3, "offload_param": {"device": device}}
+    loaded = load_spec(write("ds.json", json.dumps({"zero_optimization": zero, **block})), (), consumer=consumer)
+    report = check_run(resolve_run(loaded.spec, kind=loaded.kind), loaded.source, consumer=consumer)
+    assert [f.gate for f in report.findings if f.gate == "PR067"] == expected

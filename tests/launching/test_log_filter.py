@@ -16,6 +16,7 @@ from harness.launching.supervise.log_filter import is_noise
         "Time to load cpu_adam op: 2.5 seconds",
         "Adam Optimizer #0 is created with AVX512 arithmetic capability.",
         "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1",
+        "[rank1]: Failed to load CPU gemm_4bit_forward from kernels-community: No module named 'kernels'. Please make sure",
         "",
     ],
 )

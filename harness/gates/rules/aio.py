@@ -62,6 +62,7 @@ def gds_off_cuda(ctx: Context) -> Iterator[Finding]:
     on 0.19.8).
 
     Example:
+        precision.bf16: true
         zero.stage: 3
         zero.offload_optimizer.device: nvme
         zero.offload_optimizer.nvme_path: /local_nvme
@@ -69,6 +70,7 @@ def gds_off_cuda(ctx: Context) -> Iterator[Finding]:
         cluster.gpu: cpu
 
     Use instead:
+        precision.bf16: true
         zero.stage: 3
         zero.offload_optimizer.device: nvme
         zero.offload_optimizer.nvme_path: /local_nvme

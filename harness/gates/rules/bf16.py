@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
-from harness.findings import Finding, Fix
+from harness.facts.devices import Device, device_by_driver_name, find_device
+from harness.findings import Finding, Fix, Severity
 from harness.gates.dtypes import grad_accum_dtype, model_dtype
 from harness.gates.registry import Cite, Context, gate
+from harness.hostinfo.machine import accelerators_for
 
 _BF16 = "precision.bf16"
 _STAGE = "zero.stage"
 _BF16_MASTERS = "bf16.bf16_master_weights_and_grads"
 _BF16_STATES = "bf16.bf16_optimizer_states"
+_PRECISION_KEYS = ("bf16", "bfloat16", "fp16", "torch_autocast", "bf16.enabled", "fp16.enabled")
 
 
 @gate(
@@ -176,6 +180,106 @@ def bf16_on_old_gpu(ctx: Context) -> Iterator[Finding]:
                 effect="trains in fp16, with loss scaling",
             ),
         )
+
+
+@gate(
+    "PR067",
+    "full-precision-by-default",
+    upstream="silent",
+    severity=("warning", "info"),
+    cites=(
+        Cite("runtime/precision_config.py", "enabled: bool = False", since="0.17.1"),
+        Cite("runtime/constants.py", "FP16_ENABLED_DEFAULT = False"),
+    ),
+    when=lambda ctx: not any(ctx.has_key(key) for key in _PRECISION_KEYS),
+)
+def full_precision_by_default(ctx: Context) -> Iterator[Finding]:
+    """No precision: the model trains in fp32.
+
+    A run spec without `precision.bf16` and `precision.fp16`, for GPUs that compute in bf16: of `cluster.gpu`, else of
+    this machine at a launch. A JSON for plain DeepSpeed without `bf16`, `fp16` and `torch_autocast`, with parameters
+    offloaded.
+
+    Why: DeepSpeed's default is fp32. Weights, gradients and activations take twice the memory, and the matrix products
+    of an H100 a fifteenth of its 16-bit speed (data sheet). bf16 needs no loss scaling and keeps fp32 master weights.
+    `precision.bf16: false` says that fp32 is meant.
+
+    Example:
+        zero.stage: 2
+        cluster.gpu: H100-80GB
+    """
+    if ctx.consumer not in (None, "deepspeed"):
+        return  # the Trainer and accelerate add the block of their own argument
+    device = _find_gpu(ctx)
+    if device is not None and computes_in_bf16(device):
+        key, faster = "cluster.gpu", device.flops_16 / device.flops_32 if device.flops_32 else 0.0
+        speed = f", {faster:.0f} times as fast" if faster > 1 else ""
+        message = f"no precision is set, so the model trains in fp32; {device.name} computes in bf16{speed}"
+        severity: Severity = "warning"
+    elif ctx.run.kind != "spec" and ctx.offload_device("offload_param") != "none":
+        key, severity = ctx.spec_key("zero_optimization.offload_param"), "info"
+        message = "no `bf16` and no `fp16`: the model trains in fp32, with twice the bytes to offload"
+    else:
+        return
+    yield ctx.finding(
+        message,
+        key,
+        severity=severity,
+        notes=[f"where fp32 is meant, set {ctx.key(_BF16)} to false"],
+        fix=ctx.fix_to_set(_BF16, True, effect="trains in bf16 with fp32 master weights"),
+    )
+
+
+@gate(
+    "PR068",
+    "fp16-where-bf16-is-as-fast",
+    upstream="silent",
+    severity="info",
+    cites=(Cite("runtime/fp16/loss_scaler.py", "class DynamicLossScaler"),),
+    when=lambda ctx: ctx.is_enabled("fp16"),
+    unseen="needs a GPU of Ampere or newer",
+)
+def fp16_on_new_gpu(ctx: Context) -> Iterator[Finding]:
+    """fp16 on a GPU that computes in bf16.
+
+    `precision.fp16` on GPUs that compute in bf16, Ampere or newer: of `cluster.gpu`, else of this machine at a launch.
+
+    Why: Both formats are equally fast there. fp16 ends at 65504 and at 6e-8, so gradients need a loss scale, and each
+    overflow skips a step. bf16 has the range of fp32. A model that was trained in bf16, as most were from 2022 on, can
+    have activations beyond fp16 (read in 0.19.8).
+
+    Example:
+        precision.fp16: true
+        zero.stage: 2
+        cluster.gpu: H100-80GB
+    """
+    device = _find_gpu(ctx)
+    if device is not None and computes_in_bf16(device):
+        fp16_key = "precision.fp16"
+        yield ctx.finding(
+            f"{device.name} computes in bf16 as fast as in fp16, without loss scaling",
+            fp16_key,
+            fix=Fix(
+                f"set {ctx.key(_BF16)} to true and {ctx.key(fp16_key)} to false",
+                {_BF16: True, fp16_key: False},
+                effect="trains in bf16, without loss scaling and its skipped steps",
+            ),
+        )
+
+
+def _find_gpu(ctx: Context) -> Device | None:
+    """The kind of `cluster.gpu`; else that of this machine, where it trains; None where it is not known."""
+    if ctx.run.spec.cluster.gpu is not None:
+        return find_device(ctx.run.spec.cluster.gpu)
+    if ctx.accelerator != "cuda" or ctx.run.cluster is not None:
+        return None
+    own = accelerators_for({**os.environ, **ctx.run.spec.launch.env})
+    return device_by_driver_name(own[0].name, own[0].memory or 0) if own else None
+
+
+def computes_in_bf16(device: Device) -> bool:
+    """Has it units for bf16?"""
+    return not device.is_cpu and not device.name.lower().startswith(_GPUS_BEFORE_AMPERE)
 
 
 @gate(

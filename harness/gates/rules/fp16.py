@@ -177,6 +177,40 @@ def huge_loss_scale(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
+    "PR069",
+    "loss-scale-of-one",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("runtime/fp16/loss_scaler.py", "static_loss_scale"),),
+    when=lambda ctx: ctx.is_enabled("fp16") and (ctx.stage > 0 or ctx.target.version < (0, 18, 3)),
+)
+def loss_scale_of_one(ctx: Context) -> Iterator[Finding]:
+    """fp16 without a loss scale.
+
+    A fixed `precision.loss_scale` above 0 and at or below 1. From 0.18.3 on not without ZeRO, which scales nothing
+    there (PR002).
+
+    Why: fp16 has no number between 0 and 6e-8. Gradients of a trained model are often smaller, and become 0 unless the
+    loss is multiplied first: these weights do not train, and nothing says so. A fixed scale of 1 is no scale, a smaller
+    one makes it worse; 0 is DeepSpeed's word for dynamic scaling (read in 0.19.8).
+
+    Example:
+        precision.fp16: true
+        precision.loss_scale: 1.0
+        zero.stage: 2
+    """
+    scale = ctx.run.spec.precision.loss_scale
+    if 0 < scale <= 1:
+        key = "precision.loss_scale"
+        yield ctx.finding(
+            f"a fixed loss scale of {scale:g} scales nothing up: gradients below 6e-8 become 0 in fp16",
+            key,
+            notes=["0 scales dynamically"],
+            fix=ctx.fix_to_set(key, 0, effect="scales dynamically"),
+        )
+
+
+@gate(
     "PR036",
     "dynamic-loss-scale-without-window-or-floor",
     upstream="raises",

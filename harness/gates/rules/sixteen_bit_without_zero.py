@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.findings import Finding
+from harness.findings import Finding, Fix
 from harness.gates.dtypes import grad_accum_dtype
 from harness.gates.registry import Cite, Context, gate
 
@@ -47,6 +47,14 @@ def unscaled_fp16_at_stage_0(ctx: Context) -> Iterator[Finding]:
         ],
         fix=ctx.fix_to_set(_STAGE, 1, effect="gradients are scaled correctly"),
     )
+
+
+def _fix_to_stage_1(ctx: Context) -> Fix:
+    """Stage 1 scales the loss, so fp16 then needs a scale (PR069)."""
+    fix, scale_key = ctx.fix_to_set(_STAGE, 1, effect="the first step is the first step"), "precision.loss_scale"
+    if not (ctx.run.spec.precision.fp16 and 0 < ctx.run.spec.precision.loss_scale <= 1):
+        return fix
+    return fix._replace(title=f"{fix.title} and {ctx.key(scale_key)} to 0", sets={**fix.sets, scale_key: 0})
 
 
 def _is_loss_scale_one(ctx: Context) -> bool:
@@ -96,7 +104,7 @@ def hidden_first_step_in_16_bit(ctx: Context) -> Iterator[Finding]:
             key,
             related=[(_STAGE, "the stage is set here")],
             notes=["Adam counts one step ahead and weight decay is applied once too often"],
-            fix=ctx.fix_to_set(_STAGE, 1, effect="the first step is the first step"),
+            fix=_fix_to_stage_1(ctx),
         )
 
 
@@ -210,5 +218,5 @@ def hidden_first_step_in_older_releases(ctx: Context) -> Iterator[Finding]:
             key,
             related=[(_STAGE, "the stage is set here")],
             notes=["Adam counts one step ahead and weight decay is applied once too often"],
-            fix=ctx.fix_to_set(_STAGE, 1, effect="the first step is the first step"),
+            fix=_fix_to_stage_1(ctx),
         )

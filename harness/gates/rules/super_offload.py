@@ -84,12 +84,14 @@ def super_offload_off_cuda(ctx: Context) -> Iterator[Finding]:
     made for Grace Hopper and similar machines with a fast link to the host.
 
     Example:
+        precision.bf16: true
         zero.stage: 3
         zero.offload_optimizer.device: cpu
         deepspeed.zero_optimization.offload_optimizer.super_offload: true
         cluster.gpu: cpu
 
     Use instead:
+        precision.bf16: true
         zero.stage: 3
         zero.offload_optimizer.device: cpu
         deepspeed.zero_optimization.offload_optimizer.super_offload: true

@@ -214,11 +214,13 @@ def quantized_weights_off_cuda(ctx: Context) -> Iterator[Finding]:
     or the engine is built (run on 0.19.8).
 
     Example:
+        precision.bf16: true
         zero.stage: 3
         deepspeed.zero_optimization.zero_quantized_weights: true
         cluster.gpu: cpu
 
     Use instead:
+        precision.bf16: true
         zero.stage: 3
         deepspeed.zero_optimization.zero_quantized_weights: true
         cluster.gpu: H100-80GB

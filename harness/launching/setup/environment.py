@@ -44,6 +44,9 @@ _FORWARDED_BY_HARNESS = (
     "HF_HUB_CACHE",
     "HF_HUB_OFFLINE",
     "HF_ENDPOINT",
+    "WANDB_MODE",
+    "WANDB_PROJECT",
+    "WANDB_ENTITY",
     TRUSTED_ACCOUNTS,
 )
 """Settings of the shell that ranks on this machine see, so that ranks on other hosts need them too. No secrets."""

@@ -27,6 +27,7 @@ _NOISE = re.compile(
   | ^Setting\ ds_accelerator\ to
   | ^.*/torch/utils/cpp_extension\.py:\d+:\ UserWarning
   | ^(rank|node)?\s*\d*:?\s*WORLD\ INFO
+  | ^Failed\ to\ load\ CPU\ gemm_4bit_forward\b                                # bitsandbytes, which peft imports
   | ^\#\ ?(0|1)\s*$
     """,
     re.VERBOSE,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+from harness.file_io import describe_json_error
 from harness.runtime.dataset.reader_errors import MAX_RECORD_BYTES, has_undecoded_bytes, report_os_errors
 from harness.runtime.dataset.record import BadRecord, OnBytesRead, RawRecord
 from harness.runtime.user_errors import user_error
@@ -47,7 +48,7 @@ def parse_json_line(line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise BadRecord("bad-utf-8", f"is not UTF-8: byte {error.start} of the line cannot be decoded") from None
     except json.JSONDecodeError as error:
-        raise BadRecord("bad-json", f"is not JSON: {error.msg.lower()} at column {error.colno}") from None
+        raise BadRecord("bad-json", f"is not JSON: {describe_json_error(error)} at column {error.colno}") from None
     except (RecursionError, ValueError) as error:
         reason = "too deep" if isinstance(error, RecursionError) else "a number of too many digits"
         raise BadRecord("bad-json", f"is not JSON: {reason}") from None

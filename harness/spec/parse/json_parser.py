@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from harness import input_limits
 from harness.errors import UserError
+from harness.file_io import describe_json_error
 from harness.findings import Finding, Fix, Label, Place
 from harness.spec.parse.source import EntryPlace, KeyPath, Source, input_error, join_key, not_a_map_error
 
@@ -173,7 +174,7 @@ class JsonReader:
         try:
             text, end = _scan_string(self.text, offset + 1, True)
         except JSONDecodeError as error:
-            raise self.syntax_error(error.pos, error.msg.lower()) from None
+            raise self.syntax_error(error.pos, describe_json_error(error)) from None
         if any("\ud800" <= char <= "\udfff" for char in text):
             raise self.syntax_error(offset, "half of a surrogate pair is no character")
         return str(text), int(end)

@@ -36,11 +36,12 @@ class TelemetrySpec(Section):
     """Folder that `csv`, `tensorboard`, offline `wandb` and `mlflow` without a server write to. Default: `trackers/` in
     the run directory."""
     project: str | None = None
-    """Project of `wandb`, experiment of `mlflow`. Default: the name of the run."""
+    """Project of `wandb`, experiment of `mlflow`. Default: the variable WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME, else
+    the name of the run."""
     wandb_entity: str | None = None
     """Team or user. Default: that of the login."""
-    wandb_mode: Literal["online", "offline"] = "online"
-    """`offline` writes a folder that `wandb sync` uploads later."""
+    wandb_mode: Literal["online", "offline"] | None = None
+    """`offline` writes a folder that `wandb sync` uploads later. Default: the variable WANDB_MODE, else `online`."""
     mlflow_tracking_uri: str | None = None
     """Server or database of `mlflow`, without a password (MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD).
     Default: the variable MLFLOW_TRACKING_URI, else the folder above."""

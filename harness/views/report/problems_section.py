@@ -71,7 +71,7 @@ def _verdict_items(verdict: Verdict) -> list[str]:
 
 
 def _event_items(record: RunRecord) -> list[str]:
-    items = []
+    items = _data_items(record.header)
     for s in record.lines_of("restart"):
         host = f" ({_escape_field(s, 'host')})" if s.get("host") else ""
         rank = f" on rank {_escape_field(s, 'rank')}{host}" if s.get("rank") is not None else ""
@@ -101,6 +101,19 @@ def _event_items(record: RunRecord) -> list[str]:
     if record.unread_lines:
         lines = "1 line" if record.unread_lines == 1 else f"{record.unread_lines:,} lines"
         items.append(f"<li>{lines} of metrics.jsonl could not be read</li>")
+    return items
+
+
+def _data_items(header: Mapping[str, Any]) -> list[str]:
+    """Records that were not trained on, or not all of them."""
+    left_out, num_cut = header.get("records_left_out"), finite_number(header.get("records_cut"))
+    counts = {kind: n for kind, n in left_out.items() if finite_number(n)} if isinstance(left_out, Mapping) else {}
+    items = []
+    if counts:
+        kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(counts.items()))
+        items.append(f"<li>records left out of the data: {escape(kinds[:2000])}; <code>data/skipped.jsonl</code></li>")
+    if num_cut:
+        items.append(f"<li>records cut at <code>data.max_length</code>: {num_cut:,.0f}</li>")
     return items
 
 

@@ -30,7 +30,7 @@ def render_ranks(record: RunRecord) -> str:
     rows = _group_rows(_slowdown_ratios(stretches, world), _hosts_of(record, world))
     legend = (
         "Busy time of a step, without waiting for others, against the median of all ranks at that time. Darker is "
-        "slower; figures of {100 * _SLOW_RATIO:.0f} % or more are shown."
+        f"slower; figures of {100 * _SLOW_RATIO:.0f} % or more are shown."
     )
     figures = render_details("The ranks in figures", _render_table(lines, record, world))
     card = f'<div class="card"><p class="quiet">{legend}</p>{_render_heatmap(rows, stretches)}</div>'

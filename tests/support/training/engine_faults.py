@@ -98,6 +98,25 @@ def _clip_to_other_norm(replace: Replace) -> None:
         replace(owner, "unscale_and_clip_grads", lambda f: lambda self, grads, norm: f(self, grads, norm * 1.5))
 
 
+def _lengthen_all(replace: Replace) -> None:
+    """By one percent, on their way to the other ranks."""
+    replace(_zero12(), "average_tensor", lambda f: lambda self, tensor, *args: f(self, tensor.mul_(1.01), *args))
+
+
+def _lengthen_one(replace: Replace) -> None:
+    """The last matrix, by three percent, before the norm that clips is computed."""
+
+    def make(original: Any) -> Any:
+        def compute_norm(self: Any, gradients: Any, params: Any) -> Any:
+            if params[-1].shape == (32, 24):
+                gradients[-1].mul_(1.03)
+            return original(self, gradients, params)
+
+        return compute_norm
+
+    replace(_zero12(), "get_grad_norm_direct", make)
+
+
 def _divide_nothing(replace: Replace) -> None:
     """`engine.backward` forgets the accumulation steps."""
     replace(_engine(), "backward", lambda f: lambda self, loss, **_: f(self, loss, scale_wrt_gas=False))
@@ -177,7 +196,9 @@ FAULTS: dict[str, Callable[[Replace], None]] = {
     "accumulation-overwritten": _overwrite_accumulation,
     "all-reduce-skipped": _skip_all_reduce,
     "clipped-to-another-norm": _clip_to_other_norm,
+    "all-lengthened": _lengthen_all,
     "loss-not-divided": _divide_nothing,
+    "one-lengthened": _lengthen_one,
     "old-weights": _keep_old_weights,
     "partition-reversed": _reverse_partition,
     "rank-left-out": _leave_rank_out,

@@ -27,7 +27,8 @@ USER, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "content"
 
 CASES: dict[str, tuple[list[Any], bytes, str, str, str]] = {
     # name: (good records, the broken line, kind, finding, a part of the message)
-    "cut off": (TEXT, b'{"text": "abc', "bad-json", "MD120", "column"),
+    "cut off": (TEXT, b'{"text": "abc', "bad-json", "MD120", "JSON: unterminated string at column 10"),
+    "a line break": (TEXT, b'{"text": "a\rb"}', "bad-json", "MD120", "JSON: invalid control character at column 12"),
     "two on a line": (TEXT, b'{"text": "a"} {"text": "b"}', "bad-json", "MD120", "extra data"),
     "a list": (TEXT, b'["text"]', "wrong-type", "MD112", "a list, should be an object"),
     "bad UTF-8": (TEXT, b'{"text": "ab\xff"}', "bad-utf-8", "MD113", "byte 12"),

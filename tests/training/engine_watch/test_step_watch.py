@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.findings import Finding, Fix
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.runtime_helpers import JOBS
 
@@ -19,6 +22,7 @@ CLEAN: dict[str, dict[str, Any]] = {
     "accelerate, stage 1": {"program": "accelerate", "parts": 2},
     "trainer, stage 2": {"program": "trainer", "stage": 2, "parts": 2, "clip": 0.5},
     "trainer, stage 3": {"program": "trainer", "stage": 3, "parts": 2},
+    "bare, a hook of the script": {"stage": 2, "fault": "mask_gradients", "steps": 3},
 }
 """A sample of `benchmarks/watch_clean_runs.py`."""
 FAULTY: dict[str, dict[str, Any]] = {
@@ -38,6 +42,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "no place to write": {"fault": "break_the_output"},
     "detached": {"fault": "close_it"},
     "errors": {"fault": "make_errors"},
+    "a setting of the script": {"fault": "set_clip_grad", "clip": 0.1},
 }
 
 
@@ -61,10 +66,15 @@ def test_no_alarm(name: str, outcomes: dict[str, list[dict[str, Any]]]) -> None:
         assert (outcome["ids"], outcome["error"]) == ([], "")
         assert "harness.watch on rank" not in outcome["said"]
     file = outcomes[name][0]["file"]
+    holds = sum(claim["state"] == "holds" for claim in file["claims"])
+    said = [[line for line in outcome["said"].splitlines() if "checks hold" in line] for outcome in outcomes[name]]
+    step = min(4, file["steps"])
+    assert [len(lines) for lines in said] == [1, 0]
+    assert re.match(rf"harness\.watch: step {step}: 1\d checks hold, \d+ were skipped", said[0][0])
     assert (file["has_ended"], file["steps"]) == (True, CLEAN[name].get("steps", 5))
     assert file["gradient_witness"] == {"steps": [1, 2, 3], "unable": "", "limits": [], "fault": ""}
     assert not [claim for claim in file["claims"] if claim["state"] == "differs" or "could not" in str(claim)]
-    assert sum(claim["state"] == "holds" for claim in file["claims"]) >= 12
+    assert holds >= 12
 
 
 @pytest.mark.parametrize("check", FAULTY)
@@ -74,6 +84,12 @@ def test_a_difference_stops_every_rank(check: str, outcomes: dict[str, list[dict
     file = outcomes[check][0]["file"]
     assert state_of(file, check) == "differs"
     assert [row["gate"] for row in file["differences"]] == [check]
+
+
+def test_a_setting_of_the_script_is_no_fault_of_deepspeed(outcomes: dict[str, list[dict[str, Any]]]) -> None:
+    text = outcomes["a setting of the script"][1]["error"]
+    assert "`clip_grad` is not the `gradient_clipping` of the engine (0, not 0.1)" in text
+    assert "help: remove what sets `clip_grad`" in text
 
 
 def test_a_warning_is_printed_once_and_the_training_goes_on(outcomes: dict[str, list[dict[str, Any]]]) -> None:
@@ -87,6 +103,7 @@ def test_a_difference_may_only_be_written(outcomes: dict[str, list[dict[str, Any
     for outcome in outcomes["write"]:
         assert (outcome["steps"], outcome["error"]) == (5, "")
         assert "AT028" not in outcome["said"]
+        assert "checks hold" not in outcome["said"]
     assert state_of(outcomes["write"][0]["file"], "AT028") == "differs"
 
 
@@ -106,6 +123,30 @@ def test_a_file_that_cannot_be_written_stops_nothing(outcomes: dict[str, list[di
 def test_the_engine_is_as_before_after_a_close(outcomes: dict[str, list[dict[str, Any]]]) -> None:
     for outcome in outcomes["detached"]:
         assert (outcome["steps"], outcome["error"], outcome["notes"]) == (5, "", [])
+
+
+@pytest.mark.parametrize(
+    ("rank", "local_rank", "lines"),
+    [
+        (0, "0", ["harness.engine_watch.engine_differences.EngineDifferenceError: error[AT006]: it is 0", "help: x"]),
+        (1, "1", []),
+        (8, "0", ["harness.watch on rank 8: stopped by AT006, as all ranks; rank 0 says why"]),
+    ],
+)
+def test_an_error_that_ends_a_program_is_printed_once_and_short(
+    rank: int, local_rank: str, lines: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from harness.engine_watch.engine_differences import EngineDifferenceError, print_error_once
+
+    others: list[type[BaseException]] = []
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+    monkeypatch.setattr(sys, "excepthook", lambda kind, *_: others.append(kind))
+    print_error_once(rank)
+    error = EngineDifferenceError([Finding("AT006", "error", "it is 0", fix=Fix("x"))])
+    sys.excepthook(EngineDifferenceError, error, None)
+    assert capsys.readouterr().err.splitlines() == lines
+    sys.excepthook(KeyError, KeyError("a"), None)
+    assert others == [KeyError]
 
 
 def test_errors_of_the_caller_have_one_clear_message(outcomes: dict[str, list[dict[str, Any]]]) -> None:

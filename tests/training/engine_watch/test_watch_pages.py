@@ -63,11 +63,13 @@ def test_the_page_has_a_program_for_each_way() -> None:
 
 
 @pytest.mark.parametrize("program", [*PROGRAMS, "readme.py"])
-def test_a_program_trains_and_is_silent(program: str, forked: ForkedRanks, tmp_path: Path) -> None:
+def test_a_program_trains_and_says_one_line(program: str, forked: ForkedRanks, tmp_path: Path) -> None:
     write_programs(tmp_path)
     answer = forked.run(JOBS / "run_in_folder.py", str(tmp_path), program)
-    assert not [line for output in answer["output"] for line in output.splitlines() if line.startswith("harness.watch")]
+    said = [line for output in answer["output"] for line in output.splitlines() if line.startswith("harness.watch")]
     folders = {"train_trainer.py": ["out"], "readme.py": [".", "out"]}.get(program, ["."])
+    assert len(said) == len(folders)
+    assert all("checks hold" in line for line in said)
     for folder in folders:
         file = json.loads((tmp_path / folder / "engine_checks.json").read_text())
         assert file["steps"] >= 3

@@ -58,9 +58,11 @@ HEALTHY: dict[str, dict[str, Any]] = {
 }
 FAULTY: dict[str, tuple[dict[str, Any], str, str]] = {
     "accumulation-overwritten": (config(3, clip=0.1), "gradient", "last-micro-batch"),
+    "all-lengthened": (config(2, "bf16"), "gradient", "scaled"),
     "all-reduce-skipped": (config(0, clip=0.1), "gradient", "not-reduced"),
     "clipped-to-another-norm": (config(2, "bf16", 0.1), "gradient", "clip-norm"),
     "loss-not-divided": (config(2), "gradient", "not-divided-by-accumulation"),
+    "one-lengthened": (config(2, "bf16", 0.1), "gradient", "scaled"),
     "old-weights": (config(1), "weights", "unknown"),
     "partition-reversed": (config(3), "gradient", "unknown"),
     "rank-left-out": (config(2), "gradient", "rank-left-out"),
@@ -72,6 +74,10 @@ FAULTY: dict[str, tuple[dict[str, Any], str, str]] = {
 """Fault -> its configuration, the kind of difference and the likely cause."""
 
 
+SCRIPTS = ("clip_grad", "hook", "hook in the forward")
+"""What a script does with the engine once it is watched."""
+
+
 @pytest.fixture(scope="module")
 def outcomes(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """All cases, in the same two ranks."""
@@ -81,6 +87,9 @@ def outcomes(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> d
         {"name": name, "config": case[0], "fault": name, "groups": True, "steps": 2} for name, case in FAULTY.items()
     ]
     cases.append({"name": "hidden by clipping", "config": config(1, clip=0.01), "fault": "loss-not-divided"})
+    exact = config(2, clip=0.1)
+    cases.append({"name": "one-lengthened, fp32", "config": exact, "fault": "one-lengthened", "steps": 1})
+    cases += [{"name": name, "config": exact, "script": name, "steps": 1} for name in SCRIPTS]
     (folder / "cases.json").write_text(json.dumps(cases))
     forked.run(JOBS / "witness_cases.py", str(folder / "cases.json"), str(folder / "out.json"))
     return dict(json.loads(Path(folder / "out.json").read_text()))
@@ -119,6 +128,35 @@ def test_the_message_names_the_parameter_the_numbers_and_the_rank(outcomes: dict
     assert first["text"].startswith("step 1: the optimizer was stepped with another gradient than the backward passes")
     assert "and 13 more parameters" in first["text"]
     assert first["text"].endswith(": the contribution of one rank is missing (rank 1)")
+
+
+@pytest.mark.parametrize(("name", "factor"), [("one-lengthened", 1.03), ("one-lengthened, fp32", 1.03)])
+def test_under_clipping_one_long_gradient_is_named_alone(
+    name: str, factor: float, outcomes: dict[str, dict[str, Any]]
+) -> None:
+    first = outcomes[name]["differences"][0]
+    assert (first["parameter"], first["num_parameters"], first["cause"]) == ("head.weight", 1, "scaled")
+    assert float(first["detail"].removeprefix("factor ")) == pytest.approx(factor, abs=0.005)
+
+
+def test_a_gradient_of_one_percent_more_is_seen_in_bf16(outcomes: dict[str, dict[str, Any]]) -> None:
+    """No single element shows it: bf16 rounds by up to 0.4 % each time."""
+    first = outcomes["all-lengthened"]["differences"][0]
+    assert first["num_parameters"] > 1
+    assert float(first["detail"].removeprefix("factor ")) == pytest.approx(1.01, abs=0.005)
+
+
+def test_a_clip_grad_of_the_script_is_named(outcomes: dict[str, dict[str, Any]]) -> None:
+    first = outcomes["clip_grad"]["differences"][0]
+    assert (first["cause"], first["detail"]) == ("other-clip-grad", "0, not 0.1")
+
+
+@pytest.mark.parametrize("name", ["hook", "hook in the forward"])
+def test_a_gradient_hook_of_the_script_is_the_scripts_own_affair(
+    name: str, outcomes: dict[str, dict[str, Any]]
+) -> None:
+    assert (outcomes[name]["differences"], outcomes[name]["fault"]) == ([], "")
+    assert outcomes[name]["results"]
 
 
 def test_a_wrong_factor_of_the_loss_is_seen_under_clipping(outcomes: dict[str, dict[str, Any]]) -> None:

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -105,7 +106,7 @@ def train_bare(case: dict[str, Any], folder: Path) -> Any:
             engine.backward(loss_of(engine, rows_of(step, part)))
             engine.step()
     watch.close()
-    NOTES[:] = getattr(watch, "notes", [])
+    NOTES[:] = NOTES or getattr(watch, "notes", [])
     return engine
 
 
@@ -203,10 +204,34 @@ def break_the_output(engine: Any, watch: Any) -> None:
 
 def close_it(engine: Any, watch: Any) -> None:
     """Notes what a closed watch has left behind."""
+    sizes = [resources_of_process()]
+    for _ in range(3):
+        watch.close()
+        sizes.append(resources_of_process())
+        watch = harness.watch(engine, watch.options.file, output=watch.options.output)
     watch.close()
+    resources = [str(sizes)] if not sizes[0] > sizes[1] == sizes[-1] else []
     left = [name for owner in (engine, engine.optimizer) for name in ("step", "backward") if name in vars(owner)]
     hooks = [h for m in engine.module.modules() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
-    watch.notes = [*left, *(str(hook) for hook in hooks if "engine_watch" in hook.__module__)]
+    NOTES[:] = [*resources, *left, *(str(hook) for hook in hooks if "engine_watch" in hook.__module__)]
+
+
+def resources_of_process() -> list[int]:
+    """Threads and open files. Those of a process group end a moment after it."""
+    last, sizes = [0], [1]
+    while last != sizes:
+        time.sleep(0.3)
+        last, sizes = sizes, [len(list(Path(f"/proc/self/{name}").iterdir())) for name in ("task", "fd")]
+    return sizes
+
+
+def mask_gradients(engine: Any, watch: Any) -> None:
+    """A hook of the script's own, which trains some rows alone."""
+    engine.module.head.weight.register_hook(lambda gradient: gradient * (torch.arange(len(gradient)) < 9).view(-1, 1))
+
+
+def set_clip_grad(engine: Any, watch: Any) -> None:
+    engine.optimizer.clip_grad = 0
 
 
 def make_errors(engine: Any, watch: Any) -> None:
@@ -236,7 +261,16 @@ def make_errors(engine: Any, watch: Any) -> None:
 
 FAULTS = {
     f.__name__: f
-    for f in (halve_gradients, move_a_replica, break_an_observation, break_the_output, close_it, make_errors)
+    for f in (
+        halve_gradients,
+        move_a_replica,
+        break_an_observation,
+        break_the_output,
+        close_it,
+        make_errors,
+        mask_gradients,
+        set_clip_grad,
+    )
 }
 PROGRAMS = {"bare": train_bare, "accelerate": train_accelerate, "trainer": train_trainer}
 

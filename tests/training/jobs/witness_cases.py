@@ -28,6 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "every": 200,
     "scale_wrt_gas": None,
     "fault": "",
+    "script": "",
     "client": "",
     "torch_backward": False,
     "evaluate_between": False,
@@ -130,6 +131,7 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
         stopped: list[int] = []
         witness = GradientWitness(engine, every=case["every"], on_result=lambda r: stopped.append(len(r.differences)))
         witness.attach()
+        change_gradients(engine, case["script"])
         gas = engine.gradient_accumulation_steps()
         generator = torch.Generator().manual_seed(dist.get_rank() + 1000 * case["seed"])
         for step in range(case["steps"]):
@@ -152,6 +154,26 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
         }
         engine.destroy()
     return answer
+
+
+def change_gradients(engine: Any, way: str) -> None:
+    """As a script may, once its engine is watched: here a part of the rows is trained alone."""
+
+    def mask(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * (torch.arange(len(gradient)) < 20).view(-1, *[1] * (gradient.dim() - 1))
+
+    def register(*_: Any) -> None:
+        for parameter in engine.module.parameters():
+            parameter.register_hook(mask)
+
+    if way == "clip_grad":
+        engine.optimizer.clip_grad = 0
+    elif way == "hook":
+        register()
+    elif way == "hook in the forward":
+        handle = engine.module.register_forward_hook(lambda *_: (register(), handle.remove())[1])
+    elif way:
+        raise ValueError(way)
 
 
 def train_micro_batch(engine: Any, case: dict[str, Any], gas: int, generator: torch.Generator) -> None:

@@ -84,9 +84,14 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert "straggler/text_summary" in events.Tags()["tensors"]
 
 
-def test_wandb_offline(tmp_path: Path) -> None:
-    pytest.importorskip("wandb", reason="needs the trackers extra")
-    _, lines, messages, _ = train(tmp_path / "run", trackers=["wandb"], wandb_mode="offline", project="mine")
+@pytest.mark.parametrize("way", ["the spec", "the environment"])
+def test_wandb_offline(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb", reason="needs the trackers extra")
+    settings = {"wandb_mode": "offline", "project": "mine"} if way == "the spec" else {}
+    monkeypatch.setenv("WANDB_MODE", "online" if settings else "offline")
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    wandb.teardown()  # the variables are read once in a process
+    _, lines, messages, _ = train(tmp_path / "run", trackers=["wandb"], **settings)
     assert (failures(lines), messages) == ({}, [])
     (record,) = (tmp_path / "run/trackers/wandb").glob("offline-run-*/run-*.wandb")
     stored = (
@@ -96,6 +101,7 @@ def test_wandb_offline(tmp_path: Path) -> None:
     assert list(dict.fromkeys(losses)) == [b"3", b"2.5", b"2"]
     assert b"eval/perplexity" in stored
     assert b"format_version" in stored
+    assert b"mine" in stored
 
 
 def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,24 @@ def test_a_failed_run_names_rank_and_error(make_run: MakeRun) -> None:
     assert "rank 0 on node0: RuntimeError: <boom> & more" in document.text
 
 
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        (
+            {"records_left_out": {"bad-json": 2, "empty": 1}},
+            "records left out of the data: 2 bad-json, 1 empty; data/skipped.jsonl",
+        ),
+        ({"records_left_out": {}, "records_cut": 7}, "records cut at data.max_length: 7"),
+        ({"records_left_out": {}, "records_cut": 0}, "No failures and no findings"),
+    ],
+)
+def test_records_that_were_not_trained_on_are_named(make_run: MakeRun, counts: dict[str, Any], words: str) -> None:
+    lines = metrics(3)
+    text = report(make_run([{**lines[0], **counts}, *lines[1:]])).text
+    assert words in text
+    assert ("No failures" in text) == ("No failures" in words)
+
+
 def test_a_stopped_run_says_why(make_run: MakeRun) -> None:
     lines = [
         *metrics(3),

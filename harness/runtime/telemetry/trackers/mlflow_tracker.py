@@ -24,8 +24,9 @@ class MlflowBackend:
         from mlflow.entities import Metric
 
         self._client, self._metric = MlflowClient(tracking_uri=uri), Metric
-        experiment = self._client.get_experiment_by_name(target.project)
-        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(target.project)
+        project = target.project("MLFLOW_EXPERIMENT_NAME")
+        experiment = self._client.get_experiment_by_name(project)
+        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(project)
         self._run: str = self._client.create_run(experiment_id, run_name=target.run_id).info.run_id
 
     def log(self, line: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ evaluations.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +38,9 @@ class TrackerTarget:
     run_id: str
     name: str
 
-    @property
-    def project(self) -> str:
-        """The project of `wandb`, and the experiment of `mlflow`."""
-        return self.spec.project or self.name
+    def project(self, variable: str) -> str:
+        """The project of `wandb`, the experiment of `mlflow`: of the spec, else of the tracker's own variable."""
+        return self.spec.project or os.environ.get(variable) or self.name
 
 
 def to_scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

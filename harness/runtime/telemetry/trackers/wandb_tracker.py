@@ -17,13 +17,13 @@ class WandbBackend:
 
         target.folder.mkdir(parents=True, exist_ok=True)
         self._run: Any = wandb.init(
-            project=target.project,
+            project=target.project("WANDB_PROJECT"),
             entity=target.spec.wandb_entity,
             name=target.run_id,
             id=target.run_id.replace("/", "-"),
             resume="allow",
             dir=str(target.folder),
-            mode=target.spec.wandb_mode,
+            mode=target.spec.wandb_mode,  # None: that of WANDB_MODE
             settings=wandb.Settings(console="off", silent=True),
         )
 

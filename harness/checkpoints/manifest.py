@@ -32,9 +32,10 @@ _MAX_FILES = 300_000
 _REQUIRED = {"state": dict, "tag": str, "world": int, "zero_stage": int, "dtype": str, "files": dict}
 _OPTIONAL = {
     **dict.fromkeys(("name", "run", "run_id", "layout", "saved_at"), str),
-    **dict.fromkeys(("bytes", "node"), int),
+    **dict.fromkeys(("bytes", "node", "total_steps"), int),
     **dict.fromkeys(
-        ("degrees", "offload", "optimizer", "versions", "patches", "spec", "sha256", "shape", "evaluation"), dict
+        ("degrees", "offload", "optimizer", "versions", "patches", "spec", "sha256", "shape", "evaluation", "geometry"),
+        dict,
     ),
 }
 _COUNTS = ("samples", "tokens")

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from harness.checkpoints.change_meanings import meaning_of
 from harness.checkpoints.manifest import Manifest
-from harness.checkpoints.resume_compatibility import SettingChange, flatten, meaning_of
+from harness.checkpoints.resume_compatibility import SettingChange, flatten
 
 _IGNORED_FIELDS = ("files", "checksum", "name", "tag", "saved_at", "bytes", "shape")
 

@@ -8,57 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from harness.checkpoints.change_meanings import SCALE_KEYS, Meaning, meaning_of, reason_of
+from harness.checkpoints.effective_settings import RunNumbers, compare_effects, schedule_kind
 from harness.checkpoints.manifest import Manifest
 from harness.findings import Finding, Fix
-
-Meaning = Literal["shape", "blocks", "notable", "harmless"]
-
-_MEANINGS: dict[str, Meaning] = {
-    # the layout of state over ranks: DeepSpeed cannot load its own shards into another layout
-    "zero.stage": "shape",
-    "zero.round_robin_gradients": "shape",
-    "zero.sub_group_size": "shape",
-    "parallel": "shape",
-    "world": "shape",
-    "dtype": "shape",
-    # model and data: a position in the data means nothing in another order
-    "model": "blocks",
-    "data": "blocks",
-    "optimizer": "blocks",
-    "precision": "blocks",
-    "train": "blocks",
-    # the hash of the content decides; the file may have moved
-    "model.name_or_path": "harmless",
-    "model.revision": "harmless",
-    "model.tokenizer": "harmless",
-    "model.attn_implementation": "notable",
-    "model.trust_remote_code": "harmless",
-    "data.train": "harmless",
-    "data.eval": "harmless",
-    "plugins.file": "harmless",
-    **dict.fromkeys(("data.cache_dir", "data.num_proc", "data.streaming", "data.chat_template"), "harmless"),
-    "data.pad_to_multiple_of": "notable",
-    # training resumes from the same state, by other rules
-    "scheduler": "notable",
-    "train.max_steps": "notable",
-    "train.num_train_epochs": "notable",
-    "train.max_grad_norm": "notable",
-    "train.per_device_train_batch_size": "notable",
-    "train.gradient_accumulation_steps": "notable",
-    "train.gradient_checkpointing": "harmless",
-    "train.loss_chunk_size": "harmless",
-    "train.mlp_tile_size": "harmless",
-    "zero": "notable",
-    "deepspeed": "notable",
-    "tuned_defaults": "notable",
-    "choices": "notable",  # its name in checkpoints that were saved before it had this one
-    # what a run logs and keeps
-    **dict.fromkeys(("name", "checkpoint", "eval", "export", "logging", "launch", "cluster", "ignore"), "harmless"),
-    **dict.fromkeys(("telemetry", "allow_undocumented"), "harmless"),
-}
-"""Dotted key or section -> the meaning of a change. The longest match decides; a key without one blocks."""
 
 _CONTENT_HASHES = {
     "data": (
@@ -116,6 +71,11 @@ class Comparison:
         return tuple(c for c in self.with_meaning("blocks") if not is_allowed(self.allowed, c.key))
 
     @property
+    def fixed_changes(self) -> tuple[SettingChange, ...]:
+        """Changes that a resume cannot apply, allowed or not."""
+        return self.with_meaning("fixed")
+
+    @property
     def notable_changes(self) -> tuple[SettingChange, ...]:
         """Changes that are reported and not refused, among them those that `--allow-change` allows."""
         allowed = [c for c in self.with_meaning("blocks") if is_allowed(self.allowed, c.key)]
@@ -128,9 +88,11 @@ class Comparison:
         findings = [_layout_finding(checkpoint, self.layout_changes)] if self.layout_changes and not can_reshard else []
         for name in self.content_changes:
             key, gate, meaning = _CONTENT_HASHES[name]
-            if not is_allowed(self.allowed, key):
+            keys = (key, "model.config") if name == "model_config" else (key,)
+            if not any(is_allowed(self.allowed, one) for one in keys):
                 fix = Fix(f"use the same, start from that run's export, or allow the change: --allow-change {key}")
                 findings.append(Finding(gate, "error", f"`{checkpoint}` {meaning}", key, fix=fix))
+        findings += [_fixed_finding(checkpoint, change) for change in self.fixed_changes]
         if self.blocking_changes:
             findings.append(_blocking_finding(checkpoint, self.blocking_changes))
         if self.notable_changes:
@@ -148,11 +110,13 @@ def compare_with_run(
     sha256: Mapping[str, str | None] | None = None,
     dtype: str | None = None,
     allowed: Collection[str] = (),
+    numbers: RunNumbers | None = None,
 ) -> Comparison:
     """Compare a checkpoint with the spec (`model_dump(mode="json")`) of the run that resumes from it.
 
     Hashes of contents, the number of ranks and the number format are compared where they are given: ranks know them,
-    the launching side may not. `allowed` are keys or sections whose change is meant.
+    the launching side may not. `allowed` are keys or sections whose change is meant. Of batch and schedule the effect
+    is compared, from `numbers`.
     """
     was = {**flatten(saved.get("spec") or {}), "world": saved.world_size, "dtype": saved.dtype}
     now = {
@@ -160,20 +124,37 @@ def compare_with_run(
         "world": saved.world_size if world_size is None else world_size,
         "dtype": dtype or saved.dtype,
     }
-    changes = [SettingChange(k, was.get(k), now.get(k), meaning_of(k)) for k in _changed_keys(was, now)]
+    meanings = _Meanings(saved.get("spec") or {}, spec)
+    keyed = [SettingChange(k, was.get(k), now.get(k), meanings.of(k)) for k in _changed_keys(was, now)]
+    effects = [
+        SettingChange(key, old, new, "blocks" if matters else "notable")
+        for key, old, new, matters in compare_effects(saved, spec, numbers or RunNumbers())
+    ]
+    changes = sorted((*(c for c in keyed if c.meaning != "effect"), *effects), key=lambda change: change.key)
     old = saved.get("sha256") or {}
     contents = [n for n in _CONTENT_HASHES if sha256 is not None and n in old and n in sha256 and old[n] != sha256[n]]
     return Comparison(tuple(changes), tuple(contents), tuple(allowed))
 
 
-def meaning_of(key: str) -> Meaning:
-    """The meaning of a change of this dotted key."""
-    parts = key.split(".")
-    for length in range(len(parts), 0, -1):
-        meaning = _MEANINGS.get(".".join(parts[:length]))
-        if meaning:
-            return meaning
-    return "blocks"
+class _Meanings:
+    """The meanings of changes between two specs: what neither reads is free, and what one cannot take over is fixed."""
+
+    def __init__(self, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        kinds = (schedule_kind(was), schedule_kind(now))
+        self._same_schedules = kinds[0] == kinds[1]
+        self._continues_rate = "torch" in kinds
+        self._fp16 = any((spec.get("precision") or {}).get("fp16") for spec in (was, now))
+
+    def of(self, key: str) -> Meaning:
+        """The meaning of a change of a dotted key."""
+        if not self._fp16 and key in [f"precision.{name}" for name in SCALE_KEYS]:
+            return "harmless"
+        if key.startswith("deepspeed.scheduler") and (self._continues_rate or not self._same_schedules):
+            return "fixed"
+        rates = ("optimizer.learning_rate", "optimizer.adam_learning_rate")
+        if self._continues_rate and (key in rates or key == "deepspeed.optimizer.params.lr"):
+            return "fixed"
+        return meaning_of(key)
 
 
 def is_allowed(allowed: Collection[str], key: str) -> bool:
@@ -223,6 +204,27 @@ def _layout_finding(checkpoint: str, changes: tuple[SettingChange, ...]) -> Find
     )
 
 
+def _way_back(change: SettingChange) -> str:
+    if change.key == "train.global_batch_size":
+        return (
+            f"set `train.global_batch_size: {change.was}`, without `train.gradient_accumulation_steps`, which follows,"
+            " and set a micro-batch that divides it"
+        )
+    return f"set `{change.key}` back"
+
+
+def _fixed_finding(checkpoint: str, change: SettingChange) -> Finding:
+    was, now = format_value(change.was), format_value(change.now)
+    return Finding(
+        "CK107",
+        "error",
+        f"`{checkpoint}` was trained with `{change.key}` {was}, this run has {now}, which a resume cannot apply",
+        change.key,
+        notes=(reason_of(change.key),),
+        fix=Fix(f"set `{change.key}` back, or start from that run's export"),
+    )
+
+
 def _blocking_finding(checkpoint: str, changes: tuple[SettingChange, ...]) -> Finding:
     first = changes[0]
     keys = " ".join(f"--allow-change {c.key}" for c in changes)
@@ -233,5 +235,5 @@ def _blocking_finding(checkpoint: str, changes: tuple[SettingChange, ...]) -> Fi
         f"this run has {format_value(first.now)}",
         first.key,
         notes=(f"changed since: {format_changes(changes)}",) if len(changes) > 1 else (),
-        fix=Fix(f"set `{first.key}` back, start from that run's export, or allow the change: {keys}"),
+        fix=Fix(f"{_way_back(first)}, start from that run's export, or allow the change: {keys}"),
     )

@@ -90,6 +90,7 @@ def launch(
     if allow_change and resume == "never":
         message = "needs `--resume`: a run from step 0 may change anything"
         raise typer.BadParameter(message, param_hint="--allow-change")
+    options.check_changed_keys(allow_change or ())
     changes = [*(overrides or ()), *([] if max_restarts is None else [f"launch.max_restarts={max_restarts}"])]
     changes += [*options.parse_profile(profile), *(["telemetry.debug_distributed=true"] if debug_distributed else [])]
     submits = slurm and is_outside_job(os.environ)

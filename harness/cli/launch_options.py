@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -10,6 +11,8 @@ import typer
 from harness.cli.completion import complete_resume
 from harness.cli.options import HOSTS_PANEL, ProgressMode
 from harness.cli.output_format import OutputFormat
+from harness.spec.section_fields import list_spec_keys
+from harness.spec.suggestions import nearest_name
 
 _RESUME, _OUTPUT = "Resume and restart", "Output"
 _Text = str | None
@@ -32,7 +35,7 @@ AllowChangeOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY",
-        help="Allow resume although KEY (or section) differs from the checkpoint. Repeatable.",
+        help="Resume although KEY (or section) differs from the checkpoint, and train with its new value. Repeatable.",
         rich_help_panel=_RESUME,
     ),
 ]
@@ -111,3 +114,16 @@ def parse_profile(text: str | None) -> list[str]:
             message = f"`{part}` is not `steps=A-B`, `ranks=R+R`, `flops` or `comms`"
             raise typer.BadParameter(message, param_hint="--profile")
     return overrides
+
+
+def check_changed_keys(allowed: Iterable[str]) -> None:
+    """Raises BadParameter for a key of `--allow-change` that no run spec has: it would allow nothing."""
+    known = list(list_spec_keys())
+    sections = {key.rpartition(".")[0] for key in known}
+    for key in allowed:
+        prefixes = [key[:end] for end, letter in enumerate(key) if letter == "."]
+        is_inside_map = any(prefix in known and prefix not in sections for prefix in prefixes)
+        if key not in known and not is_inside_map:
+            similar = nearest_name(key, known)
+            hint = f": did you mean `{similar}`?" if similar else ""
+            raise typer.BadParameter(f"`{key}` is no key of a run spec{hint}", param_hint="--allow-change")

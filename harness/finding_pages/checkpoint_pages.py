@@ -36,10 +36,16 @@ The folder has fewer shards than the run that wrote it had ranks.
 The export folder exists. Nothing in it was changed.
 
 ## CK107 settings-changed-since-the-checkpoint
-Model, tokenizer, data, optimizer, precision or batch differ from the checkpoint.
+Model, tokenizer, data, optimizer, precision, batch or schedule differ from the checkpoint.
 
-DeepSpeed silently loads the optimizer's settings from the checkpoint, so a new learning rate has no effect. A position
-in the data is meaningless in another order. Allow an intended change by `--allow-change KEY`, with a key or a section.
+Of batch and schedule the effect is compared: the sequences of a step, and the rates of the steps that are left. A spec
+without `train.global_batch_size` and `train.gradient_accumulation_steps` keeps the checkpoint's batch on other ranks by
+accumulation. Where that is not possible, and where fewer steps would make a decaying schedule jump, the resume is
+refused. A position in the data is meaningless in another order.
+
+Allow an intended change by `--allow-change KEY`, with a key or a section. The next step then trains with the new
+value: the optimizer's settings, the clipping norm and the schedule are the run's own, not those in the checkpoint.
+What a resume cannot apply, such as another optimizer, is refused even so. `docs/resume-changes.md` has all keys.
 Moving files is not a change: their content is compared.
 
 ## CK131 tensor-shards-not-joined
@@ -65,7 +71,8 @@ new run, which removes it after its first own checkpoint.
 Each host has only the shards of its own ranks, so they cannot be resharded.
 
 ## CK123 weight-not-in-the-checkpoint
-The run trains a weight that the checkpoint does not have: it is of another model, or of other adapters.
+The run trains a weight that the checkpoint does not have, or one that was frozen when it was saved: it is of another
+model, of other adapters, or `model.freeze` has changed.
 
 ## CK124 export-has-other-logits
 The exported folder, loaded with plain `transformers`, computes other logits than the checkpoint. It was not kept.
@@ -103,8 +110,8 @@ It lists the sizes and sha256 of all files, so no file can be verified without i
 ## CK109 settings-that-may-change
 Settings that may change between a save and a resume have changed. They are reported, not refused.
 
-These are the schedule, the number of steps, the micro-batch and ZeRO's buffer sizes. Training resumes from the saved
-state with the new settings.
+These are ZeRO's buffer sizes, ways to compute the same numbers, the number of steps where the schedule does not depend
+on it, and what `--allow-change` allows. Training resumes from the saved state with the new settings.
 
 ## CK110 save-failed
 A checkpoint could not be written, on one rank or all: disk full, read-only, or unmounted.

@@ -42,3 +42,10 @@ def resolve_batch_sizes(
     if accumulation is None and global_batch % (per_device * data) == 0:
         return BatchSizes(per_device, global_batch // (per_device * data), global_batch)
     return BatchSizes(per_device, accumulation, global_batch)
+
+
+def keep_global_batch(batch: BatchSizes, data: int | None, global_batch: int) -> BatchSizes | None:
+    """The sizes that make `global_batch` by other accumulation steps; None where no whole number of steps does."""
+    if batch.micro_batch is None or data is None or global_batch % (batch.micro_batch * data):
+        return None
+    return BatchSizes(batch.micro_batch, global_batch // (batch.micro_batch * data), global_batch)

@@ -7,33 +7,15 @@ user's JSON is left to DeepSpeed all the same.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import LRScheduler
 
-from harness.runtime.engine_protocol import Engine
+from harness.plan.schedule_steps import decay_steps, warmup_steps
 from harness.runtime.user_errors import user_error
-from harness.spec.run_spec import RunSpec, SchedulerSpec
-
-
-def total_steps(spec: RunSpec, steps_per_epoch: int) -> int:
-    """Optimizer steps of the whole run: `train.max_steps`, else what the epochs take (one epoch if neither is set)."""
-    if spec.train.max_steps is not None:
-        return spec.train.max_steps
-    return max(1, math.ceil((spec.train.num_train_epochs or 1.0) * steps_per_epoch))
-
-
-def warmup_steps(spec: SchedulerSpec, steps: int) -> int:
-    """`warmup_steps`, else `warmup_ratio` of all steps, rounded up as in `transformers`."""
-    return spec.warmup_steps if spec.warmup_steps is not None else math.ceil(spec.warmup_ratio * steps)
-
-
-def decay_steps(spec: SchedulerSpec, steps: int) -> int:
-    """Of `warmup_stable_decay`: `decay_steps`, else `decay_ratio` of all steps, rounded up."""
-    return spec.decay_steps if spec.decay_steps is not None else math.ceil(spec.decay_ratio * steps)
+from harness.spec.run_spec import SchedulerSpec
 
 
 def check_schedule(spec: SchedulerSpec, steps: int) -> None:
@@ -84,17 +66,3 @@ def _transformers_scheduler(spec: SchedulerSpec, warmup: int, steps: int, peak: 
             return spec.type, {"num_decay_steps": decay, "decay_type": spec.decay_type, "min_lr_ratio": low}
         case _:
             return spec.type, {}
-
-
-def restore_scheduled_lr(engine: Engine) -> None:
-    """After a checkpoint was loaded: set the rate of this run's schedule at its step.
-
-    The checkpoint has the rate of the run that saved it, which may have had another number of steps; the schedule would
-    set its own one step too late. The same number where nothing has changed.
-    """
-    scheduler = engine.lr_scheduler
-    if not isinstance(scheduler, LambdaLR):
-        return
-    rates = zip(scheduler.optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
-    for group, base, rule in rates:
-        group["lr"] = base * rule(scheduler.last_epoch)

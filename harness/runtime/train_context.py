@@ -14,6 +14,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from harness.patches.lazy_compile import import_without_compile
 from harness.patches.nvme_counters import replace_aio_handle
 from harness.patches.patch_registry import PatchStates
+from harness.plan.schedule_steps import total_steps
 from harness.runtime.dataset.batch_prefetch import BatchPrefetcher
 from harness.runtime.dataset.bin_packing import check_packing
 from harness.runtime.dataset.distributed_preparation import prepare_on_node_leaders
@@ -29,7 +30,7 @@ from harness.runtime.engine import (
 )
 from harness.runtime.engine_checks.check_runner import EngineChecks
 from harness.runtime.engine_protocol import Engine
-from harness.runtime.lr_schedule import check_schedule, total_steps
+from harness.runtime.lr_schedule import check_schedule
 from harness.runtime.metrics import MetricsWriter
 from harness.runtime.models import build_model, load_config
 from harness.runtime.models.packed_attention import install_packed_attention

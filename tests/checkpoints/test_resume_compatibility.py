@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from harness.checkpoints.change_meanings import meaning_of
+from harness.checkpoints.effective_settings import RunNumbers, saved_global_batch, saved_order_rows
 from harness.checkpoints.manifest import read_manifest
-from harness.checkpoints.resume_compatibility import Comparison, compare_with_run, is_allowed, meaning_of
+from harness.checkpoints.resume_compatibility import Comparison, compare_with_run, is_allowed
 from tests.support.sample_checkpoints import HASHES, SPEC, make
 
 
@@ -41,7 +43,12 @@ def test_nothing_changed(tmp_path: Path) -> None:
         ("a_new_section", {"x": 1}, [("CK107", "error")]),
         ("zero.stage", 3, [("CK102", "error")]),
         ("parallel.tensor_parallel_size", 2, [("CK102", "error")]),
-        ("train.max_steps", 20, [("CK109", "info")]),
+        ("train.max_steps", 20, [("CK107", "error")]),
+        ("train.max_grad_norm", 2.0, [("CK107", "error")]),
+        ("optimizer.type", "sgd", [("CK107", "error")]),
+        ("deepspeed", {"optimizer": {"params": {"lr": 1.0}}}, [("CK107", "error")]),
+        ("deepspeed", {"aio": {"thread_count": 2}}, [("CK109", "info")]),
+        ("precision", {"loss_scale": 8.0}, []),
         ("zero.reduce_bucket_size", 1000, [("CK109", "info")]),
         ("data.train", "/elsewhere/t.txt", []),
         ("model.name_or_path", "/elsewhere/m", []),
@@ -82,9 +89,92 @@ def test_another_shape_is_left_to_whoever_can_cut_anew(tmp_path: Path) -> None:
 
 
 def test_the_longest_key_decides() -> None:
-    assert meaning_of("train.max_steps") == "notable"
+    assert meaning_of("train.max_steps") == "effect"
+    assert meaning_of("model.lora.r") == "fixed"
     assert meaning_of("train.seed") == "blocks"
     assert meaning_of("data.train.0.path") == "harmless"
     assert meaning_of("what.nobody.knows") == "blocks"
     assert is_allowed(["data"], "data.shuffle")
     assert not is_allowed(["dat"], "data.shuffle")
+
+
+def test_a_key_that_cannot_be_applied_is_refused_although_it_is_allowed(tmp_path: Path) -> None:
+    (finding,) = against(tmp_path, {"optimizer.type": "sgd"}, ("optimizer",)).to_findings("step-4")
+    assert finding.message == (
+        "`step-4` was trained with `optimizer.type` AdamW, this run has sgd, which a resume cannot apply"
+    )
+    assert "--allow-change" not in finding.fix.title
+    step_lr = {"scheduler": {"type": "StepLR", "params": {"step_size": 2}}}
+    assert ids(against(tmp_path, {"deepspeed": step_lr}, ("deepspeed", "optimizer", "train"))) == [
+        ("CK107", "error"),
+        ("CK107", "error"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "batch", "expected"),
+    [
+        ({}, 4, []),
+        ({}, 2, ["train.global_batch_size 4 2"]),
+        ({"train.per_device_train_batch_size": 1}, 4, []),
+        ({"train.per_device_train_batch_size": 1, "train.gradient_accumulation_steps": 2}, 4, []),
+        ({"train.global_batch_size": 4}, 4, []),
+        ({"train.global_batch_size": 8}, 8, ["train.global_batch_size 4 8"]),
+    ],
+)
+def test_the_batch_is_compared_and_not_its_keys(
+    tmp_path: Path, changes: dict[str, Any], batch: int, expected: list[str]
+) -> None:
+    comparison = against(tmp_path, changes, numbers=RunNumbers(batch))
+    assert [f"{c.key} {c.was} {c.now}" for c in comparison.changes] == expected
+    assert not against(tmp_path, changes, ("train.global_batch_size",), numbers=RunNumbers(batch)).blocking_changes
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "expected"),
+    [
+        ({}, {"train.max_steps": 20}, "train.max_steps"),
+        ({"type": "constant"}, {"train.max_steps": 20}, ""),
+        ({"type": "constant", "warmup_ratio": 0.2}, {"train.max_steps": 20}, ""),  # 2 and 4 steps, which are over
+        ({"type": "constant", "warmup_ratio": 0.2}, {"train.max_steps": 40}, "train.max_steps"),
+        ({"type": "inverse_sqrt", "warmup_steps": 2}, {"train.max_steps": 20}, ""),
+        ({"type": "constant"}, {"scheduler.min_lr_ratio": 0.5}, ""),
+        ({}, {"scheduler.min_lr_ratio": 0.5}, "scheduler.min_lr_ratio"),
+        ({}, {"scheduler.power": 2.0}, ""),
+        ({}, {"scheduler.type": "polynomial", "scheduler.power": 2.0}, "scheduler.power scheduler.type"),
+        ({"warmup_ratio": 0.2}, {"scheduler.warmup_steps": 2}, ""),
+        ({"warmup_ratio": 0.2}, {"scheduler.warmup_steps": 3}, "scheduler.warmup_steps"),
+        ({"type": "warmup_stable_decay"}, {"scheduler.decay_steps": 1}, ""),
+        ({"type": "warmup_stable_decay"}, {"scheduler.decay_steps": 3}, "scheduler.decay_steps"),
+        ({}, {"train.max_steps": None, "train.num_train_epochs": 2.0}, ""),  # 2 epochs of 20 rows, 4 a step
+        ({}, {"train.max_steps": None, "train.num_train_epochs": 3.0}, "train.num_train_epochs"),
+    ],
+)
+def test_the_schedule_is_compared_and_not_its_keys(
+    tmp_path: Path, saved: dict[str, Any], now: dict[str, Any], expected: str
+) -> None:
+    spec = {**copy.deepcopy(SPEC), "scheduler": saved}
+    manifest = read_manifest(make(tmp_path, 4, spec=spec))
+    for key, value in now.items():
+        section, _, name = key.partition(".")
+        spec[section] = {**spec[section], name: value}
+    epochs, steps = spec["train"].get("num_train_epochs"), spec["train"]["max_steps"]
+    comparison = compare_with_run(manifest, spec, numbers=RunNumbers(4, steps or int(epochs * 5), 20))
+    assert " ".join(c.key for c in comparison.blocking_changes) == expected
+
+
+def test_epochs_are_compared_before_their_rows_are_known(tmp_path: Path) -> None:
+    spec = {**copy.deepcopy(SPEC), "train": {"num_train_epochs": 2.0, "per_device_train_batch_size": 2}}
+    manifest = read_manifest(make(tmp_path, 4, spec=spec))
+    assert not compare_with_run(manifest, spec, numbers=RunNumbers(4)).changes
+    spec["train"] = {**spec["train"], "num_train_epochs": 3.0}
+    (change,) = compare_with_run(manifest, spec, numbers=RunNumbers(4)).blocking_changes
+    assert (change.key, change.was, change.now) == ("train.num_train_epochs", "2 epochs", "3 epochs")
+
+
+def test_batch_and_order_of_a_checkpoint(tmp_path: Path) -> None:
+    derived = read_manifest(make(tmp_path, 4))
+    assert (saved_global_batch(derived), saved_order_rows(derived)) == (4, (4, 4))
+    geometry = {"global_batch": 8, "order_micro_step": 2, "order_step": 4}
+    recorded = read_manifest(make(tmp_path, 5, geometry=geometry))
+    assert (saved_global_batch(recorded), saved_order_rows(recorded)) == (8, (2, 4))

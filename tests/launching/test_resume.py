@@ -13,6 +13,8 @@ from harness.errors import UserError
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.setup.resume import ResumeSource, resolve_resume
 from harness.launching.setup.run_dir import acquire_lock, write_run_dir
+from harness.plan.batch_sizes import BatchSizes
+from harness.plan.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 
 SPEC = RunSpec.model_validate({"train": {"seed": 1}}).model_dump(mode="json")
@@ -109,3 +111,52 @@ def test_a_run_that_still_runs_is_not_gone_on_from(runs):
     assert refused.value.findings[0].gate == "EN122"
     lock.release()
     assert resume("auto", runs)[0].checkpoint is not None
+
+
+def batch_of(runs, world_size, *, allowed=(), keeps_batch=True, saved=None, **train):
+    """The batch that a run resumes with, whose checkpoint was saved on one rank with `saved` as its `train`."""
+    step = 40 + len(list((runs / "demo-2" / "checkpoints").iterdir()))
+    save(runs / "demo-2", step, {**SPEC, "train": {**SPEC["train"], **(saved or {"per_device_train_batch_size": 2})}})
+    run = resolve_run(RunSpec.model_validate({"train": {"seed": 1, **train}}), world_size=world_size)
+    spec, told = run.spec.model_dump(mode="json"), []
+    source = resolve_resume("auto", runs, "demo", spec, allowed, told.append, None, run, keeps_batch=keeps_batch)
+    return source.batch, [line for line in told if not line.startswith("skipped")]
+
+
+def test_accumulation_keeps_the_batch_of_the_checkpoint(runs):
+    eight = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    assert batch_of(runs, 1, per_device_train_batch_size=2) == (None, [])
+    kept, told = batch_of(runs, 2, saved=eight, per_device_train_batch_size=2)
+    assert kept == BatchSizes(2, 2, 8)
+    assert told == [
+        "keeping the checkpoint's global batch of 8: 2 per rank x 2 data-parallel ranks x 2 accumulation steps"
+    ]
+    # what it really had, written out
+    assert batch_of(runs, 2, saved=eight, per_device_train_batch_size=2, global_batch_size=8) == (None, [])
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        {"per_device_train_batch_size": 2},  # 4 a step at least
+        {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2},
+        {"global_batch_size": 4},
+    ],
+)
+def test_a_batch_that_cannot_be_kept_is_refused_with_both(runs, train):
+    with pytest.raises(UserError) as refused:
+        batch_of(runs, 2, **train)
+    (finding,) = refused.value.findings
+    assert (finding.gate, finding.key) == ("CK107", "train.global_batch_size")
+    assert "`train.global_batch_size` 2, this run has 4" in finding.message
+    assert "`train.global_batch_size: 2`" in finding.fix.title
+    assert "--allow-change train.global_batch_size" in finding.fix.title
+    batch, told = batch_of(runs, 2, allowed=("train.global_batch_size",), **train)
+    assert batch is None
+    assert any("`train.global_batch_size` 2 -> 4" in line for line in told)
+
+
+def test_hosts_that_look_at_no_checkpoint_keep_no_batch(runs):
+    eight = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    with pytest.raises(UserError, match="this run has 4"):
+        batch_of(runs, 2, saved=eight, keeps_batch=False, per_device_train_batch_size=2)

@@ -61,7 +61,6 @@ from harness.spec.hostfile import Cluster, hostfile_text
 from harness.spec.parse.source import Source
 from harness.spec.pinned_memory import pins_natively
 
-_BATCH_KEYS = ("global_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps")
 _UNHEALTHY_HOSTS = "No rank was started and nothing was written. `harness preflight` shows all answers"
 
 
@@ -130,6 +129,7 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         _check_startable(request, run, local_host, location, log)
         allowed_code = _verify_code_allowed(request, run, local_host, log)
         source = _find_resume_source(request, run, local_host, location, log)
+        run = run._replace(batch=source.batch or run.batch)
         urls, env = run.spec.store_urls, run.spec.launch.env
         require_stores(urls, env, source.runs, node_rank=location.node_rank, read_only=request.dry_run)
         log_environment_notes(local_host, log.on_note, reaches_hosts=location.reaches_hosts)
@@ -198,9 +198,7 @@ def replan_without_hosts(setup: LaunchSetup, lost: Collection[str]) -> LaunchPla
     if checked.run is None or checked.source is None or not checked.report.ok:
         return next((f.message for f in checked.report.findings if f.is_error), "the spec is no longer readable")
     files = _build_run_files(checked.run, checked.source, checked.report, setup.local_host, run_dir, overrides)
-    # The spec gives the batch in another way, but the batch is the same.
-    allowed = (*setup.target.allowed_changes, *(f"train.{key}" for key in _BATCH_KEYS))
-    target = replace(setup.target, documents=files.documents, allowed_changes=allowed)
+    target = replace(setup.target, documents=files.documents)
     network = Network.from_survey(setup.survey.without(lost)) if setup.survey else None
     plan = build_launch_plan(files.run, files.config.config, setup.local_host, target, network)
     replace_files(plan)
@@ -318,9 +316,9 @@ def _find_resume_source(
     output_dir = local_host.cwd / run.spec.launch.output_dir
     spec = run.spec.model_dump(mode="json")
     with with_environment(run.spec.launch.env):  # of the object store, as ranks have it
-        source = resolve_resume(
-            request.resume, output_dir, run.name, spec, request.allow_change, log.on_note, location.run_dir
-        )
+        args = (request.resume, output_dir, run.name, spec, request.allow_change, log.on_note, location.run_dir, run)
+        # With `--no-ssh` other hosts look at no checkpoint, and would render another JSON than one with its batch.
+        source = resolve_resume(*args, keeps_batch=location.node_rank is None)
     checkpoint = source.checkpoint
     log.on_note(
         f"resuming from {relative_to_cwd(checkpoint)}" if checkpoint else "no earlier checkpoint, starting from step 0"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.checkpoints.effective_settings import RunNumbers, saved_global_batch
 from harness.checkpoints.latest import (
     checkpoints_folder,
     describe_problem,
@@ -19,7 +20,7 @@ from harness.checkpoints.latest import (
     verify_with_name,
 )
 from harness.checkpoints.manifest import Manifest, read_manifest
-from harness.checkpoints.resume_compatibility import compare_with_run
+from harness.checkpoints.resume_compatibility import compare_with_run, is_allowed
 from harness.checkpoints.store_source import StoreSource, find_stored_checkpoint
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
@@ -27,6 +28,8 @@ from harness.hostinfo.path_probe import answer_in_time, find_similar_path
 from harness.launching.setup.run_dir import list_runs
 from harness.locks import RUN_LOCK, current_holder
 from harness.object_stores.store_url import is_store_url
+from harness.plan.batch_sizes import BatchSizes, keep_global_batch
+from harness.plan.resolved_run import ResolvedRun
 from harness.planted_files import TRUSTED_ACCOUNTS, find_foreign_owner, find_foreign_owner_below
 from harness.run_records.run_list import known_runs_notes, resolve_run_path
 from harness.units import format_bytes
@@ -44,6 +47,8 @@ class ResumeSource:
     """The checkpoint in an object store, which the ranks put at `checkpoint` of their run directory."""
     runs: tuple[str, ...] = ()
     """The ids of the runs that a resume continues."""
+    batch: BatchSizes | None = None
+    """The checkpoint's global batch, which this run keeps by other accumulation steps. None: as the spec has it."""
 
 
 def resolve_resume(
@@ -54,10 +59,14 @@ def resolve_resume(
     allowed: tuple[str, ...],
     log: Log,
     run_dir: Path | None = None,
+    run: ResolvedRun | None = None,
+    *,
+    keeps_batch: bool = True,
 ) -> ResumeSource:
     """`never`: nothing. `auto`: the newest complete checkpoint among this user's earlier runs of this spec. Else a
     run directory, the name of one in `output_dir`, such as `latest`, or a checkpoint; or the URL of a prefix of an
-    object store, or of a checkpoint below it, which the ranks of `run_dir` will download.
+    object store, or of a checkpoint below it, which the ranks of `run_dir` will download. `run` has the batch of this
+    run; with `keeps_batch` it may become the checkpoint's.
 
     Every byte of that checkpoint is verified, and `log` gets a line for each one that is skipped. Raises UserError when
     a named one is not complete (CK001, CK101 ...), when another user made what `latest` or
@@ -66,27 +75,36 @@ def resolve_resume(
     """
     if requested == "never":
         return ResumeSource()
+
+    def check(manifest: Manifest, checkpoint: str) -> BatchSizes | None:
+        kept = None if run is None or not keeps_batch else _find_kept_batch(manifest, run, allowed)
+        batch = kept or (run.batch if run is not None else None)
+        _check_continuity(manifest, checkpoint, spec, allowed, log, batch.global_batch if batch else None)
+        if kept is not None and run is not None:
+            log(_kept_batch_note(kept, run))
+        return kept
+
     if is_store_url(requested):
-        return _resume_stored(requested, spec, allowed, log, run_dir or output_dir)
+        return _resume_stored(requested, check, log, run_dir or output_dir)
     is_auto = requested == "auto"
     source = _resume_newest_run(output_dir, name, log) if is_auto else _resume_named(requested, output_dir, log)
     if source.checkpoint is None:
         return source
     manifest = read_manifest(source.checkpoint)
-    _check_continuity(manifest, str(source.checkpoint), spec, allowed, log)
-    return replace(source, runs=tuple(str(run) for run in (manifest.get("run_id"),) if run))
+    batch = check(manifest, str(source.checkpoint))
+    return replace(source, runs=tuple(str(run) for run in (manifest.get("run_id"),) if run), batch=batch)
 
 
 def _resume_stored(
-    requested: str, spec: Mapping[str, Any], allowed: tuple[str, ...], log: Log, run_dir: Path
+    requested: str, check: Callable[[Manifest, str], BatchSizes | None], log: Log, run_dir: Path
 ) -> ResumeSource:
     stored, manifest, skipped = find_stored_checkpoint(requested)
     for line in skipped:
         log(line)
     url = f"{stored.url}/{stored.folder_name}"
-    _check_continuity(manifest, url, spec, allowed, log)
+    batch = check(manifest, url)
     log(f"{url}: {format_bytes(manifest.bytes)}, which the ranks download")
-    return ResumeSource(run_dir.resolve() / "checkpoints" / stored.folder_name, run_dir, stored, stored.runs)
+    return ResumeSource(run_dir.resolve() / "checkpoints" / stored.folder_name, run_dir, stored, stored.runs, batch)
 
 
 def find_resumable_checkpoint(run_dir: Path, log: Log) -> Path | None:
@@ -178,11 +196,38 @@ def _verify_owner(requested: str, folder: Path) -> None:
         raise UserError([planted.to_finding("CK129", effect, f"name one of your runs, or this one: --resume {made}")])
 
 
+def _find_kept_batch(manifest: Manifest, run: ResolvedRun, allowed: tuple[str, ...]) -> BatchSizes | None:
+    """The checkpoint's global batch in this run, where its spec leaves the accumulation steps open and they make it."""
+    train, saved = run.spec.train, saved_global_batch(manifest)
+    is_open = train.global_batch_size is None and train.gradient_accumulation_steps is None
+    if (
+        saved is None
+        or not is_open
+        or saved == run.batch.global_batch
+        or is_allowed(allowed, "train.global_batch_size")
+    ):
+        return None
+    return keep_global_batch(run.batch, run.parallel_dims.data, saved)
+
+
+def _kept_batch_note(batch: BatchSizes, run: ResolvedRun) -> str:
+    return (
+        f"keeping the checkpoint's global batch of {batch.global_batch}: {batch.micro_batch} per rank x "
+        f"{run.parallel_dims.data} data-parallel ranks x {batch.accumulation} accumulation steps"
+    )
+
+
 def _check_continuity(
-    manifest: Manifest, name: str, spec: Mapping[str, Any], allowed: tuple[str, ...], log: Log
+    manifest: Manifest,
+    name: str,
+    spec: Mapping[str, Any],
+    allowed: tuple[str, ...],
+    log: Log,
+    global_batch: int | None,
 ) -> None:
     """Compare the manifest with the run. The rank compares again, with hashes, and reshards another layout."""
-    findings = compare_with_run(manifest, spec, allowed=allowed).to_findings(name, can_reshard=True)
+    numbers = RunNumbers(global_batch)
+    findings = compare_with_run(manifest, spec, allowed=allowed, numbers=numbers).to_findings(name, can_reshard=True)
     errors = [f for f in findings if f.is_error]
     if errors:
         raise UserError(errors)

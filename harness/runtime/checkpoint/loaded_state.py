@@ -69,7 +69,12 @@ def _read_settings(engine: Engine) -> Settings:
     settings |= {f"optimizer, {name}": getattr(optimizer, name) for name in _OPTIMIZER if hasattr(optimizer, name)}
     for number, group in enumerate(engine.basic_optimizer.param_groups):
         settings |= {f"group {number}, {key}": value for key, value in group.items() if key != "params"}
-    settings |= {f"schedule, {key}": value for key, value in getattr(scheduler, "__dict__", {}).items()}
+    rates = (
+        "base_lrs",
+        "_last_lr",
+    )  # one a parameter group, of which a checkpoint may have more; `own_settings` sets them
+    schedule = getattr(scheduler, "__dict__", {}).items()
+    settings |= {f"schedule, {key}": value for key, value in schedule if key not in rates}
     return settings
 
 

@@ -60,6 +60,8 @@ def manifest_fields(ctx: TrainContext, state: TrainState) -> dict[str, Any]:
             "pipeline": topology.pipeline_parallel_size,
             "sequence": topology.sequence_parallel_size,
         },
+        "geometry": _geometry(ctx),
+        "total_steps": ctx.total_steps,
         "zero_stage": int(engine.zero_optimization_stage()),
         "dtype": dtype_of(engine),
         "offload": {
@@ -72,6 +74,18 @@ def manifest_fields(ctx: TrainContext, state: TrainState) -> dict[str, Any]:
         "spec": spec_of(ctx.run_config),
         "sha256": content_hashes(ctx),
         "evaluation": {"data": _evaluation_data(ctx)},
+    }
+
+
+def _geometry(ctx: TrainContext) -> dict[str, int]:
+    """The batch, and the rows that `data.group_by_length` sorts together, which a resume keeps."""
+    geometry, order = ctx.train_data.geometry, ctx.train_data.order_geometry
+    return {
+        "micro_batch": geometry.micro_batch_size,
+        "accumulation": geometry.accumulation_steps,
+        "global_batch": geometry.global_batch_size,
+        "order_micro_step": order.micro_step_rows,
+        "order_step": order.step_rows,
     }
 
 

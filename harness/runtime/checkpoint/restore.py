@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from harness.checkpoints.effective_settings import RunNumbers, saved_order_rows
 from harness.checkpoints.manifest import Manifest, read_manifest
 from harness.checkpoints.resume_compatibility import compare_with_run
 from harness.checkpoints.verify import verify_checkpoint
@@ -15,10 +16,11 @@ from harness.findings import Finding
 from harness.patches.cpu_adam_resume import replay_cpu_adam
 from harness.runtime.checkpoint import metadata, reshard, rng_state
 from harness.runtime.checkpoint.loaded_state import refusing_other_content
+from harness.runtime.checkpoint.own_settings import OwnSettings
 from harness.runtime.checkpoint.rank_shares import divide_over_ranks
 from harness.runtime.checkpoint.safe_load import find_unsafe_globals, load_file, unsafe_file_error
+from harness.runtime.dataset.sampler import OrderGeometry
 from harness.runtime.distributed import Distributed
-from harness.runtime.lr_schedule import restore_scheduled_lr
 from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
 from harness.runtime.user_errors import print_findings, user_error
@@ -44,22 +46,32 @@ def restore_checkpoint(ctx: TrainContext, folder: Path, allowed: Collection[str]
     findings = distributed.call_or_fail_everywhere(lambda: _check_compatibility(ctx, manifest, allowed))
     if distributed.is_main_process and findings:
         print_findings(findings)
+    own_settings = OwnSettings(ctx.engine)
     with refusing_other_content(ctx.engine, folder):
         if changes:
             reshard.load_universal(ctx, manifest.folder, manifest)
         elif distributed.any_rank(not deepspeed_io.load_engine(ctx.engine, folder, manifest.tag)):
             raise user_error("CK104", f"DeepSpeed loaded nothing from `{folder}`", fix="name another checkpoint")
     with refusing_other_content(ctx.engine, folder):
+        own_settings.restore(ctx.engine)
         if ctx.patches.is_applied("cpu-adam-resume") and manifest.step < ctx.total_steps:
             replay_cpu_adam(ctx.engine, manifest.step)
-        restore_scheduled_lr(ctx.engine)
+    order = saved_order_rows(manifest)
+    if order is not None:
+        ctx.train_data.keep_order(OrderGeometry(*order))
     rng_file = folder / f"rank-{distributed.rank:05d}.pt"
-    if manifest.world_size == distributed.world_size:  # with another world size, ranks keep their fresh random states
+    # With another world size, or another seed, ranks keep their fresh random states.
+    if manifest.world_size == distributed.world_size and _has_same_seed(ctx, manifest):
         states = distributed.call_or_fail_everywhere(lambda: load_file(rng_file))
         distributed.call_or_fail_everywhere(lambda: _restore_rng_state(rng_file, states))
     state = distributed.call_or_fail_everywhere(lambda: _parse_state(manifest))
     distributed.barrier()
     return state
+
+
+def _has_same_seed(ctx: TrainContext, manifest: Manifest) -> bool:
+    saved = ((manifest.get("spec") or {}).get("train") or {}).get("seed", ctx.train_data.seed)
+    return bool(saved == ctx.train_data.seed)
 
 
 def _restore_rng_state(file: Path, states: Any) -> None:
@@ -107,6 +119,7 @@ def _check_compatibility(ctx: TrainContext, manifest: Manifest, allowed: Collect
     """Findings about changed settings. Raises UserError when this run must not resume from the checkpoint. A changed
     layout is no finding: the checkpoint is resharded.
     """
+    data = ctx.train_data
     comparison = compare_with_run(
         manifest,
         metadata.spec_of(ctx.run_config),
@@ -114,6 +127,7 @@ def _check_compatibility(ctx: TrainContext, manifest: Manifest, allowed: Collect
         sha256=metadata.content_hashes(ctx),
         dtype=metadata.dtype_of(ctx.engine),
         allowed=allowed,
+        numbers=RunNumbers(data.geometry.global_batch_size, ctx.total_steps, data.rows_per_epoch),
     )
     findings = comparison.to_findings(str(manifest.folder), can_reshard=True)
     errors = [f for f in findings if f.is_error]

@@ -23,7 +23,15 @@ from harness.runtime.train_state import DataPosition
 from harness.runtime.user_errors import user_error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class OrderGeometry:
+    """Rows that `data.group_by_length` keeps together: those of a micro-step of all ranks, and those of a step."""
+
+    micro_step_rows: int
+    step_rows: int
+
+
+@dataclass
 class TrainData:
     """The training rows, in the order of each epoch."""
 
@@ -33,6 +41,15 @@ class TrainData:
     seed: int
     shuffle: bool
     group_by_length: bool = True
+
+    def __post_init__(self) -> None:
+        micro_step = self.geometry.micro_batch_size * self.geometry.data_parallel_size
+        self.order_geometry = OrderGeometry(micro_step, self.geometry.global_batch_size)
+
+    def keep_order(self, order: OrderGeometry) -> None:
+        """Order the rows as a run of this geometry did, so that a position in its data means the same in this one."""
+        self.order_geometry = order
+        self._order_cache.clear()
 
     @cached_property
     def rows_per_epoch(self) -> int:
@@ -107,10 +124,9 @@ class TrainData:
             order = shuffle_rows(len(self.dataset), seed, epoch)
         uneven = not self.dataset.is_plain_stream and not self.dataset.is_packed
         if uneven and self.shuffle and self.group_by_length:
-            wave = self.geometry.micro_batch_size * self.geometry.data_parallel_size
-            return group_by_length(
-                order, self.dataset.lengths, wave, self.geometry.global_batch_size, [self.seed, epoch]
-            )
+            kept = self.order_geometry
+            seed_of_epoch = [self.seed, epoch]
+            return group_by_length(order, self.dataset.lengths, kept.micro_step_rows, kept.step_rows, seed_of_epoch)
         return order
 
 

@@ -29,7 +29,7 @@ from harness.patches.cpu_adam_resume import replay_cpu_adam
 from harness.patches.patch_registry import PatchStates
 from harness.runtime.checkpoint import deepspeed_io
 from harness.runtime.checkpoint.loaded_state import refusing_other_content
-from harness.runtime.lr_schedule import restore_scheduled_lr
+from harness.runtime.checkpoint.own_settings import OwnSettings
 from harness.runtime.simulation.memory_tracker import MemoryTracker
 from harness.runtime.simulation.simulated_save import TAG, SavedFile, bytes_by_kind
 
@@ -120,12 +120,13 @@ def simulate_resume(
     for name in _names_in_folder(files, model_ranks):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()  # DeepSpeed looks for the names
+    own_settings = OwnSettings(engine)
     with patch.object(deepspeed_io, "load_file", load_file), refusing_other_content(engine, folder):
         if not deepspeed_io.load_engine(engine, folder, TAG):
             raise SimulatedResumeError("DeepSpeed loaded nothing")
+        own_settings.restore(engine)
         if patches.is_applied("cpu-adam-resume"):
             replay_cpu_adam(engine, 2)
-        restore_scheduled_lr(engine)
     return read
 
 

@@ -127,6 +127,16 @@ def test_every_rank_knows_what_the_whole_global_batch_predicts(tmp_path: Path, p
         position = steps[0].next_position
 
 
+def test_a_resume_on_other_ranks_keeps_the_order_of_rows_by_length(tmp_path: Path) -> None:
+    saved = drawn(tmp_path, conversations(tmp_path, 200), BatchGeometry(4, 1, 2), max_length=64)[0]
+    (alone,) = drawn(tmp_path, str(tmp_path / "chats.jsonl"), BatchGeometry(4, 2, 1), max_length=64)
+    position = DataPosition(1, 24)
+    rows = saved.batch_at(position).row_indices.reshape(-1).tolist()
+    assert alone.batch_at(position).row_indices.reshape(-1).tolist() != rows
+    alone.keep_order(saved.order_geometry)
+    assert alone.batch_at(position).row_indices.reshape(-1).tolist() == rows
+
+
 def test_rows_of_like_length_are_computed_together_and_all_of_them(tmp_path: Path) -> None:
     shape = BatchGeometry(4, 1, 2)
     ranks = drawn(tmp_path, conversations(tmp_path, 200), shape, max_length=64)

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from harness.errors import UserError
-from harness.runtime.lr_schedule import check_schedule, decay_steps, scheduler_factory, warmup_steps
+from harness.plan.schedule_steps import decay_steps, warmup_steps
+from harness.runtime.lr_schedule import check_schedule, scheduler_factory
 from harness.spec.run_spec import SchedulerSpec
 
 PEAK, STEPS, WARMUP = 3e-4, 50, 5

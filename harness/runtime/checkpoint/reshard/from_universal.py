@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import deepspeed
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 
 from harness import input_limits
 from harness.checkpoints.manifest import Manifest
@@ -59,7 +60,8 @@ def load_into_engine(
     """Load a universal folder that is complete."""
     body = parse_json(read_regular(universal / "groups.json", input_limits.RUN_FILE, follow=False))
     zero, names = universal / "zero", param_names(engine, config)
-    call_or_fail_everywhere(lambda: _check_names(engine, names, zero))
+    trained = {name for group in body["groups"] for name in group["names"]}
+    call_or_fail_everywhere(lambda: _check_names(engine, names, zero, trained))
     call_or_fail_everywhere(lambda: _check_shapes(engine, names, zero, topology))
     stage = engine.zero_optimization_stage()
     optimizer = engine.optimizer
@@ -80,7 +82,8 @@ def load_into_engine(
     _restore_counters(engine, universal, body["dtype"])
 
 
-def _check_names(engine: Engine, names: dict[Any, str], zero: Path) -> None:
+def _check_names(engine: Engine, names: dict[Any, str], zero: Path, trained: set[str]) -> None:
+    """`trained`: by the run that saved the checkpoint, which has states of these alone. Raises UserError (CK123)."""
     expected = {names[p] for group in param_groups(engine) for p in group}
     missing = sorted(name for name in expected if not (zero / name / f"{WEIGHT}.pt").is_file())
     if missing:
@@ -89,6 +92,15 @@ def _check_names(engine: Engine, names: dict[Any, str], zero: Path) -> None:
             f"the checkpoint has no weight `{missing[0]}`, which this run trains",
             notes=(f"{len(missing)} of {len(expected)} are missing",),
             fix="resume with the model, and the adapters, of the checkpoint",
+        )
+    untrained = sorted(expected - trained) if trained else []
+    if untrained:
+        raise user_error(
+            "CK123",
+            f"the checkpoint has no optimizer state of `{untrained[0]}`, which this run trains and that one did not",
+            key="model.freeze",
+            notes=(f"{len(untrained)} of {len(expected)} were not trained",),
+            fix="set `model.freeze` and `model.train_only` back, or start from that run's export",
         )
 
 
@@ -232,7 +244,10 @@ def _restore_counters(engine: Engine, universal: Path, dtype: str) -> None:
     engine.global_samples = head["global_samples"]
     engine.skipped_steps = head["skipped_steps"]
     if engine.lr_scheduler is not None and head.get("lr_scheduler") is not None:
-        engine.lr_scheduler.load_state_dict(head["lr_scheduler"])
+        state = head["lr_scheduler"]
+        if isinstance(engine.lr_scheduler, LambdaLR):  # one function a group, without a state; groups may have changed
+            state = {**state, "lr_lambdas": [None] * len(engine.lr_scheduler.lr_lambdas)}
+        engine.lr_scheduler.load_state_dict(state)
     if engine.fp16_enabled() and dtype == "float16":
         _restore_scale(engine.optimizer, universal)
 

@@ -211,7 +211,7 @@ class EngineWatch:
                 self._last_step,
                 0.0,
                 int(engine.skipped_steps),
-                getattr(engine.optimizer, "cur_scale", None) if engine.fp16_enabled() else None,
+                getattr(engine.optimizer, "loss_scale", None) if engine.fp16_enabled() else None,
                 norm.detach().clone() if isinstance(norm, torch.Tensor) else norm,
                 _NO_LOSS,
             )

@@ -30,7 +30,7 @@ class EngineOptimizer(Protocol):
 class LossScaledOptimizer(EngineOptimizer, Protocol):
     """The wrapper of any stage in fp16."""
 
-    cur_scale: float
+    loss_scale: float
     """The factor of the loss in the current step."""
 
 

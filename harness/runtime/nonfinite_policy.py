@@ -113,7 +113,7 @@ class NonfinitePolicy:
         precision = self._spec.precision
         if not self._engine.fp16_enabled() or precision.loss_scale:
             return False
-        return cast("LossScaledOptimizer", self._engine.optimizer).cur_scale > precision.min_loss_scale
+        return cast("LossScaledOptimizer", self._engine.optimizer).loss_scale > precision.min_loss_scale
 
     def _apply_policy(self, state: TrainState, before: DataPosition, nonfinite_ranks: tuple[int, ...]) -> SkippedStep:
         train = self._spec.train

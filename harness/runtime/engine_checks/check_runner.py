@@ -248,7 +248,7 @@ class EngineChecks:
 
 
 def _fp16_loss_scale(engine: Engine) -> float:
-    return float(cast("LossScaledOptimizer", engine.optimizer).cur_scale)
+    return float(cast("LossScaledOptimizer", engine.optimizer).loss_scale)
 
 
 def _autocast_loss_scale(engine: Engine) -> float | None:

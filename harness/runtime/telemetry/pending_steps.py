@@ -52,6 +52,6 @@ def make_pending_row(engine: Engine, state: TrainState, mean_loss: MeanLoss, lea
         learning_rate,
         mean_loss,
         read_grad_norm,
-        float(cast("LossScaledOptimizer", engine.optimizer).cur_scale) if engine.fp16_enabled() else None,
+        float(cast("LossScaledOptimizer", engine.optimizer).loss_scale) if engine.fp16_enabled() else None,
         int(engine.skipped_steps),
     )

@@ -41,3 +41,15 @@ def test_every_protocol_is_compared() -> None:
     of_optimizers = {kind.__name__ for _, kinds in PROTOCOLS.values() for kind in kinds}
     of_engines = {kind.__name__ for kind, _ in PROTOCOLS.values()}
     assert protocols - BEYOND_THE_ENGINE == of_engines | of_optimizers | {"EngineOptimizer", "EngineScheduler"}
+
+
+def test_every_fp16_optimizer_has_its_loss_scale() -> None:
+    """Read from the classes: fp16 does not run on most CPUs, and stage 0 has wrappers of its own."""
+    from deepspeed.runtime.fp16.fused_optimizer import FP16_Optimizer
+    from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+    wrappers = (FP16_Optimizer, FP16_UnfusedOptimizer, DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3)
+    members = set(engine_protocol.LossScaledOptimizer.__annotations__)
+    assert [(kind.__name__, name) for kind in wrappers for name in members if not hasattr(kind, name)] == []

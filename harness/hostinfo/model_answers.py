@@ -55,7 +55,7 @@ def ask_installed_model(config: Mapping[str, Any]) -> ModelAnswers:
     """
     missing = [name for name in _PACKAGES if package_version(name) is None]
     if missing:
-        return unknown_answers(f"{' and '.join(missing)}, which could be asked, is not installed here")
+        return unknown_answers(f"it can be asked only with {' and '.join(missing)}, not installed here")
     if is_endless(config):
         return unknown_answers("it has more layers or experts than any model")
     fields = {name: value for name, value in without_choices(config).items() if name not in _NO_MATTER}

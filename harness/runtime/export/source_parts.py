@@ -45,9 +45,12 @@ def add_source_parts(
 
     `model`: the `model` section of the run spec. Raises UserError (CK125) where the source is not here any more.
     """
-    if model.get("trust_remote_code") or "auto_map" in read_json(folder / _CONFIG):
+    if model.get("trust_remote_code") and "auto_map" in read_json(folder / _CONFIG):
         return trained
-    config = AutoConfig.from_pretrained(folder)
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, TypeError):  # `export_checks.check_architecture` says it
+        return trained
     if not is_text_part(config):
         return trained
     if model.get("name_or_path") is None or model.get("random_init"):

@@ -160,6 +160,12 @@ XDG_CACHE_HOME (else `~/.cache`) for the configuration, the releases and the sou
 A model that is not known, because `transformers` is not installed or cannot build it, is a warning; the ranks ask
 again before they train, also a model with its own code.
 
+## MD165 parts-left-behind
+`AutoModelForCausalLM` builds the text part alone of some models with towers for images or sound, such as Qwen3.5 and
+Llama 4. An export of such a run takes the other tensors from the files of `model.name_or_path`, as they are, and puts
+trained ones under the names that they have there. These files must be safetensors, and hold every trained tensor as it
+is: weights that `transformers` merges or splits when it loads them have no such name.
+
 ## OP101 no-optimizer
 The rendered DeepSpeed JSON has no optimizer.
 

@@ -86,7 +86,7 @@ def test_an_encoder_is_an_error_for_every_command(asked: list[Any], tmp_path: Pa
 
 
 def test_what_is_not_known_is_no_yes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_answers, "package_version", lambda name: None)
+    monkeypatch.setattr(model_answers, "package_version", lambda _: None)
     found = findings_of({"model_type": "brand_new"}, packing=True)
     assert {gate: f.severity for gate, f in found.items()} == {"MD020": "error", "MD164": "warning"}
     assert "only with torch and transformers, not installed here" in found["MD164"].notes[0]
@@ -117,7 +117,7 @@ def test_an_answer_is_kept_until_the_source_of_the_model_changes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(model_answers, "package_version", lambda name: "1.0")
+    monkeypatch.setattr(model_answers, "package_version", lambda _: "1.0")
     source, runs = tmp_path / "modeling.py", []
 
     def run_worker(text: str) -> dict[str, Any]:

@@ -18,13 +18,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import harness
 from harness.file_io import read_regular, write_atomically
 from harness.hostinfo.machine import package_version
 from harness.hostinfo.model_probe import is_endless, without_choices
 from harness.interpreter import python_command
 from harness.planted_files import find_foreign_owner
 
+_PACKAGE = Path(__file__).resolve().parents[1]
 _TIMEOUT_SECONDS = 120
 _MAX_BYTES = 1 << 20
 _PACKAGES = ("torch", "transformers")
@@ -101,7 +101,7 @@ def _read_kept(file: Path) -> ModelAnswers | None:
 
 
 def _run_worker(text: str) -> dict[str, Any] | None:
-    script = Path(harness.__file__ or "").resolve().parent / "workers" / "model_behavior_worker.py"
+    script = _PACKAGE / "workers" / "model_behavior_worker.py"
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "USE_HUB_KERNELS": "0", "CUDA_VISIBLE_DEVICES": ""}
     try:
         process = subprocess.run(  # noqa: S603
@@ -120,10 +120,9 @@ def _run_worker(text: str) -> dict[str, Any] | None:
 
 
 def _digest(text: str) -> str:
-    root = Path(harness.__file__ or "").resolve().parent
     digest = hashlib.sha256(text.encode())
     for name in _PACKAGES:
         digest.update(f"\0{name} {package_version(name)}".encode())
     for name in _OWN_SOURCES:
-        digest.update((root / name).read_bytes())
+        digest.update((_PACKAGE / name).read_bytes())
     return digest.hexdigest()[:32]

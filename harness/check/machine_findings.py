@@ -15,6 +15,7 @@ from harness.check.check_file import CheckedFile, check_file
 from harness.check.finding_places import place_findings
 from harness.check.local_cpu_findings import FP16_ON_CPU, check_local_cpu
 from harness.check.missing_software import find_missing_software
+from harness.check.model_findings import check_model_kind
 from harness.check.planned_machine import (
     check_devices,
     check_sizes,
@@ -128,6 +129,7 @@ def with_path_findings(checked: CheckedFile, *, here: bool) -> CheckedFile:
     findings = check_paths(paths, here=here)
     if checked.run is not None and checked.run.kind == "spec":
         findings += check_tokenizer(checked.run.spec.model, checked.run.spec.data)
+        findings += check_model_kind(checked.run.spec)
         if checked.run.spec.plugins.file is None:  # which may build another model
             findings += check_adapter_targets(checked.run.spec.model)
     return with_findings(checked, findings)

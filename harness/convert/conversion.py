@@ -17,6 +17,7 @@ from harness.convert import accelerate_launch, yaml_writer
 from harness.convert.deepspeed_config import fill_from_deepspeed
 from harness.convert.draft import HEADINGS, Draft, Note, NoteKind
 from harness.convert.json_merge import auto_values, merge_trainer_fields
+from harness.convert.model_objective import check_model
 from harness.convert.trainer_config import TrainerConfig, load_trainer_config, wrong_release_error
 from harness.convert.trainer_file import parse_release
 from harness.errors import UserError
@@ -106,6 +107,7 @@ def convert_file(
     elif trainer is not None:
         merge_trainer_fields(draft, trainer)
     _add_missing_fields(draft, source, loaded)
+    check_model(draft, file)
     return _validate_draft(draft, file, target, loaded, trainer)
 
 

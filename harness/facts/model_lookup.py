@@ -24,6 +24,8 @@ from harness.hostinfo.path_probe import answer_in_time
 
 _MAX_REF_BYTES = 4096
 """Bytes; the largest configurations that people publish have some hundred thousand."""
+_CODE_CONFIGS = ("config.json", "tokenizer_config.json")
+"""Files whose `auto_map` names classes that `transformers` imports."""
 
 __all__ = [
     "LatentAttention",
@@ -34,6 +36,7 @@ __all__ = [
     "find_configuration",
     "find_model",
     "find_model_folder",
+    "find_own_code",
 ]
 
 
@@ -226,6 +229,33 @@ def find_model_folder(name: str, revision: str | None = None) -> Path | None:
     """The folder of a model or a tokenizer: the one of this name, else that in the local Hugging Face cache."""
     stored = _find_stored_config(name, None, revision)
     return None if stored is None else stored.file.parent
+
+
+def find_own_code(name: str, base_dir: Path | None = None) -> tuple[str, ...] | None:
+    """The Python files of a model's folder, and the classes of other repositories that its `auto_map` names; None where
+    the name is no folder here, or does not answer.
+    """
+
+    def read() -> tuple[str, ...] | None:
+        folder = _find_folder(name, base_dir)
+        if folder is None:
+            return None
+        files = [path.name for path in sorted(folder.glob("*.py"))]
+        return (*files, *(each for file in _CODE_CONFIGS for each in _foreign_classes(folder / file)))
+
+    try:
+        return answer_in_time((base_dir or Path()) / name, read)
+    except (OSError, ValueError):
+        return None
+
+
+def _foreign_classes(file: Path) -> list[str]:
+    """The classes of an `auto_map` that are in another repository: `owner/name--module.Class`."""
+    config = _read_config(file) if file.is_file() else {}
+    classes = config.get("auto_map") if isinstance(config, dict) else None
+    names = [*classes.values()] if isinstance(classes, dict) else []
+    flat = [each for name in names for each in (name if isinstance(name, list) else [name])]
+    return [each for each in flat if isinstance(each, str) and "--" in each]
 
 
 class _StoredConfig(NamedTuple):

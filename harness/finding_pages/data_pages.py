@@ -78,6 +78,9 @@ The data has chats, and neither the tokenizer nor `data.chat_template` has a cha
 In a packed row the model would attend to earlier documents, or its layers do not get the document boundaries: attention
 in chunks, or a family that was not compared. The pages of the gates MD020 and MD024 explain this.
 
+The ranks ask a small copy of the model itself where no table has its type: the logits of a document must not change
+with the document before it in the row, and must be those that it has alone.
+
 ## MD129 cache-not-usable
 The cache folder for prepared data cannot be created or written.
 
@@ -144,6 +147,24 @@ tokens that a router sends them, not tiles of the sequence.
 ## MD163 nothing-to-quantize
 `model.quantization` fits no layer of the model: bitsandbytes quantizes linear layers, and the stacked weights of
 experts are not linear layers.
+
+## MD164 not-a-causal-model
+The model is not one that can be trained to predict the next token. In an encoder such as BERT each position sees the
+token that it should predict: the loss falls far below that of a language model, and nothing is learnt. T5 and other
+encoder-decoders, and models of images, have no class under `AutoModelForCausalLM`.
+
+Types of the tables of this package are known. Any other is asked: a child process builds a small copy of the
+configuration with the installed `transformers`, with random weights, changes the tokens from one position on, and
+looks at the logits before it. No name decides, so that BERT with `is_decoder: true` passes. The answer is kept below
+XDG_CACHE_HOME (else `~/.cache`) for the configuration, the releases and the source of the model's class.
+A model that is not known, because `transformers` is not installed or cannot build it, is a warning; the ranks ask
+again before they train, also a model with its own code.
+
+## MD165 parts-left-behind
+`AutoModelForCausalLM` builds the text part alone of some models with towers for images or sound, such as Qwen3.5 and
+Llama 4. An export of such a run takes the other tensors from the files of `model.name_or_path`, as they are, and puts
+trained ones under the names that they have there. These files must be safetensors, and hold every trained tensor as it
+is: weights that `transformers` merges or splits when it loads them have no such name.
 
 ## OP101 no-optimizer
 The rendered DeepSpeed JSON has no optimizer.

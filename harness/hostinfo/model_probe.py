@@ -63,9 +63,9 @@ def probe_model(config: Mapping[str, Any]) -> ModelProbe | str:
     missing = [name for name in ("torch", "transformers") if package_version(name) is None]
     if missing:
         return f"with {' and '.join(missing)} installed it could be built and counted"
-    if _is_endless(config):
+    if is_endless(config):
         return f"it has more than {_MAX_COUNT:,} layers or experts"
-    text = _run_program(_without_choices(config))
+    text = _run_program(without_choices(config))
     if text is None:
         return "transformers could not build it either"
     body = json.loads(text)
@@ -94,18 +94,18 @@ def _run_program(config: Mapping[str, Any]) -> str | None:
     return process.stdout if process.returncode == 0 and process.stdout.startswith("{") else None
 
 
-def _is_endless(value: Any, key: str = "") -> bool:
+def is_endless(value: Any, key: str = "") -> bool:
     """Does it count more layers, blocks or experts than any model has? Keys of sizes do not count."""
     if isinstance(value, Mapping):
-        return any(_is_endless(item, str(name)) for name, item in value.items())
+        return any(is_endless(item, str(name)) for name, item in value.items())
     if isinstance(value, list):
-        return any(_is_endless(item, key) for item in value)
+        return any(is_endless(item, key) for item in value)
     is_count = any(word in key for word in _COUNTED) and not any(word in key for word in _SIZED)
     return is_count and isinstance(value, int | float) and value > _MAX_COUNT
 
 
-def _without_choices(value: Any) -> Any:
+def without_choices(value: Any) -> Any:
     """The configuration without the kernels that it chooses, at every level: they change no shape."""
     if isinstance(value, Mapping):
-        return {name: _without_choices(item) for name, item in value.items() if not str(name).endswith(_CHOICE)}
-    return [_without_choices(item) for item in value] if isinstance(value, list) else value
+        return {name: without_choices(item) for name, item in value.items() if not str(name).endswith(_CHOICE)}
+    return [without_choices(item) for item in value] if isinstance(value, list) else value

@@ -16,7 +16,6 @@ from harness.patches.nvme_counters import replace_aio_handle
 from harness.patches.patch_registry import PatchStates
 from harness.plan.schedule_steps import total_steps
 from harness.runtime.dataset.batch_prefetch import BatchPrefetcher
-from harness.runtime.dataset.bin_packing import check_packing
 from harness.runtime.dataset.distributed_preparation import prepare_on_node_leaders
 from harness.runtime.dataset.preparation import PreparedData
 from harness.runtime.dataset.sampler import EvalData, TrainData, open_eval_data, open_train_data
@@ -33,6 +32,7 @@ from harness.runtime.engine_protocol import Engine
 from harness.runtime.lr_schedule import check_schedule
 from harness.runtime.metrics import MetricsWriter
 from harness.runtime.models import build_model, load_config
+from harness.runtime.models.objective_check import check_objective
 from harness.runtime.models.packed_attention import install_packed_attention
 from harness.runtime.nvme_io import counting_handle_class
 from harness.runtime.parallel.sequence_parallel import install_ulysses_attention
@@ -98,7 +98,7 @@ def build_context(
     status.set_activity("loading the tokenizer")
     tokenizer = on_all_ranks(lambda: load_tokenizer(run.spec.model, run.spec.data.chat_template))
     config = on_all_ranks(lambda: load_config(run.spec.model, tokenizer))
-    on_all_ranks(lambda: check_packing(run, config))
+    on_all_ranks(lambda: check_objective(run, config))
 
     status.set_activity("preparing the data")
     with status.enter_phase("data"):

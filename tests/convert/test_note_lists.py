@@ -134,8 +134,22 @@ def test_code_of_a_model_is_pinned_and_named(write):
     assert "set `model.revision`" in note.message
     assert "`--allow-local-code`" in note.message
     pinned = convert(write, FACTORY + f"trust_remote_code: true\nmodel_revision: {'0a' * 20}\n", "pinned.yaml")
-    (note,) = [note for note in pinned.notes_of("harmless") if note.key == "trust_remote_code"]
+    (note,) = [note for note in pinned.notes_of("manual") if note.key == "trust_remote_code"]
     assert "model.revision" not in note.message
+    assert "`launch` and `export` run that code only with `--allow-local-code`" in note.message
+
+
+def test_a_folder_without_code_does_not_need_it_allowed(write, tmp_path):
+    (tmp_path / "m").mkdir()
+    factory = FACTORY.replace("a/b", str(tmp_path / "m")) + "trust_remote_code: true\n"
+    result = convert(write, factory)
+    assert result.draft.get("model.trust_remote_code") is None
+    (note,) = [note for note in result.notes_of("harmless") if note.key == "trust_remote_code"]
+    assert note.message.endswith("has no Python files")
+    (tmp_path / "m/modeling.py").write_text("")
+    result = convert(write, factory, "code.yaml")
+    assert result.draft.get("model.trust_remote_code") is True
+    assert any(note.key == "trust_remote_code" for note in result.notes_of("manual"))
 
 
 def test_without_evaluation_data_nothing_is_evaluated(write):

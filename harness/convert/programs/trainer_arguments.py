@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.convert.trainer_file import TrainerFile, is_on
+from harness.facts.model_lookup import find_own_code
 
 KEYS = {
     "gradient_accumulation_steps": "train.gradient_accumulation_steps",
@@ -138,13 +139,18 @@ def _add_code_note(file: TrainerFile) -> None:
     if not is_on(file.values.get("trust_remote_code")):
         return
     name, revision = str(file.draft.get("model.name_or_path")), str(file.draft.get("model.revision") or "")
-    is_pinned = _COMMIT.fullmatch(revision) is not None or name.startswith((".", "/", "~"))
-    export = "`harness export` needs `--allow-local-code` for it"
+    code = find_own_code(name)
+    if code == ():
+        file.draft.drop(("model", "trust_remote_code"))
+        file.add_harmless("trust_remote_code", f"`{name}` has no Python files")
+        return
+    is_pinned = _COMMIT.fullmatch(revision) is not None or code is not None or name.startswith((".", "/", "~"))
+    allow = "`launch` and `export` run that code only with `--allow-local-code`"
     if is_pinned:
-        file.add_harmless("trust_remote_code", export)
+        file.add_manual("trust_remote_code", f"read the model's Python files; {allow} (SE001)")
         return
     pin = "remove it where `transformers` has the model; else read its code and set `model.revision` to that commit"
-    file.add_manual("trust_remote_code", f"{pin} (SE001). {export}")
+    file.add_manual("trust_remote_code", f"{pin} (SE001). {allow}")
 
 
 def _convert_length(file: TrainerFile) -> None:

@@ -6,11 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.facts.environment_variables import code_loading_reason
+from harness.facts.model_lookup import find_own_code
 from harness.facts.secret_names import is_secret
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
 from harness.secret_text import has_password, remove_passwords
 from harness.spec.parse.source import KeyPath, join_key
+
+_PIN = "pin `model.revision` to a full commit that was read"
 
 
 @gate(
@@ -28,8 +31,8 @@ def allowed_remote_code(ctx: Context) -> Iterator[Finding]:
 
     Why: `transformers` then imports Python files of the repository, on every rank and with the rights of the job.
     Without a `model.revision` that is a full commit, what runs is whatever the repository holds at that moment: an
-    error. With a commit, or a folder on disk, what runs can be read beforehand: a warning. A launch runs it only with
-    `--allow-local-code`.
+    error. With a commit, or a folder on disk, what runs can be read beforehand: a warning. So is a folder without
+    Python files, which needs the key for nothing. A launch runs code only with `--allow-local-code`.
 
     Example:
         model.name_or_path: some/model
@@ -41,19 +44,26 @@ def allowed_remote_code(ctx: Context) -> Iterator[Finding]:
     name = model.name_or_path or ""
     revision = model.revision or ""
     is_commit = len(revision) == 40 and all(c in "0123456789abcdef" for c in revision.lower())
-    is_readable = is_commit or name.startswith(("/", "./", "../", "~"))
+    code = find_own_code(name) if name else None
+    foreign = [each for each in code or () if "--" in each]
+    is_readable = not foreign and (is_commit or code is not None or name.startswith(("/", "./", "../", "~")))
     key = "model.trust_remote_code"
+    message = f"{ctx.key(key)} runs Python files of `{name[:60]}` on every rank"
+    note = "the code can be read there before it runs" if is_readable else _PIN
+    effect = "models that `transformers` does not know cannot be loaded"
+    if code == ():
+        message = f"{ctx.key(key)} lets Python files of `{name[:60]}` run, and there are none"
+        note, effect = "a launch needs `--allow-local-code` for it", "the same run, and no code that comes later"
+    elif foreign:
+        message = f"{ctx.key(key)} runs `{foreign[0][:80]}`, which `{name[:40]}` names, on every rank"
+        note = "the code is in a repository on the Hub, at its newest revision"
     yield ctx.finding(
-        f"{ctx.key(key)} runs Python files of `{name[:60]}` on every rank",
+        message,
         key,
         severity="warning" if is_readable else "error",
         related=[("model.revision", "the version is set here")],
-        notes=[
-            "the code can be read there before it runs"
-            if is_readable
-            else "pin `model.revision` to a full commit that was read"
-        ],
-        fix=ctx.fix_to_remove(key, effect="models that `transformers` does not know cannot be loaded"),
+        notes=[note],
+        fix=ctx.fix_to_remove(key, effect=effect),
     )
 
 

@@ -139,14 +139,16 @@ def packing_across_documents(ctx: Context) -> Iterator[Finding]:
     """Packing with a model whose attention runs across the documents of a row.
 
     With `data.packing`, the model keeps documents apart by position ids that restart: dense attention with rotary or
-    learnt positions, by `sdpa` or `eager`. `sdpa_varlen`, `flash_attention_2` and `flash_attention_3` get the document
-    boundaries from the harness; in a pipeline and with `train.torch_compile` flash attention finds them itself, in
-    batches of one row.
+    learnt positions, by `sdpa` or `eager`. A type that no comparison has is asked where `transformers` is installed, by
+    a small copy of its configuration, and is an error elsewhere. `sdpa_varlen`, `flash_attention_2` and
+    `flash_attention_3` get the document boundaries from the harness; in a pipeline and with `train.torch_compile` flash
+    attention finds them itself, in batches of one row.
 
     Why: transformers makes a block-diagonal mask from position ids that restart. Models with ALiBi (Bloom, MPT), with
-    positions counted from the mask (OPT), and recurrent ones (Mamba, Qwen3-Next) take no such mask: each document would
-    see the ones before it, and the loss would look better than it is. transformers itself gives flash attention the
-    document boundaries only in batches of one row (`_is_packed_sequence`; read there, not run here).
+    positions counted from the mask (OPT), and recurrent or hybrid ones (Mamba, Qwen3-Next, Qwen3.5, Jamba, Nemotron-H,
+    Granite 4) take no such mask: each document would see the ones before it, and the loss would look better than it is.
+    transformers itself gives flash attention the document boundaries only in batches of one row (`_is_packed_sequence`;
+    read there, not run here).
 
     Example:
         model.config: {model_type: opt, vocab_size: 320, hidden_size: 64, num_hidden_layers: 2, num_attention_heads: 4}

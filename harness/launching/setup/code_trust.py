@@ -43,7 +43,7 @@ def verify_code_allowed(spec: RunSpec, folder: Path, *, allow_local_code: bool) 
     names = [n for n in dict.fromkeys((spec.model.name_or_path, spec.model.tokenizer)) if n not in (None, "bytes")]
     for name in names if spec.model.trust_remote_code else ():
         if not allow_local_code:
-            message = f"`model.trust_remote_code` runs Python files of `{name}`, and running them was not allowed"
+            message = f"`model.trust_remote_code` lets Python files of `{name}` run, and running them was not allowed"
             raise _not_allowed_error("model.trust_remote_code", message)
         sentences += _describe_model_code(str(name), spec.model.revision, folder)
     for variable, value in spec.launch.env.items():

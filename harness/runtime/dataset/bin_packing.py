@@ -7,30 +7,10 @@ Each document goes, longest first, into the row with the least room that still t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
-
-from harness.facts.packing_support import MIXES_PACKED_DOCUMENTS
-from harness.plan.resolved_run import ResolvedRun
-from harness.runtime.user_errors import user_error
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
 WINDOW = 1 << 16
 """Documents that are packed with each other."""
-
-
-def check_packing(run: ResolvedRun, config: PreTrainedConfig) -> None:
-    """Refuse (MD128) packing for models whose attention is known to run across the documents of a row."""
-    if run.spec.data.packing and config.model_type in MIXES_PACKED_DOCUMENTS:
-        raise user_error(
-            "MD128",
-            f"models of type `{config.model_type}` attend across the documents of a packed row",
-            key="data.packing",
-            fix="set `data.packing: false`",
-        )
 
 
 def pack_best_fit(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,10 +15,13 @@ from harness.runtime.models.lora_merge import WeightSource, find_weight_sources,
 
 @dataclass(frozen=True)
 class ExportTensors:
-    """Shapes by the names in the output. `get` returns a tensor, fp32 from the masters where there are any."""
+    """Shapes by the names in the output. `get` returns a tensor, fp32 from the masters where there are any.
+    `stored_bytes`: the sizes of tensors that were not trained, which stay as their file has them.
+    """
 
     shapes: dict[str, torch.Size]
     get: Callable[[str], torch.Tensor]
+    stored_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 def merge_adapters(weights: FullWeights, adapter: Mapping[str, Any]) -> ExportTensors:

@@ -14,7 +14,7 @@ from harness.file_io import apply_umask, fsync_file, fsync_folder
 from harness.progress import VERIFYING_EXPORT
 from harness.runtime.checkpoint import HUGGING_FACE, read_checked_manifest
 from harness.runtime.checkpoint.consolidate import open_checkpoint
-from harness.runtime.export import export_checks, model_files
+from harness.runtime.export import export_checks, model_files, source_parts
 from harness.runtime.export.export_tensors import merge_adapters, select_adapters
 from harness.runtime.export.safetensors_writer import DTYPES, MODEL_STEM, SHARD_BYTES, write_shards
 from harness.runtime.models.lora_merge import is_adapted
@@ -112,15 +112,18 @@ def _write_folder(
     trust_remote_code = options.allow_code and bool(model.get("trust_remote_code"))
     if adapter_only:
         model_files.write_adapter_config(checkpoint, folder, model.get("name_or_path"))
+        exported = tensors
     else:
+        model_files.check_layer_count(folder, len(tensors.shapes))
+        exported = source_parts.add_source_parts(folder, tensors, model, log)
+        export_checks.check_free_space(folder, exported, DTYPES[dtype])
         model_files.write_model_config(folder, dtype)
         if trust_remote_code:
             model_files.copy_model_code(folder, model)
     stem = "adapter_model" if adapter_only else MODEL_STEM
-    write_shards(tensors, folder, DTYPES[dtype], options.shard_bytes, stem=stem, log=log)
-    export_checks.check_files(folder, tensors, DTYPES[dtype])
+    write_shards(exported, folder, DTYPES[dtype], options.shard_bytes, stem=stem, log=log)
+    export_checks.check_files(folder, exported, DTYPES[dtype])
     if not adapter_only:
-        model_files.check_layer_count(folder, len(tensors.shapes))
         export_checks.check_architecture(folder, tensors, trust_remote_code=trust_remote_code)
     if options.verify:
         log(VERIFYING_EXPORT)

@@ -37,7 +37,7 @@ def check_model_code(checkpoint: Path, manifest: Manifest) -> None:
     folder = checkpoint / HUGGING_FACE
     code = [path.name for path in sorted(folder.glob("*.py"))]
     configs = [
-        path for path in map(folder.joinpath, _CODE_CONFIGS) if path.exists() and _read_json(path).get("auto_map")
+        path for path in map(folder.joinpath, _CODE_CONFIGS) if path.exists() and read_json(path).get("auto_map")
     ]
     code += [f"the `auto_map` of {path.name}" for path in configs]
     if code:
@@ -73,7 +73,7 @@ def check_layer_count(folder: Path, num_tensors: int) -> None:
     building the model would not end.
     """
     limit = max(_MAX_LAYERS, num_tensors)
-    pending: list[Any] = [_read_json(folder / "config.json")]
+    pending: list[Any] = [read_json(folder / "config.json")]
     while pending:
         value = pending.pop()
         for key, child in value.items() if isinstance(value, dict) else ():
@@ -93,15 +93,15 @@ def write_model_config(folder: Path, dtype: str) -> None:
     It edits the file itself: loading it as a configuration would run the code of a model that brings its own.
     """
     path = folder / "config.json"
-    body = _read_json(path)
+    body = read_json(path)
     body |= {"dtype": dtype, "use_cache": True}
     body.pop("torch_dtype", None)
-    _write_json(path, body)
+    write_json(path, body)
 
 
 def copy_model_code(folder: Path, model: dict[str, Any]) -> None:
     """Copy the Python files of a model that brings its own; `config.json` names those of the Hub by repository."""
-    auto_map = _read_json(folder / "config.json").get("auto_map")
+    auto_map = read_json(folder / "config.json").get("auto_map")
     values = auto_map.values() if isinstance(auto_map, dict) else ()
     named = [name for value in values for name in (value if isinstance(value, list) else [value])]
     classes = [name for name in named if isinstance(name, str) and name]
@@ -122,7 +122,7 @@ def copy_model_code(folder: Path, model: dict[str, Any]) -> None:
 
 def read_adapter_config(checkpoint: Path) -> dict[str, Any]:
     """The checkpoint's adapter configuration. Raises UserError (CK101)."""
-    return _read_json(checkpoint / ADAPTER / ADAPTER_CONFIG)
+    return read_json(checkpoint / ADAPTER / ADAPTER_CONFIG)
 
 
 def write_adapter_config(checkpoint: Path, folder: Path, base_model: str | None) -> None:
@@ -131,14 +131,15 @@ def write_adapter_config(checkpoint: Path, folder: Path, base_model: str | None)
         (folder / name).unlink(missing_ok=True)
     path = folder / ADAPTER_CONFIG
     shutil.copy2(checkpoint / ADAPTER / ADAPTER_CONFIG, path)
-    body = _read_json(path)
+    body = read_json(path)
     if base_model is not None:
         is_folder = Path(base_model).is_dir()
         body["base_model_name_or_path"] = str(Path(base_model).resolve()) if is_folder else base_model
-    _write_json(path, body)
+    write_json(path, body)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises UserError (CK101)."""
     try:
         body = parse_json(read_regular(path, _MAX_JSON_BYTES, follow=False).decode())
     except (OSError, ValueError):
@@ -148,5 +149,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     return body
 
 
-def _write_json(path: Path, body: dict[str, Any]) -> None:
+def write_json(path: Path, body: dict[str, Any]) -> None:
+    """Write an object with sorted keys."""
     path.write_text(json.dumps(body, indent=2, sort_keys=True) + "\n", encoding="utf-8")

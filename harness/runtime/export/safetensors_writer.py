@@ -52,7 +52,10 @@ def write_shards(
 
 def _write_shard(tensors: ExportTensors, names: list[str], file: Path, dtype: torch.dtype) -> None:
     """Write one file; its tensors are freed when this returns."""
-    shard = {name: cast_tensor(tensors.get(name), dtype) for name in names}
+    shard = {
+        name: tensors.get(name) if name in tensors.stored_bytes else cast_tensor(tensors.get(name), dtype)
+        for name in names
+    }
     save_file(shard, file, metadata={"format": "pt"})
 
 
@@ -73,7 +76,7 @@ def plan_shards(tensors: ExportTensors, dtype: torch.dtype, shard_bytes: int) ->
 
 def output_bytes(tensors: ExportTensors, name: str, dtype: torch.dtype) -> int:
     """Bytes in the output. Integer buffers keep their dtype, of at most 8 bytes."""
-    return tensors.shapes[name].numel() * dtype.itemsize
+    return tensors.stored_bytes.get(name, tensors.shapes[name].numel() * dtype.itemsize)
 
 
 def cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from harness.runtime.models.quantized_base import prepare_quantized, quantization_arguments
 from harness.runtime.models.safetensors_reader import open_safetensors
+from harness.runtime.models.stored_names import check_whole_export
 from harness.runtime.models.weight_errors import check_missing_weights, check_weight_shapes
 from harness.runtime.models.zero3_weights import load_zero3_model, uses_zero3_init, zero3_init
 from harness.runtime.patch_selection import check_usable
@@ -48,6 +49,7 @@ def load_pretrained(
             check_usable("zero3-pretrained-weights")
             sharded_model = load_zero3_model(files, spec, config, ds_config, dtype, arguments)
             if sharded_model is not None:
+                check_whole_export(sharded_model, spec, config, files)
                 return sharded_model
         with zero3_init(ds_config):
             loaded = AutoModelForCausalLM.from_pretrained(
@@ -75,6 +77,7 @@ def load_pretrained(
         },
     )
     check_missing_weights(spec, report["missing_keys"])
+    check_whole_export(model, spec, config, files)
     if spec.quantization is not None:
         prepare_quantized(model)
     return model

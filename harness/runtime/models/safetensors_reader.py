@@ -31,6 +31,18 @@ class SafetensorsFiles:
         with _open_file(self.paths[name]) as file:
             out.copy_(file.get_tensor(name))
 
+    def bytes_of(self, name: str) -> int:
+        """The size of the tensor in its file."""
+        with _open_file(self.paths[name]) as file:
+            dtype: torch.dtype = file.get_slice(name)[:0].dtype if self.shapes[name] else file.get_tensor(name).dtype
+        return torch.Size(self.shapes[name]).numel() * dtype.itemsize
+
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor as the file has it."""
+        with _open_file(self.paths[name]) as file:
+            tensor: torch.Tensor = file.get_tensor(name)
+            return tensor.clone()
+
 
 def open_safetensors(spec: ModelSpec) -> SafetensorsFiles | None:
     """The safetensors files of `model.name_or_path`, downloaded from the Hub where it is no folder; None where it has

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import deepspeed
 import torch
@@ -26,6 +26,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.deepspeed import HfDeepSpeedConfig
 
 from harness.runtime.models.safetensors_reader import SafetensorsFiles
+from harness.runtime.models.stored_names import match_sources, names_by_parameter
 from harness.runtime.models.weight_errors import check_missing_weights, check_weight_shapes
 from harness.spec.run_spec import ModelSpec
 
@@ -64,10 +65,10 @@ def load_zero3_model(
     with init_empty_weights(include_buffers=False), no_init_weights():
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, **arguments)
     model.tie_weights()
-    sources = _match_sources(model, files)
+    sources = match_sources(model, files)
     if sources is None:
         return None
-    names = _names_by_parameter(model)
+    names = names_by_parameter(model)
     tensor_names = {first: next((n for n in aliases if n in sources), None) for first, aliases in names.items()}
     check_missing_weights(spec, [name for name, source in tensor_names.items() if source is None])
     parameters = dict(model.named_parameters())
@@ -81,32 +82,6 @@ def load_zero3_model(
     deepspeed.zero.Init(module=feeder, config_dict_or_path=ds_config)
     _move_buffers(model, torch.device(get_accelerator().current_device_name()))
     return model
-
-
-def _match_sources(model: PreTrainedModel, files: SafetensorsFiles) -> dict[str, str] | None:
-    """The stored tensor of each name in the model, by the renaming of `transformers`; None if one must be converted."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
-
-    transforms = get_model_conversion_mapping(model)
-    converters = [t for t in transforms if isinstance(t, WeightConverter)]
-    renamings = cast("list[WeightRenaming]", [t for t in transforms if not isinstance(t, WeightConverter)])
-    state_dict = dict(model.state_dict(keep_vars=True))
-    sources: dict[str, str] = {}
-    for key in files.paths:
-        name, converter = rename_source_key(key, renamings, converters, model.base_model_prefix, state_dict)
-        if converter is not None:
-            return None
-        sources[name] = key
-    return sources
-
-
-def _names_by_parameter(model: torch.nn.Module) -> dict[str, list[str]]:
-    """All names of each parameter, by the first: two or more where it is tied."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return {aliases[0]: aliases for aliases in names.values()}
 
 
 def _load_buffers(

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model of a converted file: a run trains it as a causal language model, and packs only what it keeps apart."""
+
+from __future__ import annotations
+
+from harness.convert.draft import Draft
+from harness.errors import UserError
+from harness.facts.language_model import find_answers
+from harness.facts.model_lookup import find_configuration
+from harness.findings import Finding, Fix, Place
+from harness.spec.named_paths import is_placeholder
+
+_PACKING = "data.packing"
+
+
+def check_model(draft: Draft, file: str) -> None:
+    """Switch packing off for a model that mixes packed documents or is not known to keep them apart, with a note; note
+    where the model is not on this machine. Raises UserError (MD164) for a model that is no causal language model.
+    """
+    name, packing = draft.get("model.name_or_path"), draft.get(_PACKING) is True
+    if not isinstance(name, str) or is_placeholder(name):
+        return
+    place, revision = Place(file, 1, 1), draft.get("model.revision")
+    config = find_configuration(name, None, None, revision if isinstance(revision, str) else None)
+    if config is None:
+        if packing:
+            text = (
+                f"whether `{name}` keeps packed documents apart is not known here; the ranks ask it before they train"
+            )
+            draft.add_note(place, f"`{_PACKING}`: {text}", "manual", _PACKING)
+        return
+    kind, own_code = config.get("model_type"), draft.get("model.trust_remote_code") is True
+    answers = find_answers(config, packing=packing, own_code=own_code)
+    if answers.causal is False:
+        message = f"`{name}`, of type `{kind}`, is not a causal language model, and a run trains the next token"
+        fix = Fix("name a causal language model; BERT and its like are one with `is_decoder: true`")
+        raise UserError([Finding("MD164", "error", message, place=place, notes=(answers.why_causal,), fix=fix)])
+    if packing and not own_code and answers.apart is not True:
+        draft.put(_PACKING, False)
+        verb = "attend across" if answers.apart is False else "are not known to keep apart"
+        text = f"models of type `{kind}` {verb} the documents of a packed row, so each document has a row of its own"
+        draft.add_note(place, f"`{_PACKING}`: {text} (MD020)", "lossy", _PACKING)

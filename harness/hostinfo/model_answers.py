@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks a model of the installed `transformers` what it does, in a process of its own, and keeps the answer.
+
+`harness/workers/model_behavior_worker.py` builds a tiny copy of the configuration and looks at its logits. It loads no
+weights, runs no code of a repository and connects to nothing. An answer holds for the configuration, the releases and
+the source of the model's class; it is kept below XDG_CACHE_HOME, else `~/.cache`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.file_io import read_regular, write_atomically
+from harness.hostinfo.machine import package_version
+from harness.hostinfo.model_probe import is_endless, without_choices
+from harness.interpreter import python_command
+from harness.planted_files import find_foreign_owner
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_TIMEOUT_SECONDS = 120
+_MAX_BYTES = 1 << 20
+_PACKAGES = ("torch", "transformers")
+_OWN_SOURCES = ("facts/tiny_config.py", "runtime/model_behavior.py", "workers/model_behavior_worker.py")
+_NO_MATTER = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures")
+"""Fields of a configuration that change nothing of what a model does."""
+
+
+class ModelAnswers(NamedTuple):
+    """`causal`: does no logit of a position depend on a later token? `apart`: do the documents of a packed row have the
+    logits that each has alone? None: not known. Each has its reason, a sentence without its full stop.
+    """
+
+    causal: bool | None
+    why_causal: str
+    apart: bool | None
+    why_apart: str
+
+
+def unknown_answers(reason: str) -> ModelAnswers:
+    """Nothing is known, for this reason."""
+    return ModelAnswers(None, reason, None, reason)
+
+
+def ask_installed_model(config: Mapping[str, Any]) -> ModelAnswers:
+    """The answers of the model that the installed `transformers` makes of a configuration (seconds, or at once where
+    they were asked before).
+    """
+    missing = [name for name in _PACKAGES if package_version(name) is None]
+    if missing:
+        return unknown_answers(f"it can be asked only with {' and '.join(missing)}, not installed here")
+    if is_endless(config):
+        return unknown_answers("it has more layers or experts than any model")
+    fields = {name: value for name, value in without_choices(config).items() if name not in _NO_MATTER}
+    try:
+        text = json.dumps(fields, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return unknown_answers("its configuration is not JSON")
+    return _ask(text)
+
+
+@cache
+def _ask(text: str) -> ModelAnswers:
+    file = cache_dir() / f"{_digest(text)}.json"
+    kept = _read_kept(file)
+    if kept is not None:
+        return kept
+    body = _run_worker(text)
+    if body is None:
+        return unknown_answers("no small copy of it could be built and asked here")
+    answers = ModelAnswers(*body["answers"])
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(body))
+    return answers
+
+
+def cache_dir() -> Path:
+    """The folder of kept answers."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111 - Path.home() raises without a home
+    return home / "deepspeed-harness" / "model-answers"
+
+
+def _read_kept(file: Path) -> ModelAnswers | None:
+    """The kept answer, where the source of the model's class is still the one that gave it."""
+    if find_foreign_owner(file.parent) is not None or find_foreign_owner(file) is not None:
+        return None
+    try:
+        body = json.loads(read_regular(file, _MAX_BYTES))
+        sources = {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in body["sources"]}
+        return ModelAnswers(*body["answers"]) if sources == body["sources"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _run_worker(text: str) -> dict[str, Any] | None:
+    script = _PACKAGE / "workers" / "model_behavior_worker.py"
+    environ = {**os.environ, "HF_HUB_OFFLINE": "1", "USE_HUB_KERNELS": "0", "CUDA_VISIBLE_DEVICES": ""}
+    try:
+        process = subprocess.run(  # noqa: S603
+            python_command(str(script)),
+            input=text,
+            env=environ,
+            text=True,
+            capture_output=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+        lines = process.stdout.splitlines()
+        return dict(json.loads(lines[-1])) if process.returncode == 0 and lines else None
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+
+
+def _digest(text: str) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in _PACKAGES:
+        digest.update(f"\0{name} {package_version(name)}".encode())
+    for name in _OWN_SOURCES:
+        digest.update((_PACKAGE / name).read_bytes())
+    return digest.hexdigest()[:32]

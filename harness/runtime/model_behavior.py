@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks a tiny copy of a model whether it is a causal language model, and whether it keeps packed documents apart.
+
+The copy has random weights, drawn so that every parameter has an effect. The questions are put to logits alone: no name
+of a model decides anything.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from harness.facts.tiny_config import ATTEMPTS, VOCAB_SIZE, shrink_config
+from harness.hostinfo.model_answers import ModelAnswers
+
+MAX_PARAMETERS = 200_000_000
+_LENGTHS = ((13, 19), (20, 12))
+"""Tokens of the documents of each row."""
+_FIRST_ID, _END_ID = 8, VOCAB_SIZE - 16
+_NOISE = 1e-4
+"""Of the change of logits that a token has where it may have one; rounding in fp32 gives less than 1e-5."""
+
+
+def ask_model(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> ModelAnswers:
+    """The answers of the model that `AutoModelForCausalLM` builds for this configuration. Leaves the random state."""
+    auto_map = getattr(config, "auto_map", None) or {}
+    is_remote = trust_remote_code and "AutoModelForCausalLM" in auto_map
+    if not is_remote and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        reason = "`AutoModelForCausalLM` has no class for it"
+        return ModelAnswers(False, reason, False, reason)
+    reason = ""
+    text = config.get_text_config(decoder=True)
+    for part in (text, config) if text is not config else (config,):
+        if part is text and type(part) not in MODEL_FOR_CAUSAL_LM_MAPPING and text is not config:
+            continue
+        for attempt in ATTEMPTS:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                try:
+                    model = _build_copy(part, attempt, trust_remote_code=trust_remote_code)
+                    return _ask(model)
+                except Exception as error:  # the code of a model may raise anything for a shape that it does not take
+                    first = (str(error).strip() or "no message").splitlines()[0][:160]
+                    reason = reason or f"no small copy of it answers: {type(error).__name__}: {first}"
+    return ModelAnswers(None, reason, None, reason)
+
+
+def _build_copy(config: PreTrainedConfig, attempt: Any, *, trust_remote_code: bool) -> Any:
+    """Raises whatever the model's code raises, and ValueError for a copy that is not small."""
+    fields = shrink_config(config.to_dict(), attempt)
+    for name in [name for name in fields if name.startswith("_") or name in ("quantization_config", "torch_dtype")]:
+        fields.pop(name)
+    fields["dtype"] = "float32"
+    small = type(config).from_dict(copy.deepcopy(fields))
+    small.use_cache = False
+    options = {"trust_remote_code": trust_remote_code} if trust_remote_code else {}
+    with torch.device("meta"):
+        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(small, **options).parameters())
+    if size > MAX_PARAMETERS:
+        raise ValueError(f"the copy has {size:,} parameters")
+    model = AutoModelForCausalLM.from_config(small, dtype=torch.float32, **options).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
+            else:
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model
+
+
+def _ask(model: Any) -> ModelAnswers:
+    ids = torch.randint(_FIRST_ID, _END_ID, (len(_LENGTHS), sum(_LENGTHS[0])))
+    causal, why_causal = _ask_causal(model, ids)
+    if causal is not True:
+        return ModelAnswers(causal, why_causal, causal, why_causal)
+    try:
+        apart, why_apart = _ask_apart(model, ids)
+    except TypeError as error:
+        apart, why_apart = False, f"it takes no position ids: {str(error).splitlines()[0][:120]}"
+    return ModelAnswers(True, why_causal, apart, why_apart)
+
+
+def _ask_causal(model: Any, ids: torch.Tensor) -> tuple[bool | None, str]:
+    """Change every token from a position on, and look at the logits before it."""
+    before = _logits(model, ids)
+    split = ids.shape[1] // 2
+    other = ids.clone()
+    other[:, split:] = _other_ids(ids[:, split:])
+    change = (_logits(model, other) - before).abs()
+    legal = float(change[:, split:].max())
+    if not legal > 0:
+        return None, "its logits do not depend on its tokens"
+    if float(change[:, :split].max()) > _NOISE * legal:
+        return False, "its logits for a token change with the tokens after it"
+    return True, "its logits for a token do not change with the tokens after it"
+
+
+def _ask_apart(model: Any, ids: torch.Tensor) -> tuple[bool, str]:
+    """Change the first document of each row, and look at the second; compare each document with itself alone."""
+    positions = torch.stack([torch.cat([torch.arange(n) for n in row]) for row in _LENGTHS])
+    packed = _logits(model, ids, position_ids=positions)
+    other = ids.clone()
+    for row, lengths in enumerate(_LENGTHS):
+        other[row, : lengths[0]] = _other_ids(ids[row, : lengths[0]])
+    change = (_logits(model, other, position_ids=positions) - packed).abs()
+    second = torch.stack([torch.arange(ids.shape[1]) >= lengths[0] for lengths in _LENGTHS])
+    legal = float(change[~second].max())
+    leaked = float(change[second].max()) / legal if legal > 0 else float("inf")
+    if leaked > _NOISE:
+        return False, f"a document changes the logits of the next one by {leaked:.0e} of what it changes its own"
+    differs = max(float(d) for d in _differences_from_alone(model, ids, packed)) / legal
+    if differs > _NOISE:
+        return False, f"the logits of a document differ from those that it has alone, by {differs:.0e}"
+    return True, "documents of a packed row have the logits that each has alone"
+
+
+def _differences_from_alone(model: Any, ids: torch.Tensor, packed: torch.Tensor) -> Iterator[torch.Tensor]:
+    for row, lengths in enumerate(_LENGTHS):
+        for part, logits in zip(ids[row].split(lengths), packed[row].split(lengths), strict=True):
+            yield (_logits(model, part[None])[0] - logits).abs().max()
+
+
+def _other_ids(ids: torch.Tensor) -> torch.Tensor:
+    """Another token at every place."""
+    return _FIRST_ID + (ids - _FIRST_ID + 7) % (_END_ID - _FIRST_ID)
+
+
+@torch.no_grad()
+def _logits(model: Any, ids: torch.Tensor, **arguments: torch.Tensor) -> torch.Tensor:
+    """(rows, length, vocabulary). Raises ValueError for logits of another length and such as are not finite."""
+    logits: torch.Tensor = model(input_ids=ids, use_cache=False, **arguments).logits
+    if logits.shape[:2] != ids.shape:
+        raise ValueError(f"its logits are {list(logits.shape)} for tokens of {list(ids.shape)}")
+    if not bool(logits.isfinite().all()):
+        raise ValueError("its logits are not finite")
+    return logits

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that is no causal language model, or that mixes packed documents: refused before a launch, by asking it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.check.check_file import check_file
+from harness.check.machine_findings import check_for_plan, with_machine_findings
+from harness.convert.conversion import convert_file
+from harness.errors import UserError
+from harness.facts import language_model
+from harness.facts.deepspeed_version import DeepSpeedTarget
+from harness.findings import Finding
+from harness.hostinfo import model_answers
+from harness.hostinfo.model_answers import ModelAnswers, ask_installed_model, cache_dir
+
+LEAKING = "qwen3_5_text qwen3_5_moe_text nemotron_h granitemoehybrid bamba jamba kimi_linear lfm3 olmo_hybrid"
+LEAKING += " deepseek_v4 qwen3_5 qwen3_5_moe"
+SPEC = "data: {{train: builtin:python-docs, packing: {packing}}}\ntrain: {{max_steps: 2, per_device_train_batch_size: 1}}\n"
+APART = ModelAnswers(True, "", True, "")
+
+
+def findings_of(config: dict[str, Any], *, packing: bool = False, here: bool = True) -> dict[str, Finding]:
+    text = f"model: {{config: {json.dumps(config)}, tokenizer: bytes}}\n" + SPEC.format(packing=str(packing).lower())
+    checked = check_file("spec.yaml", text=text, launching=here, default_world_size=1, look_at_paths=True)
+    report = with_machine_findings(checked, here=here).report
+    return {f.gate: f for f in report.findings if f.gate in ("MD020", "MD164")}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The configurations that a model was asked about; the answer is that of the last item, which a test may set."""
+    calls: list[Any] = [APART]
+
+    def answer(config: Any) -> ModelAnswers:
+        calls.insert(0, dict(config))
+        return calls[-1]
+
+    monkeypatch.setattr(language_model, "ask_installed_model", answer)
+    return calls
+
+
+@pytest.mark.parametrize("family", LEAKING.split())
+def test_packing_of_a_family_that_mixes_documents_is_refused(family: str, asked: list[Any]) -> None:
+    assert findings_of({"model_type": family}, packing=True)["MD020"].severity == "error"
+    assert not findings_of({"model_type": family})
+    assert asked == [APART], "these are known"
+
+
+def test_unknown_types_are_asked_and_known_ones_are_not(asked: list[Any]) -> None:
+    assert not findings_of({"model_type": "llama"}, packing=True)
+    assert asked == [APART]
+    assert not findings_of({"model_type": "brand_new"}, packing=True)
+    assert asked[0] == {"model_type": "brand_new"}
+
+
+@pytest.mark.parametrize("field", [{"use_bidirectional_attention": True}, {"is_causal": False}, {"is_decoder": True}])
+def test_a_field_that_chooses_how_a_known_family_attends_is_asked_about(
+    field: dict[str, Any], asked: list[Any]
+) -> None:
+    asked[-1] = ModelAnswers(False, "later tokens", False, "later tokens")
+    assert findings_of({"model_type": "gemma3_text", **field})["MD164"].severity == "error"
+    assert asked[0]["model_type"] == "gemma3_text"
+
+
+def test_an_encoder_is_an_error_for_every_command(asked: list[Any], tmp_path: Path) -> None:
+    asked[-1] = ModelAnswers(False, "later tokens", False, "later tokens")
+    for here in (True, False):
+        found = findings_of({"model_type": "bert"}, here=here)
+        assert (found["MD164"].severity, found["MD164"].notes) == ("error", ("later tokens",))
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/config.json").write_text('{"model_type": "bert"}')
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(f"model: {{name_or_path: {tmp_path}/m, tokenizer: bytes}}\n" + SPEC.format(packing="false"))
+    assert any(f.gate == "MD164" for f in check_for_plan(str(spec), None, None, 1, here=False).report.findings)
+    source = tmp_path / "axolotl.yaml"
+    source.write_text(f"base_model: {tmp_path}/m\ndatasets: [{{path: d.jsonl, type: chat_template}}]\n")
+    with pytest.raises(UserError) as refused:
+        convert_file(str(source), DeepSpeedTarget("0.19.8", "asked for"))
+    assert refused.value.findings[0].gate == "MD164"
+
+
+def test_what_is_not_known_is_no_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_answers, "package_version", lambda _: None)
+    found = findings_of({"model_type": "brand_new"}, packing=True)
+    assert {gate: f.severity for gate, f in found.items()} == {"MD020": "error", "MD164": "warning"}
+    assert "only with torch and transformers, not installed here" in found["MD164"].notes[0]
+    assert findings_of({"model_type": "brand_new"}).keys() == {"MD164"}
+    assert not findings_of({"model_type": "qwen2"}, packing=True)
+
+
+def test_a_model_that_is_not_here_is_left_to_the_ranks_with_a_line() -> None:
+    text = "model: {name_or_path: some/where}\n" + SPEC.format(packing="true")
+    checked = check_file("spec.yaml", text=text, default_world_size=1, look_at_paths=True)
+    (finding,) = [f for f in with_machine_findings(checked, here=False).report.findings if f.gate == "MD020"]
+    assert (finding.severity, "not known" in finding.message) == ("info", True)
+
+
+@pytest.mark.parametrize(("family", "packing", "kind"), [("qwen3_5", False, "lossy"), ("qwen3", True, "")])
+def test_an_adopted_file_packs_only_what_stays_apart(family: str, packing: bool, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/config.json").write_text(json.dumps({"model_type": family}))
+    source = tmp_path / "axolotl.yaml"
+    lines = f"base_model: {tmp_path}/m\ndatasets: [{{path: d.jsonl, type: chat_template}}]\nsample_packing: true\n"
+    source.write_text(lines + "learning_rate: 0.001\n")
+    result = convert_file(str(source), DeepSpeedTarget("0.19.8", "asked for"))
+    assert result.draft.get("data.packing") is packing
+    assert [note.kind for note in result.notes if note.key == "data.packing"] == [kind] * bool(kind)
+
+
+def test_an_answer_is_kept_until_the_source_of_the_model_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(model_answers, "package_version", lambda _: "1.0")
+    source, runs = tmp_path / "modeling.py", []
+
+    def run_worker(text: str) -> dict[str, Any]:
+        runs.append(json.loads(text))
+        digest = model_answers.hashlib.sha256(source.read_bytes()).hexdigest()
+        return {"answers": [True, "", False, "it leaks"], "sources": {str(source): digest}}
+
+    monkeypatch.setattr(model_answers, "_run_worker", run_worker)
+    source.write_text("one")
+
+    def ask(**fields: Any) -> ModelAnswers:
+        model_answers._ask.cache_clear()
+        return ask_installed_model({"model_type": "brand_new", **fields})
+
+    assert ask().why_apart == "it leaks"
+    assert ask(_name_or_path="elsewhere", architectures=["A"]) == ask()
+    assert len(runs) == 1
+    source.write_text("two")
+    ask()
+    ask(hidden_size=64)
+    assert len(runs) == 3
+    assert len(list(cache_dir().iterdir())) == 2
+    model_answers._ask.cache_clear()

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tiny copy of any configuration: the same divisions, two layers of each kind, and no table of families."""
+
+from __future__ import annotations
+
+import json
+
+from harness.facts.tiny_config import ATTEMPTS, MAX_LAYERS, VOCAB_SIZE, shrink_config
+
+DENSE = {
+    "model_type": "made-up",
+    "vocab_size": 128_256,
+    "hidden_size": 8192,
+    "intermediate_size": 28_672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "eos_token_id": [128_001, 7],
+    "sliding_window": 4096,
+}
+
+
+def test_widths_shrink_by_one_factor_and_divide_as_before() -> None:
+    small = shrink_config(DENSE)
+    assert small["hidden_size"] == 128
+    assert small["num_attention_heads"] / small["num_key_value_heads"] == 8
+    assert small["hidden_size"] // small["num_attention_heads"] == 8
+    assert small["intermediate_size"] * DENSE["hidden_size"] == DENSE["intermediate_size"] * small["hidden_size"]
+    assert (small["vocab_size"], small["eos_token_id"]) == (VOCAB_SIZE, [VOCAB_SIZE - 1, 7])
+    assert small["sliding_window"] == 4096, "what a window hides, the copy must not hide"
+    assert small["num_hidden_layers"] == 2
+
+
+def test_the_prefix_has_two_layers_of_each_kind() -> None:
+    kinds = ["linear", "linear", "linear", "full"] * 20
+    small = shrink_config({**DENSE, "layer_types": kinds})
+    assert small["layer_types"] == kinds[:8]
+    assert small["num_hidden_layers"] == 8
+    assert shrink_config({**DENSE, "pattern": "M-M*" * 20})["pattern"] == "M-M*M-M*"
+    assert shrink_config({**DENSE, "attn_layer_period": 8, "attn_layer_offset": 4})["num_hidden_layers"] == 16
+    indexed = shrink_config({**DENSE, "attn_layer_indices": [4, 9, 30, 79]})
+    assert (indexed["num_hidden_layers"], indexed["attn_layer_indices"]) == (11, [4, 9])
+    assert shrink_config({**DENSE, "first_k_dense_replace": 3})["num_hidden_layers"] == 5
+    assert shrink_config({**DENSE, "layer_types": ["a"] * 70 + ["b"] * 10})["num_hidden_layers"] == MAX_LAYERS
+
+
+def test_nested_parts_groups_of_experts_and_sections_of_positions() -> None:
+    text = {**DENSE, "n_routed_experts": 256, "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4}
+    text |= {"rope_parameters": {"mrope_section": [24, 20, 20], "rope_theta": 1e6}}
+    small = shrink_config({"model_type": "outer", "text_config": text, "image_token_id": 128_000})["text_config"]
+    assert small["n_routed_experts"] % small["n_group"] == 0
+    assert small["n_routed_experts"] // small["n_group"] * small["topk_group"] >= small["num_experts_per_tok"]
+    head = small["hidden_size"] // small["num_attention_heads"]
+    assert sum(small["rope_parameters"]["mrope_section"]) == head // 2
+
+
+def test_a_larger_copy_only_loses_layers() -> None:
+    small = shrink_config(DENSE, ATTEMPTS[-1])
+    assert {key for key in DENSE if small[key] != DENSE[key]} == {"vocab_size", "eos_token_id", "num_hidden_layers"}
+    json.dumps(small)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small copy of a model says whether it is causal and keeps documents apart; the ranks refuse what does not."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from harness.errors import UserError
+from harness.facts.packing_support import MIXES_PACKED_DOCUMENTS, SEPARATES_PACKED_DOCUMENTS
+from harness.hostinfo import model_answers
+from harness.hostinfo.model_answers import ask_installed_model
+from harness.plan.resolved_run import resolve_run
+from harness.runtime.model_behavior import _ask, ask_model
+from harness.runtime.models.objective_check import check_objective
+from harness.spec.run_spec import RunSpec
+
+ENCODERS = "bert big_bird camembert data2vec-text electra ernie megatron-bert rembert roberta roberta-prelayernorm"
+ENCODERS += " roc_bert roformer xlm-roberta xlm-roberta-xl xmod"
+OTHERS = "vit t5 clip wav2vec2 mt5 swin xlnet mistral3 siglip switch_transformers"
+DECODERS = (
+    "afmoe apertus arcee bart codegen ctrl doge exaone4 glm4_moe granitemoe helium jetmoe mamba minicpm3 olmoe phimoe"
+)
+DECODERS += " recurrent_gemma rwkv xglm youtu"
+LEAKING = sorted(MIXES_PACKED_DOCUMENTS - {"qwen3_5_moe", "qwen3_5_moe_text", "granitemoehybrid"})
+APART = sorted(SEPARATES_PACKED_DOCUMENTS & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
+NIGHTLY = os.environ.get("HARNESS_NIGHTLY") == "1"
+
+
+def draw(names: list[str], count: int) -> list[str]:
+    """All of them at night, else so many, drawn by the length of the list."""
+    return names if NIGHTLY else sorted(random.Random(len(names)).sample(names, count))  # noqa: S311
+
+
+@pytest.mark.parametrize("family", draw(ENCODERS.split(), 5))
+def test_an_encoder_is_told_from_the_decoder_of_the_same_name(family: str) -> None:
+    assert ask_model(AutoConfig.for_model(family)).causal is False
+    assert ask_model(AutoConfig.for_model(family, is_decoder=True)).causal is True
+
+
+@pytest.mark.parametrize("family", draw(OTHERS.split(), 5))
+def test_what_is_no_language_model_is_none(family: str) -> None:
+    assert ask_model(AutoConfig.for_model(family)).causal is False
+
+
+@pytest.mark.parametrize("family", draw(DECODERS.split(), 5))
+def test_a_decoder_is_one(family: str) -> None:
+    assert ask_model(AutoConfig.for_model(family)).causal is True
+
+
+def test_a_decoder_that_attends_both_ways_is_none() -> None:
+    config = AutoConfig.for_model("gemma3_text", use_bidirectional_attention=True)
+    assert ask_model(config).causal is False
+
+
+@pytest.mark.parametrize("family", draw(LEAKING, 4))
+def test_the_table_of_those_that_mix_documents(family: str) -> None:
+    answers = ask_model(AutoConfig.for_model(family))
+    assert (answers.causal, answers.apart) == (True, False), answers
+
+
+@pytest.mark.parametrize("family", draw(APART, 6))
+def test_the_table_of_those_that_keep_them_apart(family: str) -> None:
+    answers = ask_model(AutoConfig.for_model(family))
+    assert (answers.causal, answers.apart) == (True, True), answers
+
+
+class Leaky(torch.nn.Module):
+    """A model that attends within documents, and passes something on by one other way."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.way, self.embed, self.head = way, torch.nn.Embedding(256, 16), torch.nn.Linear(16, 256)
+
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None, **_: Any) -> Any:
+        rows, length = input_ids.shape
+        positions = torch.arange(length).expand(rows, length) if position_ids is None else position_ids
+        document = (positions == 0).cumsum(1)
+        hidden = self.embed(input_ids) + torch.sin(positions)[..., None]
+        seen = torch.ones(length, length).tril()[None] * (document[:, :, None] == document[:, None, :])
+        out = hidden + (seen @ hidden) / seen.sum(-1, keepdim=True)
+        before = torch.nn.functional.pad(hidden, (0, 0, 1, 0))[:, :-1]
+        if self.way == "convolution":
+            out = out + 0.01 * before
+        elif self.way == "state":
+            out = out + 0.01 * before.cumsum(1)
+        elif self.way == "rows":
+            out = out + 0.01 * hidden.sum((0, 1)) * (position_ids is not None)
+        elif self.way == "positions":
+            out = out + torch.sin(torch.arange(length) * 1.0)[None, :, None]
+        elif self.way == "future":
+            out = out + 0.001 * torch.nn.functional.pad(hidden, (0, 0, 0, 1))[:, 1:]
+        return type("Output", (), {"logits": self.head(out)})
+
+
+@pytest.mark.parametrize("way", ["", "convolution", "state", "rows", "positions", "future"])
+def test_a_leak_that_hides_is_found(way: str) -> None:
+    answers = _ask(Leaky(way))
+    assert answers.causal is (way != "future")
+    assert answers.apart is (way == ""), answers
+
+
+def test_the_answer_leaves_the_random_state_alone() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    ask_model(AutoConfig.for_model("gpt2"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "packing", "gate"),
+    [
+        ("bert", {}, False, "MD164"),
+        ("bert", {"is_decoder": True}, True, "MD128"),
+        ("qwen3_5", {}, True, "MD128"),
+        ("qwen3_5", {}, False, ""),
+        ("llama", {}, True, ""),
+        ("arcee", {}, True, ""),
+    ],
+)
+def test_the_ranks_refuse_the_same(family: str, fields: dict[str, Any], packing: bool, gate: str) -> None:
+    spec = RunSpec.model_validate({"model": {"config": {"model_type": family}}, "data": {"packing": packing}})
+    config = AutoConfig.for_model(family, **fields)
+    if not gate:
+        check_objective(resolve_run(spec), config)
+        return
+    with pytest.raises(UserError) as refused:
+        check_objective(resolve_run(spec), config)
+    assert refused.value.findings[0].gate == gate
+
+
+def test_a_child_process_answers_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model_answers._ask.cache_clear()
+    assert ask_installed_model({"model_type": "bert", "hidden_act": "gelu"}).causal is False
+    monkeypatch.setattr(model_answers, "_run_worker", lambda _: pytest.fail("asked again"))
+    model_answers._ask.cache_clear()
+    assert ask_installed_model({"model_type": "bert", "hidden_act": "gelu"}).causal is False
+    model_answers._ask.cache_clear()

@@ -48,7 +48,7 @@ AT010 EngineDifferenceError: error\[AT010\]: (?P<fault>[^|]+)
     change: report it with `engine_checks.json`, and train with another ZeRO stage until it is fixed
 AT014 EngineDifferenceError: error\[AT014\]: (?P<fault>[^|]+)
     title: {fault}
-    change: resume with the optimizer settings that the checkpoint was saved with
+    change: give the engine and the spec or JSON the same optimizer settings; after a resume, those of the checkpoint
 AT017 EngineDifferenceError: error\[AT017\]: (?P<fault>[^|]+)
     title: {fault}
     change: check the folder of `nvme_path`: another process may have emptied it

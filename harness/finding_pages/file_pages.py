@@ -198,6 +198,13 @@ A key is set together with its old name, or with an alias.
 
 DeepSpeed refuses the pair once every rank has started, even where both have the same value.
 
+## SP041 memory-changed-by-a-fix
+With the fixes of `--unsafe-fixes` the run needs other memory: an offload moved between NVMe, host memory and GPU, or the
+plan of one of them grew.
+
+Both plans are those of `harness plan`. Where the file names no model, no ranks or no micro-batch, as a DeepSpeed JSON,
+the finding names the example that was planned instead. Undo a fix whose memory is not there.
+
 ## SP020 deepspeed-json-for-a-run
 A DeepSpeed JSON was given where a run spec is needed.
 

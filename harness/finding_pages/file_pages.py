@@ -61,6 +61,10 @@ The key came with a later DeepSpeed than the one checked against.
 DeepSpeed has a newer name for the key. It still reads the old one, except `aio.thread_count`, which it ignores from
 0.16.4 on: the same steps, with one I/O thread.
 
+An error is `zero_optimization.cpu_offload: true` under the Trainer or accelerate without an `optimizer` block: accelerate
+looks for `offload_optimizer` alone and hands DeepSpeed torch's AdamW, which it refuses for an offload (`You are using
+ZeRO-Offload with a client provided optimizer`; run with transformers 5.23, at stages 0, 2 and 3).
+
 ## SP015 auto-values
 The JSON leaves values to the program that reads it, and that program is not named.
 

@@ -202,6 +202,11 @@ def find_intended_optimizer(ctx: Context, name: str) -> str | None:
     return "AdamW" if "adam" in name.lower() else nearest_name(name, [*TORCH, *own]) or "AdamW"
 
 
+def is_one_bit(name: str) -> bool:
+    """Is it one of the 1-bit optimizers, which DeepSpeed had up to 0.19.6?"""
+    return name.lower() in {one_bit.lower() for one_bit in ONE_BIT}
+
+
 def _list_own_names(ctx: Context) -> list[str]:
     """DeepSpeed's own names in this release."""
     version = ctx.target.version

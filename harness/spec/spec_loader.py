@@ -24,7 +24,7 @@ from harness.spec.parse.source import BOM, KeyPath, Source, decode, is_json, joi
 from harness.spec.parse.source_parser import parse, parse_lenient
 from harness.spec.pydantic_errors import translate_errors
 from harness.spec.run_spec import Consumer, InputKind, RunSpec
-from harness.spec.unread_values import soften_unread_values
+from harness.spec.unread_values import adapt_to_reader, soften_unread_values
 
 if TYPE_CHECKING:
     from harness.spec.partial_spec import PartialSpec
@@ -228,6 +228,7 @@ def load_deepspeed_json(
         unreadable = paths_of_blocks(blocks) | fields
         spec, partial = None, _without_keys(partial, spec, unreadable)
     reader = consumer or readers.guess_consumer(source.data)
+    findings = list(adapt_to_reader(findings, source.data, reader))
     findings += readers.describe_auto_values(source, reader) if consumer is None else ()
     loaded = LoadedSpec(
         source.file,

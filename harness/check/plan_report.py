@@ -5,7 +5,6 @@ nothing fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from harness.check.auto_plan import SearchResult

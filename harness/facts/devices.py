@@ -94,9 +94,15 @@ _TABLE = (
     _device("Gaudi3-128GB", 131072, (1678, 229, 1678), 3700, (525, 64, 75), _UNREAD + "Intel Gaudi 3 white paper"),
     _device("L40S-48GB", 46068, (362, 91.6, 733), 864, (32, 32, 12.5), "NVIDIA L40S data sheet"),
     _device("A6000-48GB", 49140, (154.8, 38.7, 0), 768, (32, 32, 3), _UNREAD + "NVIDIA RTX A6000 data sheet"),
-    _device("RTX6000-Ada-48GB", 49140, (364.2, 91.1, 728.5), 960, (32, 32, 3), _UNREAD + "NVIDIA RTX 6000 Ada data sheet"),
-    _device("RTX5000-Ada-32GB", 32760, (261.1, 65.3, 522.2), 576, (32, 32, 3), _UNREAD + "NVIDIA RTX 5000 Ada data sheet"),
-    _device("RTX4500-Ada-24GB", 24570, (158.5, 39.6, 317), 432, (32, 32, 3), _UNREAD + "NVIDIA RTX 4500 Ada data sheet"),
+    _device(
+        "RTX6000-Ada-48GB", 49140, (364.2, 91.1, 728.5), 960, (32, 32, 3), _UNREAD + "NVIDIA RTX 6000 Ada data sheet"
+    ),
+    _device(
+        "RTX5000-Ada-32GB", 32760, (261.1, 65.3, 522.2), 576, (32, 32, 3), _UNREAD + "NVIDIA RTX 5000 Ada data sheet"
+    ),
+    _device(
+        "RTX4500-Ada-24GB", 24570, (158.5, 39.6, 317), 432, (32, 32, 3), _UNREAD + "NVIDIA RTX 4500 Ada data sheet"
+    ),
     _device("A40-48GB", 46068, (149.7, 37.4, 0), 696, (32, 32, 12.5), _UNREAD + "NVIDIA A40 data sheet"),
     _device("A30-24GB", 24576, (165, 10.3, 0), 933, (32, 32, 12.5), _UNREAD + "NVIDIA A30 data sheet"),
     _device("A5000-24GB", 24564, (111.1, 27.8, 0), 768, (32, 32, 3), _UNREAD + "NVIDIA RTX A5000 data sheet"),
@@ -108,7 +114,9 @@ _TABLE = (
     _device("RTX3080-10GB", 10240, (59.5, 29.8, 0), 760, (32, 32, 3), _UNREAD + "NVIDIA GA102 white paper"),
     _device("RTX3080-12GB", 12288, (61.3, 30.6, 0), 912, (32, 32, 3), _UNREAD + "NVIDIA GA102 white paper"),
     _device("RTX3090-24GB", 24576, (71, 35.6, 0), 936, (32, 32, 3), _UNREAD + "NVIDIA GA102 white paper"),
-    _device("RTX4080-16GB", 16376, (97.5, 48.7, 195), 717, (32, 32, 3), _UNREAD + "NVIDIA Ada architecture white paper"),
+    _device(
+        "RTX4080-16GB", 16376, (97.5, 48.7, 195), 717, (32, 32, 3), _UNREAD + "NVIDIA Ada architecture white paper"
+    ),
     _device("RTX4090-24GB", 24564, (165, 82.6, 330), 1008, (32, 32, 3), "NVIDIA Ada architecture white paper"),
     _device(
         "RTX5090-32GB", 32607, (209.5, 104.8, 419), 1792, (64, 64, 3), _UNREAD + "NVIDIA RTX Blackwell white paper"

@@ -28,6 +28,7 @@ ConfigFormat = Literal[
     "arctic-yaml",
     "gpt-neox",
     "inference",
+    "model-folder",
 ]
 TRAINER_PROGRAMS: dict[str, str] = {
     "axolotl-yaml": "an axolotl",
@@ -38,7 +39,7 @@ TRAINER_PROGRAMS: dict[str, str] = {
     "arctic-yaml": "an ArcticTraining",
 }
 """Formats that `harness adopt` converts, and no other command reads."""
-_LEFT_ALONE: tuple[ConfigFormat, ...] = ("gpt-neox", "inference", "llama-factory-v1")
+_LEFT_ALONE: tuple[ConfigFormat, ...] = ("gpt-neox", "inference", "llama-factory-v1", "model-folder")
 _SHARED_KEYS = frozenset(("optimizer", "scheduler", "checkpoint"))
 _ACCELERATE = frozenset(("compute_environment", "distributed_type", "deepspeed_config"))
 _AXOLOTL = frozenset(("base_model", "micro_batch_size", "sequence_len", "datasets", "adapter"))
@@ -80,6 +81,15 @@ _TRAINING = frozenset(
     """train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps zero_optimization gradient_clipping
     scheduler model_name_or_path learning_rate""".split()
 )
+
+_MODEL_FILES = {
+    "model_type": "config.json",
+    "weight_map": "model.safetensors.index.json",
+    "peft_type": "adapter_config.json",
+    "tokenizer_class": "tokenizer_config.json",
+    "log_history": "trainer_state.json",
+}
+"""A key of each JSON in a folder of a Hugging Face model, and the file's usual name."""
 
 _CONFIG_WORDS = (
     "zero_optimization",
@@ -144,6 +154,8 @@ def _detect_program(source: Source) -> ConfigFormat | None:
         return "arctic-yaml"
     if len(_NEOX & plain_names) > 2 and _NEOX_ALONE & plain_names and not isinstance(model, dict):
         return "gpt-neox"
+    if name_model_file(data) is not None:
+        return "model-folder"
     if isinstance(model, str) and len(_LLAMA_FACTORY_V1 & data.keys()) > 1:
         return "llama-factory-v1"
     if isinstance(model, str) and "base_model" not in data and len(_SWIFT & data.keys()) > 1:
@@ -152,6 +164,13 @@ def _detect_program(source: Source) -> ConfigFormat | None:
     if len(_INFERENCE & plain_names) + has_tensor_parallel_size > 1 and not _TRAINING & plain_names:
         return "inference"
     return None
+
+
+def name_model_file(data: dict[str, Any]) -> str | None:
+    """The file of a Hugging Face model that has such keys, such as `config.json`; None for any other."""
+    if "log_history" not in data and (_TRAINING | RunSpec.model_fields.keys() - {"name"}) & data.keys():
+        return None
+    return next((name for key, name in _MODEL_FILES.items() if key in data), None)
 
 
 def looks_like_deepspeed(data: dict[str, Any]) -> bool:
@@ -193,6 +212,12 @@ def require_supported_format(source: Source, file_format: ConfigFormat | None) -
     if file_format == "llama-factory-v1":
         message = "this is for LLaMA-Factory's new program (`USE_V1`), whose keys are not known: it is not checked"
         raise input_error("SP016", message, place, "name a configuration of `llamafactory-cli train` without `USE_V1`")
+    if file_format == "model-folder":
+        message = (
+            f"this is the `{name_model_file(source.data)}` of a Hugging Face model, not a configuration of a training"
+        )
+        title = "name a run spec or a DeepSpeed JSON; a run spec has the model's folder in `model.name_or_path`"
+        raise input_error("SP016", message, place, title)
     if file_format == "inference":
         message = "this is a configuration for inference, without keys for training: it is not checked"
         raise input_error("SP016", message, place, "name a configuration for training")

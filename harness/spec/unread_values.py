@@ -45,7 +45,9 @@ def adapt_to_reader(
         elif finding.gate == "SP006" and finding.key == "steps_per_print":
             yield finding._replace(severity="warning", notes=(_OVERWRITTEN,))
         elif finding.gate == "SP014" and finding.key == _OLD_OFFLOAD and _is_optimizer_of_program(config):
-            yield finding._replace(severity="error", message=f"accelerate does not know `{_OLD_OFFLOAD}`", notes=_REFUSED)
+            yield finding._replace(
+                severity="error", message=f"accelerate does not know `{_OLD_OFFLOAD}`", notes=_REFUSED
+            )
         else:
             yield finding
 

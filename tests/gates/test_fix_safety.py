@@ -260,7 +260,10 @@ WARM_UP = {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-6, "warmup_max_lr"
     ("config", "effect"),
     [
         ({"bf16": {"enabled": True}, "zero_optimization": {"stage": 0}}, "the hidden first step decays the weights"),
-        ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}}, "on the GPU trains"),
+        (
+            {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}},
+            "on the GPU trains",
+        ),
         ({"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}, "as now"),
     ],
 )

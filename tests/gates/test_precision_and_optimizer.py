@@ -248,7 +248,9 @@ def test_a_removed_one_bit_optimizer_is_one_finding_whose_fix_leaves_none():
     text = json.dumps(config)
 
     def check(changed):
-        return check_file("a.json", text=changed, consumer="deepspeed", deepspeed=DeepSpeedTarget("0.19.8", "asked for"))
+        return check_file(
+            "a.json", text=changed, consumer="deepspeed", deepspeed=DeepSpeedTarget("0.19.8", "asked for")
+        )
 
     assert [finding.gate for finding in check(text).report.findings if finding.is_error] == ["OP001"]
     fixed = apply_fixes("a.json", text, check, unsafe=True)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from harness.findings import Finding, Fix
 from harness.gates.optimizer_facts import (
     BY_SHAPE,
-    NAME_BY_CLASS,
     OWN,
     TORCH,
     UNUSABLE,
@@ -19,6 +18,7 @@ from harness.gates.optimizer_facts import (
     is_one_bit,
 )
 from harness.gates.registry import Cite, Context, gate
+from harness.spec.deepspeed_optimizer import NAME_BY_CLASS
 
 _TYPE = "deepspeed.optimizer.type"
 _ALLOW = "deepspeed.zero_allow_untested_optimizer"
@@ -56,7 +56,9 @@ def unknown_optimizer(ctx: Context) -> Iterator[Finding]:
         f"`{name[:40]}` is no optimizer of DeepSpeed {ctx.target.text} or torch",
         _TYPE,
         notes=[_explain_refusal(name)],
-        fix=Fix(f"use `{better}`", {_TYPE: better, **_remove_unknown(ctx, name, better)}, effect=f"trains with {better}"),
+        fix=Fix(
+            f"use `{better}`", {_TYPE: better, **_remove_unknown(ctx, name, better)}, effect=f"trains with {better}"
+        ),
     )
 
 

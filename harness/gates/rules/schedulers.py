@@ -117,7 +117,9 @@ def scheduler_without_type(ctx: Context) -> Iterator[Finding]:
                 f"write {ctx.key(f'{_BLOCK}.type')}, or remove the block",
                 {_BLOCK: None},
                 safe=True,
-                effect="" if ctx.run.kind != "spec" else f"`scheduler.type: {ctx.run.spec.scheduler.type}` sets the rate",
+                effect=""
+                if ctx.run.kind != "spec"
+                else f"`scheduler.type: {ctx.run.spec.scheduler.type}` sets the rate",
             ),
             of_key=True,
         )

@@ -62,13 +62,19 @@ ENGINES: dict[str, dict[str, Any]] = {
     "fp32, stage 0": {"zero_optimization": {"stage": 0}},
     "bf16, stage 0": {"bf16": {"enabled": True}, "zero_optimization": {"stage": 0}},
     "bf16, stage 1": {"bf16": {"enabled": True}, "zero_optimization": {"stage": 1}},
-    "bf16, stage 2, offload": {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+    "bf16, stage 2, offload": {
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
+    },
     "bf16, stage 3": {"bf16": {"enabled": True}, "zero_optimization": {"stage": 3}},
 }
 SCHEDULERS: dict[str, dict[str, Any]] = {
     "no scheduler": {},
     "WarmupLR": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-3, "warmup_max_lr": 0.02, "warmup_num_steps": 2}},
-    "OneCycle": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-3, "cycle_max_lr": 0.02, "cycle_first_step_size": 2}},
+    "OneCycle": {
+        "type": "OneCycle",
+        "params": {"cycle_min_lr": 1e-3, "cycle_max_lr": 0.02, "cycle_first_step_size": 2},
+    },
     "no type": {"params": {"warmup_max_lr": 0.02, "warmup_num_steps": 2}},
 }
 VALUES: dict[str, tuple[Any, Any]] = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that fixes change, from the plans before and after them. Fixes may not move a run to another tier unsaid."""
+"""The memory that fixes change, from the plans before and after them: no fix moves a run to another tier unsaid."""
 
 from __future__ import annotations
 

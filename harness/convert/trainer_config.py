@@ -54,7 +54,7 @@ class TrainerConfig(NamedTuple):
 
 
 def is_error_of_file(finding: Finding) -> bool:
-    """Must the user correct it before the file has a meaning? An old name that accelerate does not know has one here."""
+    """Must the user correct it first? An old name that accelerate does not know has a meaning here."""
     return finding.is_error and finding.gate != "SP014"
 
 

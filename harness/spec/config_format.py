@@ -120,6 +120,8 @@ _BLOCKS = ("zero_optimization", "fp16", "bf16")
 def detect_format(source: Source) -> ConfigFormat | None:
     """The format of a file; None for an unknown one."""
     data = source.data
+    if name_model_file(source) is not None:
+        return "model-folder"
     if _ACCELERATE & data.keys():
         return "accelerate-yaml"
     program = _detect_program(source)
@@ -154,8 +156,6 @@ def _detect_program(source: Source) -> ConfigFormat | None:
         return "arctic-yaml"
     if len(_NEOX & plain_names) > 2 and _NEOX_ALONE & plain_names and not isinstance(model, dict):
         return "gpt-neox"
-    if name_model_file(data) is not None:
-        return "model-folder"
     if isinstance(model, str) and len(_LLAMA_FACTORY_V1 & data.keys()) > 1:
         return "llama-factory-v1"
     if isinstance(model, str) and "base_model" not in data and len(_SWIFT & data.keys()) > 1:
@@ -166,8 +166,11 @@ def _detect_program(source: Source) -> ConfigFormat | None:
     return None
 
 
-def name_model_file(data: dict[str, Any]) -> str | None:
-    """The file of a Hugging Face model that has such keys, such as `config.json`; None for any other."""
+def name_model_file(source: Source) -> str | None:
+    """The JSON of a Hugging Face model's folder that has such keys, such as `config.json`; None for any other file."""
+    data = source.data
+    if source.syntax == "yaml":
+        return None
     if "log_history" not in data and (_TRAINING | RunSpec.model_fields.keys() - {"name"}) & data.keys():
         return None
     return next((name for key, name in _MODEL_FILES.items() if key in data), None)
@@ -213,9 +216,7 @@ def require_supported_format(source: Source, file_format: ConfigFormat | None) -
         message = "this is for LLaMA-Factory's new program (`USE_V1`), whose keys are not known: it is not checked"
         raise input_error("SP016", message, place, "name a configuration of `llamafactory-cli train` without `USE_V1`")
     if file_format == "model-folder":
-        message = (
-            f"this is the `{name_model_file(source.data)}` of a Hugging Face model, not a configuration of a training"
-        )
+        message = f"this is the `{name_model_file(source)}` of a Hugging Face model, not a configuration of a training"
         title = "name a run spec or a DeepSpeed JSON; a run spec has the model's folder in `model.name_or_path`"
         raise input_error("SP016", message, place, title)
     if file_format == "inference":
@@ -248,7 +249,7 @@ def looks_like_config(text: str, file: str) -> bool:
 
 def is_left_alone(source: Source) -> bool:
     """Is it a file of another program that neither the linter nor `harness adopt` reads?"""
-    return _detect_program(source) in _LEFT_ALONE
+    return name_model_file(source) is not None or _detect_program(source) in _LEFT_ALONE
 
 
 def _is_accelerate(data: dict[str, Any]) -> bool:

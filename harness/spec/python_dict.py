@@ -15,8 +15,8 @@ _MAX_LENGTH = 200_000
 
 
 def find_python_dict(text: str, file: str) -> UserError | None:
-    """The error that the text is a Python dict: assigned to a name, or with `True`, `False` or `None`, which JSON writes
-    in lower case. None for anything else, JSON with comments or single quotes too.
+    """The error that the text is a Python dict: assigned to a name, or with `True`, `False` or `None`. None for
+    anything else, JSON with comments or single quotes too.
     """
     body = _parse(text)
     for statement in body:

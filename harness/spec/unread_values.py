@@ -55,8 +55,8 @@ def adapt_to_reader(
 _OVERWRITTEN = "accelerate overwrites it with infinity"  # accelerate/utils/dataclasses.py, DeepSpeedPlugin
 _OLD_OFFLOAD = "zero_optimization.cpu_offload"
 _REFUSED = (
-    "it makes the optimizer a CPU Adam by `offload_optimizer` alone; DeepSpeed offloads, and refuses torch's AdamW with a"
-    " ZeRORuntimeException",
+    "it makes the optimizer a CPU Adam by `offload_optimizer` alone; DeepSpeed offloads, and refuses torch's AdamW with"
+    " a ZeRORuntimeException",
 )
 
 

@@ -63,7 +63,7 @@ def unknown_optimizer(ctx: Context) -> Iterator[Finding]:
 
 
 def _remove_unknown(ctx: Context, name: str, better: str) -> dict[str, None]:
-    """The parameters of a 1-bit optimizer that the one which takes its place does not have. OP005 has those of others."""
+    """The parameters of a 1-bit optimizer that the one in its place does not have. OP005 has those of others."""
     signature = find_signature(ctx, better) if is_one_bit(name) else None
     known = signature[1] if signature else frozenset(ctx.optimizer.params)
     return {f"deepspeed.optimizer.params.{key}": None for key in ctx.optimizer.params if key not in known}

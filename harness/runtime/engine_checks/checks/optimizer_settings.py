@@ -53,9 +53,7 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
 
 
 def _is_momentum_cycled(engine: Any, group: Mapping[str, Any]) -> bool:
-    """Does a scheduler set betas or momentum? DeepSpeed's `OneCycle` does, and torch's cyclic ones leave their limits in
-    the group.
-    """
+    """Does a scheduler set betas or momentum? DeepSpeed's `OneCycle` does; torch's leave their limits in the group."""
     return bool(getattr(engine.lr_scheduler, "cycle_momentum", False)) or "max_momentum" in group
 
 

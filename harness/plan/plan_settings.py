@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.patches.patch_registry import PatchFacts, is_planned
-from harness.plan.block_values import block_value, dtype_bytes, is_switched_on
+from harness.plan.block_values import block_value, dtype_bytes, has_decay, is_switched_on
 from harness.plan.bytes_per_parameter import BytesPerParameter
 from harness.plan.optimizer_states import Optimizer
 from harness.plan.patch_facts import patch_facts
@@ -244,7 +244,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         pipeline_partition_method=spec.parallel.pipeline_partition_method,
         sequence_parallel_size=run.parallel_dims.sequence,
         ranks_per_host=_ranks_per_host(run),
-        decay_groups=_has_decay(spec),
+        decay_groups=has_decay(spec),
         overlap_comm=zero.get_bool("overlap_comm", stage == 3)
         and run.parallel_dims.pipeline == 1,  # switched off there
         contiguous_gradients=zero.get_bool("contiguous_gradients", True),
@@ -312,13 +312,6 @@ def _offloads_activations(spec: RunSpec) -> bool:
     """The spec's own key is rendered as DeepSpeed's, which a JSON may set too and which then decides."""
     raw = block_value(spec.deepspeed, _ACTIVATION_CHECKPOINTING, "cpu_checkpointing")
     return spec.train.offload_activations if raw is None else raw is True
-
-
-def _has_decay(spec: RunSpec) -> bool:
-    """Does any matrix decay? The engine then has one group of parameters with decay and one without."""
-    block = spec.deepspeed.get("optimizer")  # instead of the spec's own, not laid over it
-    value = block_value(block, "params", "weight_decay") if isinstance(block, dict) else spec.optimizer.weight_decay
-    return isinstance(value, (int, float)) and value > 0
 
 
 def _master_and_state_bytes(spec: RunSpec) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.check.check_file import CheckedFile, check_file
 from harness.check.deepspeed_release import check_release_verified, parse_target
 from harness.check.file_discovery import discover_files
-from harness.check.machine_findings import count_local_ranks, with_machine_findings
+from harness.check.machine_findings import count_local_ranks, with_findings, with_machine_findings
 from harness.check.rule_selection import RuleSelection, parse_rule_selection
 from harness.errors import ExitCode, UserError
 from harness.facts.deepspeed_version import DeepSpeedTarget
@@ -162,6 +162,7 @@ def _apply_selection(checked: CheckedFile, selection: RuleSelection) -> CheckedF
 def _fix_file(file: str, name: str, stdin_text: str | None, check: _CheckText, options: ValidateOptions) -> FileResult:
     """Fix the text in memory; write it only for `--fix`, and note why a file was not written."""
     from harness.check import autofix
+    from harness.check.memory_change import find_memory_change
 
     original = autofix.read_if_possible(file)
     text = stdin_text if stdin_text is not None else original.text if original else None
@@ -169,11 +170,11 @@ def _fix_file(file: str, name: str, stdin_text: str | None, check: _CheckText, o
         return FileResult(check(None))
     before = check(text)
     result = autofix.apply_fixes(name, text, check, unsafe=options.unsafe_fixes)
+    grown = find_memory_change(name, before, result.checked) if options.unsafe_fixes and result.changed else None
     if options.diff or not result.changed:
-        return FileResult(before, result)
+        return FileResult(with_findings(before, [grown]) if grown else before, result)
     reason = autofix.write_fixed(file, original, result.after) if original else None
     if reason is not None:
         return FileResult(before, result._replace(after=text, applied=(), gone=(), refused=(), unwritten=reason))
-    return FileResult(
-        result.checked._replace(report=result.checked.report._replace(fixed=result.fixed_findings)), result
-    )
+    fixed = result.checked._replace(report=result.checked.report._replace(fixed=result.fixed_findings))
+    return FileResult(with_findings(fixed, [grown]) if grown else fixed, result)

@@ -5,7 +5,6 @@ nothing fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from harness.check.auto_plan import SearchResult
@@ -73,29 +72,11 @@ def report_plan(
         of_gates = tuple(checked.report.findings)
     source = checked.source if request is None and searched is None else None
     of_batch = () if request is None else tuple(f for f in (batch_finding(request),) if f is not None)
-    findings = [*of_batch, *_drop_harmless(of_gates, plan), *place_findings(plan.findings, source)]
+    findings = [*of_batch, *of_gates, *place_findings(plan.findings, source)]
     if searched is not None and searched.best is not None and plan.time is not None:
         others = [each for each in searched.usable if each is not searched.best]
         plan = replace(plan, fastest_fitting=(searched.best, *others)[:NUM_ALTERNATIVES])
     return PlanReport(plan, searched, _find_way_out(plan, searched), tuple(findings), next_command)
-
-
-def _drop_harmless(findings: Iterable[Finding], plan: Plan) -> Iterator[Finding]:
-    """Without EX017 for models of `transformers`, which since 5 keeps all experts of a layer in one weight: no rank can
-    wait for an expert of another.
-    """
-    is_own_code = plan.run.spec.model.trust_remote_code
-    return (finding for finding in findings if is_own_code or finding.gate != "EX017")
-
-
-def drop_harmless_of_errors(checked: CheckedFile) -> CheckedFile:
-    """The check of a spec with errors, as a plan shows it: without EX017 unless `trust_remote_code` is set."""
-    data = checked.source.data if checked.source is not None else None
-    model = data.get("model") if isinstance(data, dict) else None
-    if isinstance(model, dict) and model.get("trust_remote_code"):
-        return checked
-    left = tuple(finding for finding in checked.report.findings if finding.gate != "EX017")
-    return checked._replace(report=checked.report._replace(findings=left))
 
 
 def _find_way_out(plan: Plan, searched: SearchResult | None) -> WayOut | None:

@@ -59,8 +59,9 @@ def adopt(
 
     Example: harness adopt ds_config.json -o spec.yaml
     """
+    from harness.check.check_file import check_file
     from harness.convert.conversion import convert_file
-    from harness.views.adopt import render_comparison, render_conversion_notes
+    from harness.views.adopt import render_comparison, render_conversion_notes, render_errors_of_spec
 
     target = parse_target(deepspeed_version)
     try:
@@ -77,6 +78,10 @@ def adopt(
     elif not verify:
         print(adopted.text, end="")
     print(render_conversion_notes(adopted, file), file=sys.stderr)
+    checked = check_file(output or "spec.yaml", text=adopted.text, deepspeed=target, world_size=world_size)
+    errors = [error for error in checked.report.errors if error.gate != "SP053"]  # the placeholders are named above
+    if errors:
+        print(render_errors_of_spec(errors, output), file=sys.stderr)
     if verify:
         from harness.check.config_comparison import compare_configs
 

@@ -10,7 +10,7 @@ import typer
 
 from harness.check import auto_plan
 from harness.check.machine_findings import check_for_plan, find_plan_device
-from harness.check.plan_report import drop_harmless_of_errors, report_plan
+from harness.check.plan_report import report_plan
 from harness.cli import plan_options as options
 from harness.cli import simulation_options as simulation
 from harness.cli.console import exit_on_errors, exit_with
@@ -127,7 +127,7 @@ def plan(
     else:
         checked = check_for_plan(spec, overrides, hostfile, world_size, here=here)
     run = checked.run if checked.report.ok else None
-    run = exit_on_errors(drop_harmless_of_errors(checked), "Nothing was planned") if run is None else run
+    run = exit_on_errors(checked, "Nothing was planned") if run is None else run
     searched, calibrations = None, load_calibrations(calibration)
     if search or (request is not None and request.stage is None):
         raw = raw or run.spec.model_dump(mode="json", exclude_unset=True)

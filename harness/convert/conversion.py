@@ -18,7 +18,7 @@ from harness.convert.deepspeed_config import fill_from_deepspeed
 from harness.convert.draft import HEADINGS, Draft, Note, NoteKind
 from harness.convert.json_merge import auto_values, merge_trainer_fields
 from harness.convert.model_objective import check_model
-from harness.convert.trainer_config import TrainerConfig, load_trainer_config, wrong_release_error
+from harness.convert.trainer_config import TrainerConfig, is_error_of_file, load_trainer_config, wrong_release_error
 from harness.convert.trainer_file import parse_release
 from harness.errors import UserError
 from harness.facts.deepspeed_version import DeepSpeedTarget
@@ -39,7 +39,7 @@ class ConversionError(UserError):
     """The file has errors; `lines_of` has the lines to quote."""
 
     def __init__(self, loaded: LoadedSpec) -> None:
-        super().__init__([finding for finding in loaded.findings if finding.is_error], loaded.code)
+        super().__init__([finding for finding in loaded.findings if is_error_of_file(finding)], loaded.code)
         self.lines_of = loaded.source.lines if loaded.source is not None else None
 
 
@@ -86,7 +86,7 @@ def convert_file(
     loaded = trainer.loaded if trainer is not None else load_spec(file, (), target, consumer=consumer)
     ignored = [finding for finding in loaded.findings if _is_ignored_key(finding)]
     source = loaded.source
-    has_errors = any(finding.is_error and finding not in ignored for finding in loaded.findings)
+    has_errors = any(is_error_of_file(finding) and finding not in ignored for finding in loaded.findings)
     if source is None or loaded.spec is None or has_errors:
         raise ConversionError(loaded)
     if loaded.format == "spec":

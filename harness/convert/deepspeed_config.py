@@ -11,6 +11,7 @@ from harness.convert.draft import Draft, NoteKind
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.spec import deepspeed_mapping
 from harness.spec.auto_values import SIZED_BY_MODEL, find_auto_values
+from harness.spec.deepspeed_optimizer import NAME_BY_CLASS
 from harness.spec.deepspeed_value_checks import convert_as_deepspeed
 from harness.spec.parse.source import KeyPath, Source, join_key, value_at
 from harness.spec.spec_loader import LoadedSpec
@@ -56,6 +57,7 @@ def fill_from_deepspeed(
     """
     by_trainer = values is not None
     config = deepcopy(convert_as_deepspeed(source.data, target))
+    _name_optimizer(draft, source, config)
     if values is None:
         values = _trainer_values(config)
     filled = _fill_auto_values(config, "", values)
@@ -83,6 +85,17 @@ def fill_from_deepspeed(
         draft.add_note(place, text, "harmless", "zero_optimization.cpu_offload_use_pin_memory")
     if loaded.consumer == "hf" and not by_trainer and "scheduler" not in config:
         draft.put("scheduler.type", "linear")
+
+
+def _name_optimizer(draft: Draft, source: Source, config: dict[str, Any]) -> None:
+    """Write DeepSpeed's name of an optimizer for that of its class, which a JSON does not take."""
+    optimizer = config.get("optimizer")
+    kind = optimizer.get("type") if isinstance(optimizer, dict) else None
+    name = NAME_BY_CLASS.get(kind.lower()) if isinstance(kind, str) else None
+    if name is not None:
+        config["optimizer"]["type"] = name
+        text = f"`{kind}` is a class, which DeepSpeed refuses in its JSON: {name} is what it is called there"
+        draft.add_note(source.place(("optimizer", "type")), text, "harmless", "optimizer.type")
 
 
 def fill_auto_values(config: Mapping[str, Any], values: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -190,7 +190,7 @@ CHECKS: tuple[EngineCheck, ...] = (
     _adapt(
         replace(optimizer_settings.CHECK, observe=_observe_settings),
         "optimizer.params",
-        "a checkpoint brings its own settings: resume with those it was saved with",
+        _SAME_FILE,
         lambda expected: bool(expected.optimizer_params),
     ),
     _adapt(

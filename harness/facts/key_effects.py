@@ -84,15 +84,13 @@ _TABLE = """
     deepspeed.communication_data_type                           training   with-autocast-and-zero
     deepspeed.data_types.keep_in_fp32_modules                   training
     optimizer.*                                                 training   with-deepspeed-optimizer
-    optimizer.learning_rate                                     training   scheduled,with-deepspeed-optimizer
     optimizer.momentum                                          training   with-adam,with-deepspeed-optimizer
     optimizer.betas                                             training   with-sgd,with-deepspeed-optimizer
     optimizer.eps                                               training   with-sgd,with-deepspeed-optimizer
-    deepspeed.optimizer.params.lr                               training   scheduled
     deepspeed.optimizer.params.adam_w_mode                      training   with-adamw
     deepspeed.optimizer.params.fp32_optimizer_states            memory     with-fp32-master-weights
     deepspeed.optimizer.legacy_fusion                           nothing
-    deepspeed.scheduler.*                                       training   without-a-scheduler-type
+    deepspeed.scheduler.*                                       training   without-a-scheduler-type-in-json
     scheduler.warmup_ratio                                      training   with-warmup-steps
     scheduler.min_lr_ratio                                      training   without-a-minimum-rate
 

@@ -75,7 +75,10 @@ The optimizer has taken a step, or has moments, before the first step of the run
 DeepSpeed's 16-bit wrappers of stage 0 step once while they are built. The harness undoes that.
 
 ## AT014 other-optimizer-settings
-Decay, betas, epsilon or momentum differ from the spec. Checked after a checkpoint is loaded, which has its own.
+Decay, betas, epsilon or momentum of the optimizer differ from the spec or the JSON, before the first step.
+
+A checkpoint that was loaded before brings its own. Betas and momentum are not compared where a scheduler sets them, as
+`OneCycle` does with `cycle_momentum`, its default.
 
 ## AT015 not-compiled
 The engine is compiled although the spec does not request it, or is not compiled although it does. The key

@@ -61,6 +61,10 @@ The key came with a later DeepSpeed than the one checked against.
 DeepSpeed has a newer name for the key. It still reads the old one, except `aio.thread_count`, which it ignores from
 0.16.4 on: the same steps, with one I/O thread.
 
+An error is `zero_optimization.cpu_offload: true` under the Trainer or accelerate without an `optimizer` block:
+accelerate looks for `offload_optimizer` alone and hands DeepSpeed torch's AdamW, which it refuses for an offload (`You
+are using ZeRO-Offload with a client provided optimizer`; run with transformers 5.23, at stages 0, 2 and 3).
+
 ## SP015 auto-values
 The JSON leaves values to the program that reads it, and that program is not named.
 
@@ -197,6 +201,13 @@ weights, DoRA, frozen layers or images would train something else, so `harness a
 A key is set together with its old name, or with an alias.
 
 DeepSpeed refuses the pair once every rank has started, even where both have the same value.
+
+## SP041 memory-changed-by-a-fix
+With the fixes of `--unsafe-fixes` the run needs other memory: an offload moved between NVMe, host memory and GPU, or
+the plan of one of them grew.
+
+Both plans are those of `harness plan`. Where the file names no model, no ranks or no micro-batch, as a DeepSpeed JSON,
+the finding names the example that was planned instead. Undo a fix whose memory is not there.
 
 ## SP020 deepspeed-json-for-a-run
 A DeepSpeed JSON was given where a run spec is needed.

@@ -23,7 +23,6 @@ _LAUNCHER_VARIABLES = frozenset(
     HARNESS_RUN_DIR HARNESS_SUPERVISOR HARNESS_LEADER HARNESS_ALLOWED_CODE""".split()
 )
 _CHAT, _PROMPTS = ("messages", "sharegpt"), ("prompt-completion", "alpaca")
-_RATE_SCHEDULERS = ("WarmupLR", "WarmupDecayLR", "OneCycle")
 
 
 def _is_read_as_written(ctx: Context) -> bool:
@@ -40,8 +39,9 @@ def _record_formats(ctx: Context) -> set[str]:
     return {source.format or data.format for source in data.train or ()} or {data.format}
 
 
-def _is_scheduled(ctx: Context) -> bool:
-    return _is_read_as_written(ctx) and ctx.scheduler.get("type") in _RATE_SCHEDULERS
+def _is_untyped_scheduler_of_json(ctx: Context) -> bool:
+    """A block that is no scheduler. In a run spec it still stands instead of the spec's own `scheduler`."""
+    return not _is_spec(ctx) and _is_read_as_written(ctx) and not ctx.scheduler.get("type")
 
 
 def _has_outer_switch_off(ctx: Context, key: str) -> bool:
@@ -95,12 +95,11 @@ UNREAD_IN: Mapping[str, Callable[[Context, str], bool]] = {
     "outside-bf16-optimizer": lambda ctx, _: not _is_bf16_optimizer_used(ctx),
     "with-autocast-and-zero": lambda ctx, _: _is_reduced_as_autocast_says(ctx),
     "with-deepspeed-optimizer": lambda ctx, _: _is_spec(ctx) and ctx.optimizer.key != "optimizer",
-    "scheduled": lambda ctx, _: _is_scheduled(ctx),
     "with-adam": lambda ctx, _: _is_spec(ctx) and ctx.run.spec.optimizer.type != "sgd",
     "with-sgd": lambda ctx, _: _is_spec(ctx) and ctx.run.spec.optimizer.type == "sgd",
     "with-adamw": lambda ctx, _: ctx.optimizer.name == "adamw",
     "with-fp32-master-weights": lambda ctx, _: _has_fp32_master_weights(ctx),
-    "without-a-scheduler-type": lambda ctx, _: _is_read_as_written(ctx) and not ctx.scheduler.get("type"),
+    "without-a-scheduler-type-in-json": lambda ctx, _: _is_untyped_scheduler_of_json(ctx),
     "with-warmup-steps": lambda ctx, _: ctx.run.spec.scheduler.warmup_steps is not None,
     "without-a-minimum-rate": lambda ctx, _: ctx.run.spec.scheduler.type not in TYPES_WITH_MINIMUM,
     "uncompiled": lambda ctx, _: _is_spec(ctx) and not ctx.run.spec.train.torch_compile,

@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 
 from harness.findings import Finding, Fix
 from harness.gates.registry import Context
+from harness.spec.deepspeed_optimizer import NAME_BY_CLASS
 from harness.spec.suggestions import nearest_name
 
 _POPPED = frozenset(("torch_adam", "adam_w_mode", "fp32_optimizer_states"))
@@ -73,18 +74,6 @@ OWN = ("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "MuAdam", "MuAdamW", "MuSGD",
 ONE_BIT = ("OneBitAdam", "OneBitLamb", "ZeroOneAdam")
 TYPES_WITH_MINIMUM = frozenset(("cosine", "polynomial", "warmup_stable_decay"))
 """Schedules of the harness that end at `scheduler.min_lr_ratio` of the peak (`harness/runtime/lr_schedule.py`)."""
-NAME_BY_CLASS = {
-    "fusedadam": "AdamW",
-    "cpuadam": "AdamW",
-    "deepspeedcpuadam": "AdamW",
-    "zenflowcpuadam": "AdamW",
-    "fusedlamb": "Lamb",
-    "fusedlion": "Lion",
-    "deepspeedcpulion": "Lion",
-    "deepspeedcpuadagrad": "Adagrad",
-    "muonwithauxadam": "Muon",
-}
-"""Classes that people write where DeepSpeed wants the optimizer's name."""
 ZERO_TESTED = frozenset(("adam", "adamw", "adagrad", "lion", "muon", "muadam", "muadamw"))
 BY_SHAPE = frozenset(("lamb", "adafactor"))
 """Their update of an element depends on the whole tensor, which ZeRO flattens and cuts."""
@@ -200,6 +189,11 @@ def find_intended_optimizer(ctx: Context, name: str) -> str | None:
     if name.lower() in NAME_BY_CLASS:
         return NAME_BY_CLASS[name.lower()]
     return "AdamW" if "adam" in name.lower() else nearest_name(name, [*TORCH, *own]) or "AdamW"
+
+
+def is_one_bit(name: str) -> bool:
+    """Is it one of the 1-bit optimizers, which DeepSpeed had up to 0.19.6?"""
+    return name.lower() in {one_bit.lower() for one_bit in ONE_BIT}
 
 
 def _list_own_names(ctx: Context) -> list[str]:

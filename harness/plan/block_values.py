@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.spec.run_spec import RunSpec
 
 
 def block_value(config: Mapping[str, Any], block: str, key: str) -> Any:
@@ -16,6 +19,13 @@ def block_value(config: Mapping[str, Any], block: str, key: str) -> Any:
 def is_switched_on(config: Mapping[str, Any], block: str, key: str) -> bool:
     """Is the value `true`?"""
     return block_value(config, block, key) is True
+
+
+def has_decay(spec: RunSpec) -> bool:
+    """Does any matrix decay? The engine then has one group of parameters with decay and one without."""
+    block = spec.deepspeed.get("optimizer")  # instead of the spec's own, not laid over it
+    value = block_value(block, "params", "weight_decay") if isinstance(block, dict) else spec.optimizer.weight_decay
+    return isinstance(value, (int, float)) and value > 0
 
 
 def dtype_bytes(name: Any, default: int) -> int:

@@ -13,8 +13,8 @@ from types import MappingProxyType
 _GENERATIONS = (
     ("volta", ("V100",)),
     ("turing", ("T4",)),
-    ("ampere", ("A100", "A800", "A6000", "A10G", "RTX3090")),
-    ("ada", ("L40S", "L4", "RTX4090")),
+    ("ampere", ("A100", "A800", "A6000", "A5000", "A40", "A30", "A16", "A10G", "RTX3080", "RTX3090")),
+    ("ada", ("L40S", "L4", "RTX4080", "RTX4090", "RTX4500-Ada", "RTX5000-Ada", "RTX6000-Ada")),
     ("hopper", ("H100", "H800", "H200", "H20", "GH200")),
     ("blackwell", ("B200", "B300", "GB200", "GB300", "RTX5090", "RTX-PRO")),
     ("cdna3", ("MI300X", "MI325X", "MI355X")),

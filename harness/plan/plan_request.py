@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.facts.devices import DEVICES, Device, find_device
+from harness.facts.devices import DEVICES, Device, find_device, suggest_device
 from harness.facts.model_lookup import find_configuration, find_model
 from harness.facts.model_positions import find_positions
 from harness.findings import Finding, Fix
@@ -110,8 +109,8 @@ def validate_gpu(name: str) -> list[Finding]:
     """A finding for an unknown kind of GPU."""
     if find_device(name) is not None:
         return []
-    similar = difflib.get_close_matches(name, DEVICES, n=1, cutoff=0.3)
-    fix = Fix(f"give `--gpu {similar[0]}`" if similar else "choose one of " + ", ".join(DEVICES))
+    similar = suggest_device(name)
+    fix = Fix(f"give `--gpu {similar}`" if similar else "choose one of the known kinds")
     notes = ("known kinds: " + ", ".join(DEVICES),)
     return [Finding("MM003", "error", f"GPU kind `{name}` is not known", notes=notes, fix=fix)]
 

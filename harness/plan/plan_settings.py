@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.patches.patch_registry import PatchFacts, is_planned
-from harness.plan.block_values import block_value, dtype_bytes, is_switched_on
+from harness.plan.block_values import block_value, dtype_bytes, has_decay, is_switched_on
 from harness.plan.bytes_per_parameter import BytesPerParameter
 from harness.plan.optimizer_states import Optimizer
 from harness.plan.patch_facts import patch_facts
@@ -244,7 +244,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         pipeline_partition_method=spec.parallel.pipeline_partition_method,
         sequence_parallel_size=run.parallel_dims.sequence,
         ranks_per_host=_ranks_per_host(run),
-        decay_groups=spec.optimizer.weight_decay > 0,
+        decay_groups=has_decay(spec),
         overlap_comm=zero.get_bool("overlap_comm", stage == 3)
         and run.parallel_dims.pipeline == 1,  # switched off there
         contiguous_gradients=zero.get_bool("contiguous_gradients", True),

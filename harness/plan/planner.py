@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.facts.devices import DEVICES, TERA, Device, describe_device, find_device
+from harness.facts.devices import DEVICES, TERA, Device, describe_device, find_device, suggest_device
 from harness.facts.model_lookup import ModelFacts, ModelLookup, find_model
 from harness.facts.packing_support import TAKES_BORDERS
 from harness.findings import Finding, Fix
@@ -338,8 +337,8 @@ def _check_inputs(
         findings.append(Finding("MM002", "info", f"the {missing} is not known", "train", notes=notes, fix=fix))
     gpu = run.spec.cluster.gpu
     if gpu and device is None:
-        similar = difflib.get_close_matches(gpu, DEVICES, n=1, cutoff=0.3)
-        fix = Fix(f"set `cluster.gpu: {similar[0]}`" if similar else "choose one of " + ", ".join(DEVICES))
+        similar = suggest_device(gpu)
+        fix = Fix(f"set `cluster.gpu: {similar}`" if similar else "choose one of the known kinds")
         kinds = (
             "known kinds: " + ", ".join(DEVICES),
             "of any other kind give `cluster.gpu_memory` (`80GB`) and `cluster.gpu_tflops` (dense, 16 bit)",

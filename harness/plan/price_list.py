@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from harness.facts.devices import DEVICES, find_device
+from harness.facts.devices import DEVICES, find_device, suggest_device
 from harness.facts.gpu_prices import GPU_PRICES, GpuPrice
 from harness.file_io import read_regular
 from harness.plan.plan_usage import usage_error
@@ -90,8 +89,8 @@ def _own_price(name: str, dollars: float, source: str, day: date) -> GpuPrice:
 
 
 def _near_kind(name: str) -> str:
-    similar = difflib.get_close_matches(name, DEVICES, n=1, cutoff=0.3)
-    return f"did you mean {similar[0]}?" if similar else "choose one of " + ", ".join(DEVICES)
+    similar = suggest_device(name)
+    return f"did you mean {similar}?" if similar else "choose one of " + ", ".join(DEVICES)
 
 
 def _parse_price(text: str, option: str) -> float:

@@ -28,6 +28,7 @@ ConfigFormat = Literal[
     "arctic-yaml",
     "gpt-neox",
     "inference",
+    "model-folder",
 ]
 TRAINER_PROGRAMS: dict[str, str] = {
     "axolotl-yaml": "an axolotl",
@@ -38,7 +39,7 @@ TRAINER_PROGRAMS: dict[str, str] = {
     "arctic-yaml": "an ArcticTraining",
 }
 """Formats that `harness adopt` converts, and no other command reads."""
-_LEFT_ALONE: tuple[ConfigFormat, ...] = ("gpt-neox", "inference", "llama-factory-v1")
+_LEFT_ALONE: tuple[ConfigFormat, ...] = ("gpt-neox", "inference", "llama-factory-v1", "model-folder")
 _SHARED_KEYS = frozenset(("optimizer", "scheduler", "checkpoint"))
 _ACCELERATE = frozenset(("compute_environment", "distributed_type", "deepspeed_config"))
 _AXOLOTL = frozenset(("base_model", "micro_batch_size", "sequence_len", "datasets", "adapter"))
@@ -81,6 +82,15 @@ _TRAINING = frozenset(
     scheduler model_name_or_path learning_rate""".split()
 )
 
+_MODEL_FILES = {
+    "model_type": "config.json",
+    "weight_map": "model.safetensors.index.json",
+    "peft_type": "adapter_config.json",
+    "tokenizer_class": "tokenizer_config.json",
+    "log_history": "trainer_state.json",
+}
+"""A key of each JSON in a folder of a Hugging Face model, and the file's usual name."""
+
 _CONFIG_WORDS = (
     "zero_optimization",
     "train_micro_batch_size_per_gpu",
@@ -110,6 +120,8 @@ _BLOCKS = ("zero_optimization", "fp16", "bf16")
 def detect_format(source: Source) -> ConfigFormat | None:
     """The format of a file; None for an unknown one."""
     data = source.data
+    if name_model_file(source) is not None:
+        return "model-folder"
     if _ACCELERATE & data.keys():
         return "accelerate-yaml"
     program = _detect_program(source)
@@ -154,6 +166,16 @@ def _detect_program(source: Source) -> ConfigFormat | None:
     return None
 
 
+def name_model_file(source: Source) -> str | None:
+    """The JSON of a Hugging Face model's folder that has such keys, such as `config.json`; None for any other file."""
+    data = source.data
+    if source.syntax == "yaml":
+        return None
+    if "log_history" not in data and (_TRAINING | RunSpec.model_fields.keys() - {"name"}) & data.keys():
+        return None
+    return next((name for key, name in _MODEL_FILES.items() if key in data), None)
+
+
 def looks_like_deepspeed(data: dict[str, Any]) -> bool:
     """Are there more top-level keys of DeepSpeed's than of a run spec?"""
     from harness.facts.deepspeed_keys import block_keys
@@ -193,6 +215,10 @@ def require_supported_format(source: Source, file_format: ConfigFormat | None) -
     if file_format == "llama-factory-v1":
         message = "this is for LLaMA-Factory's new program (`USE_V1`), whose keys are not known: it is not checked"
         raise input_error("SP016", message, place, "name a configuration of `llamafactory-cli train` without `USE_V1`")
+    if file_format == "model-folder":
+        message = f"this is the `{name_model_file(source)}` of a Hugging Face model, not a configuration of a training"
+        title = "name a run spec or a DeepSpeed JSON; a run spec has the model's folder in `model.name_or_path`"
+        raise input_error("SP016", message, place, title)
     if file_format == "inference":
         message = "this is a configuration for inference, without keys for training: it is not checked"
         raise input_error("SP016", message, place, "name a configuration for training")
@@ -223,7 +249,7 @@ def looks_like_config(text: str, file: str) -> bool:
 
 def is_left_alone(source: Source) -> bool:
     """Is it a file of another program that neither the linter nor `harness adopt` reads?"""
-    return _detect_program(source) in _LEFT_ALONE
+    return name_model_file(source) is not None or _detect_program(source) in _LEFT_ALONE
 
 
 def _is_accelerate(data: dict[str, Any]) -> bool:

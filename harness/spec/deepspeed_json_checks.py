@@ -18,7 +18,7 @@ from harness.findings import Finding, Fix, Place, Severity
 from harness.spec.deepspeed_mapping import renamed_spec_key, spec_key
 from harness.spec.deepspeed_value_checks import check_value
 from harness.spec.parse.source import KeyPath, Source, join_key, split_key
-from harness.spec.suggestions import FOREIGN_KEYS, Suggestions, plain_name, similarity
+from harness.spec.suggestions import FOREIGN_KEYS, Suggestions, is_same_name, plain_name, similarity
 
 
 def check_deepspeed_json(
@@ -85,8 +85,11 @@ def _unknown_key_finding(
     block = f"DeepSpeed's `{path}` block" if path else "DeepSpeed's JSON"
     similar = suggestions.nearest_name(name, (key.name for key in keys.values() if key.gone is None))
     other_block = _find_block_with_key(name, path, target.version)
-    foreign = None if path else _find_foreign_key(name, is_elsewhere=other_block is not None)
-    if foreign is not None:
+    if similar is not None and is_same_name(name, similar):
+        if similar in _section_at(source, key_path[:-1]):
+            return _second_spelling_finding(similar, key_path, block, source)
+        other_block = None
+    elif not path and (foreign := _find_foreign_key(name, is_elsewhere=other_block is not None)) is not None:
         return _foreign_key_finding(name, foreign, value, key_path, source)
     if similar in _section_at(source, key_path[:-1]) or (
         similar and other_block is not None and similarity(name, similar) < 0.8
@@ -96,14 +99,27 @@ def _unknown_key_finding(
         note = f"DeepSpeed refuses unknown keys in `{path}` once every rank has started"
     else:
         note = "DeepSpeed silently ignores it" + (f" and trains without `{similar}`" if similar else "")
-    fix = _rename_fix(similar, value, key_path) if similar else _move_fix(name, other_block, value, key_path)
+    fix = _rename_fix(similar, value, key_path) if similar else _move_fix(name, other_block, value, key_path, source)
     message, severity = f"`{join_key(key_path)}` is not a key of {block}", _ERROR
-    if len(key_path) == 1 and similar is None and other_block is None:
+    if len(key_path) == 1 and similar is None and other_block is None and name not in _WORDS_OF_BLOCKS:
         severity = _WARNING  # DeepSpeed ignores it, and it looks like none of its keys
     if _is_comment(name) and not is_typed_block(path, target.version):
         note, severity, fix = "DeepSpeed does not read it", _INFO, Fix("keep it as a comment")
     return Finding(
         "SP005", severity, message, join_key(key_path), source.place(key_path, of_key=True), notes=(note,), fix=fix
+    )
+
+
+def _second_spelling_finding(similar: str, key_path: KeyPath, block: str, source: Source) -> Finding:
+    """A misspelt key next to the right one."""
+    return Finding(
+        "SP005",
+        _ERROR,
+        f"`{join_key(key_path)}` is not a key of {block}",
+        join_key(key_path),
+        source.place(key_path, of_key=True),
+        notes=(f"another spelling of `{similar}`, which is there too",),
+        fix=Fix(f"remove it, since `{similar}` is there", {spec_key(key_path): None}, effect="nothing changes"),
     )
 
 
@@ -170,9 +186,17 @@ def _rename_fix(new_name: str, value: Any, key_path: KeyPath) -> Fix:
     )
 
 
-def _move_fix(name: str, block: str | None, value: Any, key_path: KeyPath) -> Fix:
+def _move_fix(name: str, block: str | None, value: Any, key_path: KeyPath, source: Source) -> Fix:
     """Move it to the block that has a key of this name, or remove it."""
     removal = {spec_key(key_path): None}
+    if block is None and name in _WORDS_OF_BLOCKS:
+        return Fix(f"write it into the block whose `{name}` it is, such as `{_WORDS_OF_BLOCKS[name]}`, or remove it")
+    if block in ("optimizer.params", "scheduler.params") and len(key_path) == 1:
+        owner = block.partition(".")[0]
+        if owner not in source.data:
+            return Fix(f"remove it: `{owner}` is left to the script", removal, effect="nothing changes")
+        if name in _section_at(source, (owner, "params")):
+            return Fix(f"remove it, since `{block}.{name}` is there", removal, effect="nothing changes")
     if block is None:
         return Fix("remove it, or look up the name in DeepSpeed's documentation", removal, effect="nothing changes")
     block_path = split_key(block) if block else ()
@@ -210,8 +234,9 @@ def _find_block_with_key(name: str, path: str, version: Version) -> str | None:
         key = (block_keys(candidate) or {}).get(name)
         if candidate != path and key is not None and (key.gone is None or version < key.gone):
             return candidate
-    if path in ("optimizer", "scheduler") and name in _OPTIMIZER_AND_SCHEDULER_PARAMS:
-        return f"{path}.params"
+    for owner, names in _PARAMS.items():
+        if path in ("", owner) and name in names:
+            return f"{owner}.params"
     return None
 
 
@@ -226,11 +251,21 @@ _UNLIKELY_BLOCKS = (
     "data_eff",
 )
 """Unlikely blocks for a word such as `mode`."""
-_OPTIMIZER_AND_SCHEDULER_PARAMS = frozenset(
-    """lr betas eps weight_decay momentum adam_w_mode torch_adam
-    warmup_type warmup_min_lr warmup_max_lr warmup_num_steps total_num_steps""".split()
-)
-"""Parameters that people write into `optimizer` and `scheduler` themselves."""
+_PARAMS = {
+    "optimizer": frozenset(
+        """lr betas eps weight_decay momentum nesterov dampening amsgrad adam_w_mode torch_adam bias_correction
+        set_grad_none max_coeff min_coeff eps_inside_sqrt freeze_step cuda_aware comm_backend_name muon_lr adam_lr
+        ns_method foreach fused maximize""".split()
+    ),
+    "scheduler": frozenset(
+        """warmup_type warmup_min_lr warmup_max_lr warmup_num_steps warmup_min_ratio cos_min_ratio total_num_steps
+        cycle_min_lr cycle_max_lr cycle_first_step_size cycle_second_step_size cycle_momentum decay_step_size
+        lr_range_test_min_lr lr_range_test_step_size lr_range_test_step_rate""".split()
+    ),
+}
+"""Parameters that people write into `optimizer` and `scheduler` themselves, or at the top level."""
+_WORDS_OF_BLOCKS = {"enabled": "bf16", "type": "optimizer", "params": "optimizer"}
+"""A word of many blocks, which means nothing at the top level."""
 
 
 def _check_release(

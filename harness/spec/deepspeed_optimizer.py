@@ -29,6 +29,18 @@ _PARAMETERS = {
     "muon": ("betas", "eps", "momentum"),
 }
 """Parameters beyond `lr` and `weight_decay`, which all take."""
+NAME_BY_CLASS = {
+    "fusedadam": "AdamW",
+    "cpuadam": "AdamW",
+    "deepspeedcpuadam": "AdamW",
+    "zenflowcpuadam": "AdamW",
+    "fusedlamb": "Lamb",
+    "fusedlion": "Lion",
+    "deepspeedcpulion": "Lion",
+    "deepspeedcpuadagrad": "Adagrad",
+    "muonwithauxadam": "Muon",
+}
+"""Classes that people write where DeepSpeed wants the optimizer's name."""
 _DEFAULT_MOMENTUM = {"sgd": 0.0, "muon": 0.95}
 
 

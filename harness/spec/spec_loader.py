@@ -23,8 +23,9 @@ from harness.spec.overrides import apply_overrides, first_key
 from harness.spec.parse.source import BOM, KeyPath, Source, decode, is_json, join_key, read_bytes, split_key
 from harness.spec.parse.source_parser import parse, parse_lenient
 from harness.spec.pydantic_errors import translate_errors
+from harness.spec.python_dict import find_python_dict
 from harness.spec.run_spec import Consumer, InputKind, RunSpec
-from harness.spec.unread_values import soften_unread_values
+from harness.spec.unread_values import adapt_to_reader, soften_unread_values
 
 if TYPE_CHECKING:
     from harness.spec.partial_spec import PartialSpec
@@ -95,7 +96,7 @@ def _load_yaml(
     try:
         source = parse(text, file)
     except UserError as error:
-        raise _template_error(error, text) from None
+        raise find_python_dict(text, file) or _template_error(error, text) from None
     file_format = config_format.detect_format(source)
     if file_format == "accelerate-yaml":
         return _load_accelerate(source, overrides, target, consumer)
@@ -108,6 +109,9 @@ def _load_json(
 ) -> LoadedSpec:
     from harness.spec import json_dialects
 
+    python_dict = find_python_dict(text, file)
+    if python_dict is not None:
+        raise python_dict
     try:
         document = parse_lenient(text, file)
     except UserError as error:
@@ -228,6 +232,7 @@ def load_deepspeed_json(
         unreadable = paths_of_blocks(blocks) | fields
         spec, partial = None, _without_keys(partial, spec, unreadable)
     reader = consumer or readers.guess_consumer(source.data)
+    findings = list(adapt_to_reader(findings, source.data, reader))
     findings += readers.describe_auto_values(source, reader) if consumer is None else ()
     loaded = LoadedSpec(
         source.file,

@@ -78,6 +78,11 @@ def plain_name(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
+def is_same_name(name: str, other: str) -> bool:
+    """Do the two differ in case, hyphens and underscores alone?"""
+    return plain_name(name).replace("_", "") == plain_name(other).replace("_", "")
+
+
 def similarity(name: str, other: str) -> float:
     """difflib's ratio of two names; case and hyphens do not count."""
     from difflib import SequenceMatcher
@@ -88,7 +93,7 @@ def similarity(name: str, other: str) -> float:
 def _is_misspelling(name: str, other: str) -> bool:
     """Are they one name? Not where each has a word of its own: `gradient_accumulation_dtype` is none of the steps."""
     words, others = set(plain_name(name).split("_")), set(plain_name(other).split("_"))
-    if plain_name(name).replace("_", "") == plain_name(other).replace("_", ""):
+    if is_same_name(name, other):
         return True
     own, theirs = words - others, others - words
     unmatched = [word for word in own if not any(_are_alike(word, them) for them in theirs)]

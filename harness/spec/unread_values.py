@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of a DeepSpeed JSON that nothing reads, because their block is for NVMe and nothing is on NVMe.
+"""Values of a DeepSpeed JSON that nothing reads, because their block is for NVMe and nothing is on NVMe, or because
+accelerate overwrites them.
 
-A wrong value there changes nothing where DeepSpeed accepts it: a warning instead of an error.
+A wrong value there changes nothing where DeepSpeed accepts it: a warning instead of an error. An old name that
+accelerate does not know is the opposite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from harness.facts.deepspeed_keys import block_keys, is_typed_block
@@ -14,6 +16,7 @@ from harness.facts.deepspeed_values import interpret_value
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding
 from harness.spec.parse.source import KeyPath, split_key, value_at
+from harness.spec.run_spec import Consumer
 
 NVME_KEYS = ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pipeline_read", "pipeline_write", "fast_init")
 """Keys of an offload section that only NVMe reads."""
@@ -30,6 +33,37 @@ def soften_unread_values(
         else finding
         for finding in findings
     ]
+
+
+def adapt_to_reader(
+    findings: Iterable[Finding], config: Mapping[str, Any], reader: Consumer | None
+) -> Iterator[Finding]:
+    """The findings as they are where accelerate reads the file, which the Trainer does too."""
+    for finding in findings:
+        if reader not in ("hf", "accelerate"):
+            yield finding
+        elif finding.gate == "SP006" and finding.key == "steps_per_print":
+            yield finding._replace(severity="warning", notes=(_OVERWRITTEN,))
+        elif finding.gate == "SP014" and finding.key == _OLD_OFFLOAD and _is_optimizer_of_program(config):
+            yield finding._replace(
+                severity="error", message=f"accelerate does not know `{_OLD_OFFLOAD}`", notes=_REFUSED
+            )
+        else:
+            yield finding
+
+
+_OVERWRITTEN = "accelerate overwrites it with infinity"  # accelerate/utils/dataclasses.py, DeepSpeedPlugin
+_OLD_OFFLOAD = "zero_optimization.cpu_offload"
+_REFUSED = (
+    "it makes the optimizer a CPU Adam by `offload_optimizer` alone; DeepSpeed offloads, and refuses torch's AdamW with"
+    " a ZeRORuntimeException",
+)
+
+
+def _is_optimizer_of_program(config: Mapping[str, Any]) -> bool:
+    """Does DeepSpeed get an optimizer that it refuses with an offload?"""
+    is_offloaded = value_at(config, split_key(_OLD_OFFLOAD)) is True
+    return is_offloaded and "optimizer" not in config and config.get("zero_force_ds_cpu_optimizer") is not False
 
 
 def is_unread(name: str, config: Mapping[str, Any], target: DeepSpeedTarget) -> bool:

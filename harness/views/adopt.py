@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from harness.check.config_comparison import ComparedKey, ConfigComparison
 from harness.convert.conversion import ConvertedSpec
 from harness.convert.draft import HEADINGS, NoteKind
 from harness.convert.yaml_writer import format_inline
+from harness.findings import Finding
+from harness.units import pluralize
 from harness.views.style import escape_unprintable
 
 
@@ -46,6 +48,14 @@ def _summary(adopted: ConvertedSpec) -> str:
     if counts["harmless"]:
         parts.append(f"{counts['harmless']} without effect")
     return ", ".join(parts) if parts else "every key is mapped"
+
+
+def render_errors_of_spec(errors: Sequence[Finding], output: str | None) -> str:
+    """The errors that the run spec has as the file had them, a line each, and the command that explains them."""
+    lines = [f"  {error.gate}  {error.message}" for error in errors]
+    head = f"The run spec has {pluralize(len(errors), 'error')}, which `harness launch` would refuse:"
+    end = f"`harness validate-config {output or 'spec.yaml'}` has the places and the fixes."
+    return "\n".join(map(escape_unprintable, (head, *lines, end)))
 
 
 def render_comparison(comparison: ConfigComparison, file: str) -> str:

@@ -138,3 +138,21 @@ def test_a_release_of_the_program(write):
     unknown = run("adopt", file, "--from-release", "0.1")
     assert unknown.exit_code == 1
     assert "name a release from 0.9.0 to 0.9.5" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "is_refused"),
+    [
+        ("DeepSpeedCPUAdam", "`DeepSpeedCPUAdam` is a class, which DeepSpeed refuses in its JSON: AdamW is", False),
+        ("FusedAdam", "`FusedAdam` is a class", False),
+        ("OneBitAdam", "OP001  `OneBitAdam` is no optimizer", True),
+        ("AdamW", "every key is mapped", False),
+    ],
+)
+def test_a_spec_that_would_be_refused_is_said_to_be(kind, said, is_refused, write):
+    optimizer = {"type": kind, "params": {"lr": 1e-5, "weight_decay": 0.1}}
+    result = run("adopt", write("ds.json", json.dumps({**CONFIG, "train_batch_size": 8, "optimizer": optimizer})))
+    assert result.exit_code == 0
+    assert said in result.stderr
+    assert ("The run spec has 1 error, which `harness launch` would refuse:" in result.stderr) == is_refused
+    assert is_refused or "type: DeepSpeedCPUAdam" not in result.stdout

@@ -32,7 +32,7 @@ CASES = (
     ("--model llama-3.1-8b --gpus eight --gpu H100", "'--gpus'", "Try"),
     ("--model llama-3.1-8b --gpus 12 --gpu H100", "12 GPUs do not fill hosts of 8", "`--gpus-per-node`"),
     (RUN + "--gpus-per-node 0", "`--gpus-per-node 0` is not a number", "a number from 1 to"),
-    ("--model llama-3.1-8b --gpus 8 --gpu H10", "GPU kind `H10` is not known", "`--gpu H100-96GB`"),
+    ("--model llama-3.1-8b --gpus 8 --gpu H10", "GPU kind `H10` is not known", "choose one of the known kinds"),
     ("--model llama-3.1-8b --gpus 8 --gpu ''", "GPU kind `` is not known", "choose one of"),
     ("--model llama-3.1-8x --gpus 8 --gpu H100", "did you mean `llama-3.1-8b`?", "a model of the catalogue"),
     ("--model empty --gpus 8 --gpu H100", "`empty/config.json` cannot be read", "name a folder"),
@@ -68,7 +68,7 @@ CASES = (
     ("--model llama-3.1-8b --gpus 8 --gpu cpu --longest", "needs the memory of the GPU", "`cluster.gpu`"),
     ("--cheapest", "`--cheapest` needs a spec or `--model`", "harness plan --model"),
     (KIND + "--price 2", "`--price` names none", "`--price KIND=X`"),
-    (KIND + "--price H10=2", "names an unknown kind of GPU", "did you mean H100-96GB?"),
+    (KIND + "--price H10=2", "names an unknown kind of GPU", "choose one of V100-16GB"),
     (KIND + "--price H100=cheap", "`--price H100=cheap` is no price", "`2.5`"),
     (KIND + "--price-file old.yaml", "is of 2020-01-01, which is more than a year ago", "`--price KIND=X`"),
     (KIND + "--price-file no-file.yaml", "`no-file.yaml` cannot be read", "a file of prices"),
@@ -107,7 +107,7 @@ CASES = (
     ("--params 1e30", "`1e30` is not a number above 0", "`70e9`"),
     ("--params 7e9 --tokens 1e9", "`--tokens` has no effect for a bare count", "`--model`"),
     ("--params 7e9 --gpus 0", "`--gpus 0` is not a number", "a number from 1 to"),
-    ("--params 7e9 --gpu H10", "GPU kind `H10` is not known", "`--gpu H100-96GB`"),
+    ("--params 7e9 --gpu H10", "GPU kind `H10` is not known", "choose one of the known kinds"),
     ("--params 7e9 --zero-stage 7", "`--zero-stage 7` is not a stage", "0, 1, 2 or 3"),
 )
 

@@ -106,6 +106,39 @@ def test_unsafe_fixes_only_when_asked_for(write):
     assert Path(file).read_text() != text
 
 
+NVME = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_clipping": 1.0,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "weight_decay": 0.0}},
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/n"}},
+}
+LORA = GOOD.replace("name_or_path: x", "name_or_path: llama-3.1-8b, random_init: true, lora: {r: 8}")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("a.json", json.dumps(NVME), ("memory of a host", "NVMe of a host", "-> 0 B", "planned for Llama-3.1-70B, 8 ranks, a")),
+        ("a.yaml", LORA, ("memory of a rank", "planned for 8 ranks, which")),
+    ],
+)  # fmt: skip
+def test_an_unsafe_fix_that_changes_the_memory_says_so_and_not_ok(file, text, words, write):
+    for option, old in (("--diff", text), ("--fix", "")):
+        path = write(file, text)
+        result = run("validate-config", path, option, "--unsafe-fixes")
+        assert "warning[SP041]: the fixes change the memory that the run needs: " in result.stdout
+        assert [word for word in words if word not in result.stdout] == []
+        assert "OK" not in result.stdout
+        assert (Path(path).read_text() == text) == bool(old)
+
+
+def test_an_unsafe_fix_that_leaves_the_memory_says_nothing_of_it(write):
+    text = json.dumps({**NVME, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}})
+    text = text.replace('"gradient_clipping": 1.0, ', "")
+    result = run("validate-config", write("a.json", text), "--fix", "--unsafe-fixes")
+    assert "Fixed 1 finding. OK" in result.stdout
+
+
 def test_a_misspelt_key_is_renamed_unless_the_file_has_the_right_one(write):
     text = GOOD.replace("data: {train: y}", "data: {train: y, max_lenght: 64}  # rows\n").replace("model:", "modle:")
     file = write("a.yaml", text)

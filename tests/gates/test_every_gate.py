@@ -33,8 +33,9 @@ def report_on(gate, write, heading="Example", overrides=(), **kwargs):
 LIMITS = {g.id for g in all_gates() if "a launch" in g.needs}
 
 
-COMPANIONS = {"OF032": {"CK003"}}
-"""Gates that fire with every example of another: what DeepSpeed does with any JSON that has its optimizer on NVMe."""
+COMPANIONS = {"OF032": {"CK003"}, "EX017": {"SE001"}}
+"""Gates that fire with every example of another: what DeepSpeed does with any JSON that has its optimizer on NVMe, and
+a model's own code."""
 
 
 def relevant(gate, report):

@@ -128,7 +128,8 @@ def test_no_gate_calls_a_fix_safe_that_is_not(gate, write, monkeypatch):
 @pytest.mark.parametrize("gate", [gate for gate in GATES if "hosts" not in gate.needs], ids=lambda gate: gate.id)
 def test_what_the_safe_fixes_of_an_example_render_is_the_same(gate):
     example = example_of(gate, "Example")
-    needed = {"model": {"config": MODEL, "tokenizer": "bytes"}, "data": {"train": "a.txt"}, "train": {"max_steps": 1}}
+    needed = {"model": {"config": MODEL, "tokenizer": "bytes"}, "data": {"train": "a.txt"},
+              "train": {"max_steps": 1, "per_device_train_batch_size": 2}}  # fmt: skip
     text = example.text
     if example.kind == "yaml":
         text += "".join(f"{name}: {json.dumps(value)}\n" for name, value in needed.items() if f"{name}:" not in text)
@@ -234,6 +235,55 @@ def test_a_fix_that_changes_the_run_is_never_safe(text, sets):
     rest = "".join(f"{name}: {{}}\n" for name in ("model", "data") if not text.startswith(name))
     checked = check_file("a.yaml", text=f"{text}\n{rest}", deepspeed=TARGET)
     assert find_harm(Fix("", sets, safe=True), context_of(checked)) is not None
+
+
+UNREAD_OPTIMIZER = """
+model: {config: %s, tokenizer: bytes}
+data: {train: a.txt}
+train: {max_steps: 1, per_device_train_batch_size: 1}
+zero: {stage: 1}
+optimizer: {weight_decay: 0.1}
+deepspeed: {optimizer: {type: AdamW, params: {lr: 1.0e-3, weight_decay: 0.0}}}
+"""
+
+
+def test_the_plan_counts_the_groups_of_the_optimizer_that_trains():
+    before, fixed = fix_safely("a.yaml", UNREAD_OPTIMIZER % json.dumps(MODEL), world_size=3)
+    assert [finding.gate for finding in fixed.fixed_findings] == ["OP038"]
+    assert_same(before, fixed, "OP038")
+
+
+WARM_UP = {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-6, "warmup_max_lr": 3e-4, "warmup_num_steps": 10}}
+
+
+@pytest.mark.parametrize(
+    ("config", "effect"),
+    [
+        ({"bf16": {"enabled": True}, "zero_optimization": {"stage": 0}}, "the hidden first step decays the weights"),
+        (
+            {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}},
+            "on the GPU trains",
+        ),
+        ({"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}, "as now"),
+    ],
+)
+def test_the_rate_that_a_scheduler_replaces_is_never_set_unattended(config, effect):
+    optimizer = {"type": "AdamW", "params": {"lr": 1e-5, "weight_decay": 0.1}}
+    text = json.dumps({"train_batch_size": 8, **config, "optimizer": optimizer, "scheduler": WARM_UP})
+    report = check_file("a.json", text=text, consumer="deepspeed", deepspeed=TARGET).report
+    fix = next(finding.fix for finding in report.findings if finding.gate == "OP028")
+    assert fix is not None
+    assert not fix.safe
+    assert effect in fix.effect
+
+
+def test_a_scheduler_without_a_type_is_left_where_the_spec_has_one():
+    """The harness makes the section's own scheduler only where the JSON has no block at all."""
+    text = "model: {}\ndata: {}\nscheduler: {type: linear}\ndeepspeed: {scheduler: {params: {warmup_num_steps: 10}}}\n"
+    report = check_file("a.yaml", text=text, deepspeed=TARGET).report
+    fix = next(finding.fix for finding in report.findings if finding.gate == "OP022")
+    assert fix is not None
+    assert (fix.safe, fix.effect) == (False, "`scheduler.type: linear` sets the rate")
 
 
 def test_a_scheduler_without_a_type_is_left_where_the_trainer_reads_it():

@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+from harness.check.autofix import apply_fixes
+from harness.check.check_file import check_file
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.gates import check_run
 from harness.hostinfo.machine import Accelerator
@@ -296,3 +298,35 @@ def test_a_json_that_offloads_parameters_in_fp32(write, consumer, device, block,
     loaded = load_spec(write("ds.json", json.dumps({"zero_optimization": zero, **block})), (), consumer=consumer)
     report = check_run(resolve_run(loaded.spec, kind=loaded.kind), loaded.source, consumer=consumer)
     assert [f.gate for f in report.findings if f.gate == "PR067"] == expected
+
+
+def test_a_removed_one_bit_optimizer_is_one_finding_whose_fix_leaves_none():
+    params = {"lr": 1e-5, "freeze_step": 400, "cuda_aware": True, "comm_backend_name": "nccl", "weight_decay": 0.0}
+    config = {"train_batch_size": 8, "gradient_clipping": 1.0, "optimizer": {"type": "OneBitAdam", "params": params}}
+    text = json.dumps(config)
+
+    def check(changed):
+        return check_file(
+            "a.json", text=changed, consumer="deepspeed", deepspeed=DeepSpeedTarget("0.19.8", "asked for")
+        )
+
+    assert [finding.gate for finding in check(text).report.findings if finding.is_error] == ["OP001"]
+    fixed = apply_fixes("a.json", text, check, unsafe=True)
+    assert json.loads(fixed.after)["optimizer"] == {"type": "AdamW", "params": {"lr": 1e-5, "weight_decay": 0.0}}
+    assert [finding.gate for finding in fixed.checked.report.findings] == []
+
+
+def test_one_cycle_names_the_betas_that_train():
+    cycle = {"cycle_min_lr": 1e-6, "cycle_max_lr": 1e-4}
+    for betas, more, is_found in (
+        ([0.9, 0.99], {}, True),
+        ([0.9, 0.99], {"cycle_min_mom": 0.9}, False),
+        ([0.9, 0.95], {"cycle_momentum": False}, False),
+    ):
+        optimizer = {"type": "AdamW", "params": {"lr": 1e-4, "betas": betas}}
+        config = {"train_batch_size": 8, "optimizer": optimizer}
+        config["scheduler"] = {"type": "OneCycle", "params": {**cycle, **more}}
+        report = check_file("a.json", text=json.dumps(config), consumer="deepspeed").report
+        found = [finding.message for finding in report.findings if finding.gate == "OP034"]
+        assert bool(found) == is_found
+        assert all("the first cycles between 0.8 and 0.9, the second is 0.99" in message for message in found)

@@ -83,3 +83,43 @@ def test_a_named_program_is_sent_to_adopt(write):
     (finding,) = load_spec(write("a.yaml", "model: {name_or_path: a}\ndata: {sources: [d]}\n"), (), TARGET).findings
     assert "an ArcticTraining configuration" in finding.message
     assert "harness adopt" in finding.fix.title
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"model_type": "qwen2", "hidden_size": 896, "vocab_size": 9, "use_cache": True, "tokenizer_class": "X"}, "config.json"),
+        ({"tokenizer_class": "Qwen2Tokenizer", "pad_token": "<pad>"}, "tokenizer_config.json"),
+        ({"peft_type": "LORA", "r": 8, "base_model_name_or_path": "x"}, "adapter_config.json"),
+        ({"metadata": {"total_size": 1}, "weight_map": {"a": "b"}}, "model.safetensors.index.json"),
+        ({"log_history": [], "global_step": 3, "train_batch_size": 8}, "trainer_state.json"),
+    ],
+)  # fmt: skip
+def test_a_file_of_a_models_folder_is_told_in_one_sentence(config, name, write):
+    findings = load_spec(write("config.json", json.dumps(config)), target=TARGET).findings
+    assert [finding.gate for finding in findings] == ["SP016"]
+    assert f"this is the `{name}` of a Hugging Face model" in findings[0].message
+    assert findings[0].fix.sets == {}
+    assert not looks_like_config(json.dumps(config), "config.json")
+
+
+PASTED = "# ZeRO-2\nds_config = {\n    'fp16': {'enabled': True},\n    'zero_optimization': {'stage': 2},\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "line"),
+    [
+        ("a.json", PASTED, 2),
+        ("a.py", "import deepspeed\n" + PASTED, 3),
+        ("a.json", PASTED.replace("ds_config = ", ""), 2),
+        ("a.json", '{"train_batch_size": 8, "scheduler": None}', 1),
+        ("a.json", '{"train_batch_size": 8, # of all\n "bf16": {"enabled": true,},}', 0),
+        ("a.json", "{'train_batch_size': 8}", 0),
+        ("a.json", '{"train_batch_size": 8, "bf16": {"enabled": true}}', 0),
+        ("a.json", "{" * 5000, 0),
+    ],
+)
+def test_a_python_dict_is_told_as_one(file, text, line, write):
+    findings = [f for f in load_spec(write(file, text), target=TARGET).findings if "Python dict" in f.message]
+    assert [finding.place.line for finding in findings] == ([line] if line else [])
+    assert all("json.dump(" in finding.fix.title for finding in findings)

@@ -142,3 +142,28 @@ def test_a_deepspeed_json_gets_no_wrong_name(tmp_path, name, value, expected, ne
 )
 def test_names_with_words_of_their_own_are_no_misspellings(name, other, is_one):
     assert (Suggestions().nearest_name(name, [other]) == other) is is_one
+
+
+ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "weight_decay": 0.0}}}
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "help_"),
+    [
+        ({"tensor-parallel": {"autotp_size": 2}}, "tensor-parallel", "did you mean `tensor_parallel`?"),
+        ({"zero-optimization": {"stage": 2}}, "zero-optimization", "did you mean `zero_optimization`?"),
+        ({"Zero_Optimization": {}, "zero_optimization": {}}, "Zero_Optimization", "remove it, since `zero_optimization`"),
+        ({"zero_optimization": {"overlap-comm": True}}, "zero_optimization.overlap-comm", "did you mean `overlap_comm`?"),
+        ({"weight_decay": 0.1, **ADAMW}, "weight_decay", "remove it, since `optimizer.params.weight_decay` is there"),
+        ({"adam_w_mode": True, **ADAMW}, "adam_w_mode", "`adam_w_mode` belongs in `optimizer.params`"),
+        ({"nesterov": True}, "nesterov", "remove it: `optimizer` is left to the script"),
+        ({"warmup_num_steps": 9}, "warmup_num_steps", "remove it: `scheduler` is left to the script"),
+        ({"enabled": True}, "enabled", "write it into the block whose `enabled` it is"),
+    ],
+)  # fmt: skip
+def test_a_key_of_deepspeed_in_another_spelling_or_place_is_an_error(config, key, help_):
+    report = check_file("a.json", text=json.dumps({"train_batch_size": 8, **config}), consumer="deepspeed").report
+    finding = next(finding for finding in report.findings if finding.key == key)
+    assert (finding.gate, finding.severity) == ("SP005", "error")
+    assert finding.fix is not None
+    assert finding.fix.title.startswith(help_)

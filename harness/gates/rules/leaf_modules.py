@@ -65,11 +65,20 @@ def classes_without_experts(ctx: Context) -> Iterator[Finding]:
         message,
         _CLASSES,
         related=[("model.name_or_path", "the model"), ("zero.stage", "the stage")],
-        notes=["ranks whose tokens need different experts would wait for each other for ever"],
+        notes=[
+            "ranks whose tokens need different experts would wait for each other for ever"
+            if _may_have_expert_modules(ctx)
+            else "the models of `transformers` 5 cannot deadlock without it: all experts of a layer are one weight"
+        ],
         fix=Fix(f"set {ctx.key(_CLASSES)} to `{block}`", {_CLASSES: [block]}, effect=_EFFECT)
         if block
         else ctx.fix_to_remove(_CLASSES, effect="DeepSpeed's own list is used"),
     )
+
+
+def _may_have_expert_modules(ctx: Context) -> bool:
+    """May each expert be a module? A run spec trains with transformers 5, whose own models have none."""
+    return ctx.run.kind != "spec" or ctx.run.spec.model.trust_remote_code
 
 
 _FAMILIES_OF_DEEPSPEED = ("mixtral", "qwen2_moe", "qwen3_moe")
@@ -86,19 +95,20 @@ _FAMILIES_OF_DEEPSPEED = ("mixtral", "qwen2_moe", "qwen3_moe")
     ),
     needs=("model facts",),
     when=lambda ctx: ctx.stage == 3 and not ctx.has_key("zero_optimization.leaf_module") and not is_autoep_enabled(ctx),
-    unseen="transformers 5 keeps all experts in one weight, which cannot deadlock",
+    unseen="needs a model's own code: transformers 5 keeps all experts in one weight, which cannot deadlock",
 )
 def experts_without_leaf_modules(ctx: Context) -> Iterator[Finding]:
     """A mixture of experts under ZeRO-3 without leaf modules.
 
-    A model with experts at ZeRO stage 3 and no `leaf_module`: on releases before 0.18.0, and for families that are not
-    on DeepSpeed's own list (Mixtral, Qwen2-MoE, Qwen3-MoE).
+    A model with experts and code of its own (`model.trust_remote_code`) at ZeRO stage 3 and no `leaf_module`: on
+    releases before 0.18.0, and for families that are not on DeepSpeed's own list (Mixtral, Qwen2-MoE, Qwen3-MoE).
 
     Why: Under ZeRO-3 each rank gathers the experts that its tokens need; ranks that need different ones deadlock. A
-    leaf module is gathered as a whole. `transformers` 5 keeps all experts of a layer in one weight, which cannot
-    deadlock; with older ones, or a model's own code, mark the block that holds the experts.
+    leaf module is gathered as a whole. `transformers` 5, which the harness needs, keeps all experts of a layer in one
+    weight, which cannot deadlock; a model's own code may have a module for each.
 
     Example:
+        model.trust_remote_code: true
         model.config.model_type: deepseek_v2
         model.config.hidden_size: 64
         model.config.num_hidden_layers: 2
@@ -111,6 +121,8 @@ def experts_without_leaf_modules(ctx: Context) -> Iterator[Finding]:
     model = ctx.model
     is_old = ctx.target.version < (0, 18, 0)
     if model is None or not model.experts or (model.family in _FAMILIES_OF_DEEPSPEED and not is_old):
+        return
+    if not _may_have_expert_modules(ctx):
         return
     block = _EXPERT_BLOCKS.get(model.family)
     if is_old:
@@ -125,7 +137,7 @@ def experts_without_leaf_modules(ctx: Context) -> Iterator[Finding]:
         f"ZeRO stage 3 marks no leaf modules in a `{model.family}` model: {model.experts} experts may deadlock",
         "model.name_or_path" if ctx.run.spec.model.name_or_path else "model.config",
         related=[("zero.stage", "the stage")],
-        notes=["`transformers` 5 keeps all experts of a layer in one weight, which cannot deadlock"],
+        notes=["the models of `transformers` 5 keep all experts of a layer in one weight, which cannot deadlock"],
         fix=fix,
     )
 

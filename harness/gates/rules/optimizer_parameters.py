@@ -13,6 +13,7 @@ from harness.gates.optimizer_facts import (
     find_signature,
     get_parameter_key,
     is_number,
+    is_one_bit,
     read_number,
     report_unknown_parameter,
 )
@@ -51,8 +52,8 @@ def unknown_parameter(ctx: Context) -> Iterator[Finding]:
     kind = ctx.optimizer.type
     intended = find_intended_optimizer(ctx, kind) if isinstance(kind, str) else None  # OP001 has the name itself
     signature = find_signature(ctx, intended)
-    if signature is None:
-        return
+    if signature is None or (isinstance(kind, str) and intended is not None and is_one_bit(kind)):
+        return  # a 1-bit optimizer has parameters of its own, which go with it
     class_name, known = signature
     owner = "Muon, which silently drops it" if class_name == "Muon" else class_name
     params = ctx.optimizer.params

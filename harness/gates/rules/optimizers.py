@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from harness.findings import Finding, Fix
 from harness.gates.optimizer_facts import (
     BY_SHAPE,
-    NAME_BY_CLASS,
-    ONE_BIT,
     OWN,
     TORCH,
     UNUSABLE,
     ZERO_TESTED,
     find_intended_optimizer,
+    find_signature,
     has_misspelt_type,
+    is_one_bit,
 )
 from harness.gates.registry import Cite, Context, gate
+from harness.spec.deepspeed_optimizer import NAME_BY_CLASS
 
 _TYPE = "deepspeed.optimizer.type"
 _ALLOW = "deepspeed.zero_allow_untested_optimizer"
@@ -55,8 +56,17 @@ def unknown_optimizer(ctx: Context) -> Iterator[Finding]:
         f"`{name[:40]}` is no optimizer of DeepSpeed {ctx.target.text} or torch",
         _TYPE,
         notes=[_explain_refusal(name)],
-        fix=Fix(f"use `{better}`", {_TYPE: better}, effect=f"trains with {better}"),
+        fix=Fix(
+            f"use `{better}`", {_TYPE: better, **_remove_unknown(ctx, name, better)}, effect=f"trains with {better}"
+        ),
     )
+
+
+def _remove_unknown(ctx: Context, name: str, better: str) -> dict[str, None]:
+    """The parameters of a 1-bit optimizer that the one in its place does not have. OP005 has those of others."""
+    signature = find_signature(ctx, better) if is_one_bit(name) else None
+    known = signature[1] if signature else frozenset(ctx.optimizer.params)
+    return {f"deepspeed.optimizer.params.{key}": None for key in ctx.optimizer.params if key not in known}
 
 
 def _read_type(ctx: Context) -> str | None:
@@ -76,7 +86,7 @@ def _explain_refusal(name: str) -> str:
         return "this is the name of a class; DeepSpeed picks the class by the device and the offload settings"
     if name.lower() == "muon":
         return "DeepSpeed's Muon came with 0.17.6, and torch's takes matrices alone"
-    if name in ONE_BIT:
+    if is_one_bit(name):
         return "the 1-bit optimizers were removed in 0.19.7"
     if name.lower() in {torch_name.lower() for torch_name in TORCH}:
         return "names of torch.optim must be written exactly as torch writes them"

@@ -16,6 +16,7 @@ from harness.gates.optimizer_facts import (
     get_scheduler_name,
     get_scheduler_params,
     has_misspelt_type,
+    is_number,
     read_number,
     report_unknown_parameter,
 )
@@ -87,17 +88,24 @@ def scheduler_without_type(ctx: Context) -> Iterator[Finding]:
 
     A DeepSpeed `scheduler` block without `type`, or with an empty one.
 
-    Why: DeepSpeed then silently has no scheduler: the rate stays that of the optimizer (run on 0.19.8).
+    Why: DeepSpeed then silently has no scheduler: the rate stays that of the optimizer (run on 0.19.8). In a run spec
+    the block also stands instead of the section `scheduler`.
 
-    Example:
-        zero.stage: 1
-        deepspeed.scheduler.params.warmup_num_steps: 10
+    Example: {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": 1},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "weight_decay": 0.0}},
+        "scheduler": {"params": {"warmup_num_steps": 10}}
+    }
 
-    Use instead:
-        zero.stage: 1
-        deepspeed.scheduler.type: WarmupLR
-        deepspeed.scheduler.params.warmup_min_lr: 1.0e-6
-        deepspeed.scheduler.params.warmup_num_steps: 10
+    Use instead: {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": 1},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "weight_decay": 0.0}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-6, "warmup_num_steps": 10}}
+    }
     """
     has_type = get_scheduler_name(ctx) != "" or ctx.is_auto("scheduler.type")
     if ctx.scheduler and not has_type and not has_misspelt_type(ctx.scheduler):
@@ -105,7 +113,14 @@ def scheduler_without_type(ctx: Context) -> Iterator[Finding]:
             f"{ctx.key(_BLOCK)} has no `type`, so the learning rate is never changed",
             _BLOCK,
             notes=["DeepSpeed reads a block without `type` as no scheduler"],
-            fix=Fix(f"write {ctx.key(f'{_BLOCK}.type')}, or remove the block", {_BLOCK: None}, safe=True),
+            fix=Fix(
+                f"write {ctx.key(f'{_BLOCK}.type')}, or remove the block",
+                {_BLOCK: None},
+                safe=True,
+                effect=""
+                if ctx.run.kind != "spec"
+                else f"`scheduler.type: {ctx.run.spec.scheduler.type}` sets the rate",
+            ),
             of_key=True,
         )
 
@@ -403,6 +418,11 @@ def torch_scheduler_on_wrapper(ctx: Context) -> Iterator[Finding]:
         )
 
 
+_MOMENTUM_LIMITS = {"cycle_min_mom": 0.8, "cycle_max_mom": 0.9}
+"""Of the first beta, with DeepSpeed's defaults."""
+_ONE_CYCLE_BETA2 = 0.99
+
+
 @gate(
     "OP034",
     "one-cycle-replaces-betas",
@@ -417,7 +437,7 @@ def replaced_betas(ctx: Context) -> Iterator[Finding]:
     `scheduler.type: OneCycle` with `cycle_momentum` (the default) and an Adam whose `betas` are written.
 
     Why: OneCycle cycles the first beta between `cycle_min_mom` and `cycle_max_mom` and sets the second one to 0.99,
-    from the first step on; what `optimizer.params.betas` says is never used (read in 0.19.8).
+    before the first step; what `optimizer.params.betas` says trains nothing (run on 0.19.8).
 
     Example:
         zero.stage: 1
@@ -428,17 +448,23 @@ def replaced_betas(ctx: Context) -> Iterator[Finding]:
         deepspeed.scheduler.params.cycle_max_lr: 1.0e-4
     """
     key = get_parameter_key(ctx, "betas")
+    has_decay = bool(ctx.ds("scheduler.params.decay_mom_rate"))
     if not ctx.source.has_key(key) or not ctx.ds("scheduler.params.cycle_momentum", True):
         return
     betas = ctx.optimizer.params.get("betas")
-    if isinstance(betas, (list, tuple)) and len(betas) == 2:
-        yield ctx.finding(
-            f"`OneCycle` replaces {ctx.key(key)}: the second one becomes 0.99, not {betas[1]}",
-            key,
-            label="never used",
-            related=[(_TYPE, "cycles the momentum by default")],
-            fix=ctx.fix_to_set(f"{_PARAMS}.cycle_momentum", False, effect="the betas stay as written"),
-        )
+    limits = [ctx.ds(f"scheduler.params.{name}", default) for name, default in _MOMENTUM_LIMITS.items()]
+    if not isinstance(betas, (list, tuple)) or len(betas) != 2 or not all(map(is_number, limits)):
+        return
+    if [*betas] == [limits[0], _ONE_CYCLE_BETA2] and limits[0] == limits[1] and not has_decay:
+        return
+    yield ctx.finding(
+        f"`OneCycle` replaces {ctx.key(key)} {[*betas]}: the first cycles between {limits[0]:g} and {limits[1]:g},"
+        f" the second is {_ONE_CYCLE_BETA2}"[:159],
+        key,
+        label="replaced",
+        related=[(_TYPE, "cycles the momentum by default")],
+        fix=ctx.fix_to_set(f"{_PARAMS}.cycle_momentum", False, effect="the betas stay as written"),
+    )
 
 
 @gate(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 from harness.findings import Finding, Fix
+from harness.gates.dtypes import model_dtype
 from harness.gates.optimizer_facts import (
     TYPES_WITH_MINIMUM,
     get_parameter_key,
@@ -82,18 +83,18 @@ _PEAK_NAMES = {"WarmupLR": "warmup_max_lr", "WarmupDecayLR": "warmup_max_lr", "O
     "rate-replaced-by-the-scheduler",
     upstream="silent",
     severity="warning",
-    unread="the scheduler sets the rate",
     cites=(Cite("runtime/lr_schedules.py", "param_group['lr'] = lr"),),
     when=lambda ctx: get_scheduler_name(ctx) in _PEAK_NAMES,
 )
 def replaced_rate(ctx: Context) -> Iterator[Finding]:
-    """Two learning rates, one of them unused.
+    """Two learning rates, one of them replaced.
 
     A rate in the scheduler (`warmup_max_lr`, `cycle_max_lr`) that is not the optimizer's.
 
     Why: DeepSpeed's schedulers set the optimizer's rate; they do not scale it. With both written and different, the
-    scheduler's counts and `lr` is never used, not even in the first step (run on 0.19.8). WarmupCosineLR alone scales
-    `lr`.
+    scheduler's counts. `lr` is only what the optimizer has before the scheduler exists: in 16-bit at stage 0 DeepSpeed
+    takes a hidden first step with it, which decays the weights, and at stage 3 the part of `offload_optimizer.ratio` on
+    the GPU keeps it (the step run, the part read, on 0.19.8). WarmupCosineLR alone scales `lr`.
 
     Example:
         zero.stage: 1
@@ -112,10 +113,19 @@ def replaced_rate(ctx: Context) -> Iterator[Finding]:
     yield ctx.finding(
         f"the optimizer's rate of {rate:g} is replaced by the scheduler's {peak:g}",
         key,
-        label="never used",
+        label="replaced",
         related=[(f"{_PARAMS}.{peak_name}", "this one counts")],
-        fix=Fix(f"set {ctx.key(key)} to {peak:g} too", {key: peak}, safe=True),
+        fix=Fix(f"set {ctx.key(key)} to {peak:g} too", {key: peak}, effect=_explain_early_rate(ctx, rate, peak)),
     )
+
+
+def _explain_early_rate(ctx: Context, rate: float, peak: float) -> str:
+    """What another `lr` changes: what the optimizer does before the scheduler sets its rate."""
+    if ctx.stage == 3 and ctx.ds("zero_optimization.offload_optimizer.ratio", 1.0) != 1.0:
+        return f"the part of the optimizer on the GPU trains at {peak:g}, not at {rate:g}"
+    if ctx.stage == 0 and model_dtype(ctx) != "fp32":
+        return f"the hidden first step decays the weights at {peak:g}, not at {rate:g}"
+    return "each step is at the scheduler's rate, as now"
 
 
 def _is_rate(value: object) -> TypeGuard[float]:

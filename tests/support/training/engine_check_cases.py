@@ -116,6 +116,15 @@ def write_run(folder: Path, case: Case, text: Path) -> Path:
 
 _LORA: dict[str, Any] = {"model": {"lora": {"r": 4, "target_modules": ["q_proj", "v_proj"]}}}
 _WARM: dict[str, Any] = {"scheduler": {"type": "cosine", "warmup_steps": 1}}
+_ONE_CYCLE: dict[str, Any] = {
+    "optimizer": {"betas": [0.9, 0.95]},
+    "deepspeed": {
+        "scheduler": {
+            "type": "OneCycle",
+            "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3, "cycle_first_step_size": 4},
+        }
+    },
+}
 _TENSOR: dict[str, Any] = {"parallel": {"tensor_parallel_size": 2}}
 _SEQUENCE: dict[str, Any] = {"parallel": {"sequence_parallel_size": 2}}
 _PIPELINE: dict[str, Any] = {"parallel": {"pipeline_parallel_size": 2}}
@@ -135,6 +144,7 @@ HEALTHY = (
     Case("sequence", zero(3) | _SEQUENCE),
     Case("pipeline", zero(1) | BF16 | _PIPELINE),
     Case("tensor-and-data", zero(2) | _TENSOR, ranks=4),
+    Case("one-cycle", zero(1) | _ONE_CYCLE, ranks=1),
     Case("tensor-wide", zero(1) | _TENSOR | {"model": {"config": WIDE}}),
 )
 """Runs that pass every check."""

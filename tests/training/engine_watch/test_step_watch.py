@@ -19,6 +19,10 @@ CLEAN: dict[str, dict[str, Any]] = {
     "bare, stage 2": {"stage": 2, "parts": 2, "steps": 21},
     "bare, stage 3, bf16": {"stage": 3, "parts": 2, "format": "bf16", "clip": 0.1},
     "bare, stage 0, tied": {"stage": 0, "tied": True},
+    "bare, stage 1, OneCycle": {
+        "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3}},
+        "json": {"optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": [0.9, 0.95]}}},
+    },
     "accelerate, stage 1": {"program": "accelerate", "parts": 2},
     "trainer, stage 2": {"program": "trainer", "stage": 2, "parts": 2, "clip": 0.5},
     "trainer, stage 3": {"program": "trainer", "stage": 3, "parts": 2},
@@ -32,7 +36,7 @@ FAULTY: dict[str, dict[str, Any]] = {
     "AT005": {"json": {"bf16": {"enabled": True}}},
     "AT006": {"json": {"gradient_clipping": 0.5}},
     "AT007": {"json": {"gradient_accumulation_steps": 4}},
-    "AT014": {"json": {"optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": [0.5, 0.9]}}}},
+    "AT014": {"json": {"optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": [0.9, 0.5]}}}},
 }
 """By the check that finds it."""
 OTHER: dict[str, dict[str, Any]] = {
@@ -90,6 +94,12 @@ def test_a_setting_of_the_script_is_no_fault_of_deepspeed(outcomes: dict[str, li
     text = outcomes["a setting of the script"][1]["error"]
     assert "`clip_grad` is not the `gradient_clipping` of the engine (0, not 0.1)" in text
     assert "help: remove what sets `clip_grad`" in text
+
+
+def test_betas_are_a_pair_and_no_checkpoint_is_named_without_one(outcomes: dict[str, list[dict[str, Any]]]) -> None:
+    error = outcomes["AT014"][0]["error"]
+    assert "`betas` is [0.9, 0.999], should be [0.9, 0.5]" in error
+    assert "checkpoint" not in error
 
 
 def test_a_warning_is_printed_once_and_the_training_goes_on(outcomes: dict[str, list[dict[str, Any]]]) -> None:

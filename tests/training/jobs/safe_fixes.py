@@ -7,6 +7,7 @@ Rank 0 writes what each trains, holds and stores as JSON. (`test_safe_fix_runs.p
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import sys
 import tempfile
@@ -36,6 +37,15 @@ def tensor_bytes() -> int:
     return sum(storages.values())
 
 
+def digest_optimizer(optimizer: object) -> str:
+    """Of the weights that this rank steps, with the states of the optimizer."""
+    digest = hashlib.sha256()
+    for master, states in getattr(optimizer, "optimizer", optimizer).state.items():
+        for tensor in (master, *(value for value in states.values() if torch.is_tensor(value))):
+            digest.update(tensor.detach().double().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def run(config: dict) -> dict:
     started = tensor_bytes()
     model = net()
@@ -59,6 +69,7 @@ def run(config: dict) -> dict:
     held = tensor_bytes() - started
     facts = {
         "losses": losses,
+        "weights": digest_optimizer(optimizer),
         "norm": float(engine.get_global_grad_norm() or 0.0),
         "rate": engine.get_lr(),
         "optimizer": f"{type(optimizer).__name__} of {type(getattr(optimizer, 'optimizer', optimizer)).__name__}",

@@ -39,6 +39,7 @@ CASE = {
     "on_difference": "raise",
     "fault": "",
     "zero": {},
+    "scheduler": {},
     "json": {},
 }
 WIDTH, ROWS, VOCABULARY = 16, 2, 32
@@ -64,6 +65,7 @@ def config_of(case: dict[str, Any]) -> dict[str, Any]:
         "zero_force_ds_cpu_optimizer": False,
         "zero_optimization": zero,
         **({case["format"]: {"enabled": True}} if case["format"] != "fp32" else {}),
+        **({"scheduler": case["scheduler"]} if case["scheduler"] else {}),
     }
 
 

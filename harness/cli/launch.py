@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import typer
 
@@ -25,6 +24,8 @@ from harness.cli.options import (
     SetOption,
     SlurmOption,
     SpecArgument,
+    is_given,
+    spell_out_arguments,
 )
 from harness.cli.output_format import OutputFormat
 from harness.launching.setup.jobset_request import JobSetRequest
@@ -40,6 +41,7 @@ NO_ARGS_IS_HELP = True
 
 
 def launch(
+    ctx: typer.Context,
     spec: SpecArgument,
     overrides: SetOption = None,
     hostfile: HostfileOption = None,
@@ -105,7 +107,12 @@ def launch(
         env_from=env_from,
         nvme_class=nvme_class,
         output=output,
-        conflicts={"--slurm": slurm, "--no-ssh": no_ssh, "--resume RUN": resume not in ("never", "auto")},
+        conflicts={
+            "--slurm": slurm,
+            "--no-ssh": no_ssh,
+            "--resume RUN": resume not in ("never", "auto"),
+            "--resume never": resume == "never" and is_given(ctx, "resume"),  # pods that start again resume
+        },
     )
     job_id = None if kubernetes else run_id
     request = LaunchRequest(
@@ -121,10 +128,10 @@ def launch(
         else parse_no_ssh(no_ssh=no_ssh, run_id=job_id, node_rank=node_rank, master_addr=master_addr),
         survey=not (dry_run or no_preflight),
         dry_run=dry_run,
-        submission=SlurmSubmission(tuple(sys.argv[1:]), tuple(sbatch or ())) if submits else None,
+        submission=SlurmSubmission(spell_out_arguments(ctx), tuple(sbatch or ())) if submits else None,
     )
     if pods is not None:
-        exit_with(print_jobset(JobSetRequest(request, pods, tuple(sys.argv[1:])), output))
+        exit_with(print_jobset(JobSetRequest(request, pods, spell_out_arguments(ctx)), output))
     setup = prepare(request, ConsoleLog())
     if isinstance(setup, LaunchRejected):
         exit_rejected(setup)

@@ -28,20 +28,12 @@ from harness.spec.host_selection import HostSelection
 from harness.spec.run_spec import RunSpec
 
 NO_MANIFEST = "No manifest was written"
-_OWN_OPTIONS = {
-    "--image",
-    "--namespace",
-    "--pvc",
-    "--workdir",
-    "--env-from",
-    "--nvme-class",
-    "--output",
-    "-o",
-    "--run-id",
-}
-_HOST_OPTIONS = {"--hostfile", "--hosts", "--include", "--exclude", "--num-nodes", "--num-gpus"}
-_REPLACED_OPTIONS = {"--resume", "--max-restarts"}
-_FLAGS = {"--kubernetes", "--dry-run", "--no-preflight"}
+_OWN_OPTIONS = (
+    *("--kubernetes", "--image", "--namespace", "--pvc", "--workdir", "--env-from", "--nvme-class", "--output"),
+    *("--run-id", "--dry-run", "--no-preflight"),
+)
+_HOST_OPTIONS = ("--hostfile", "--hosts", "--include", "--exclude", "--num-nodes", "--num-gpus")
+_REPLACED_OPTIONS = ("--resume", "--max-restarts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +72,7 @@ def prepare_jobset(request: JobSetRequest, log: LaunchLog) -> Manifest | LaunchR
 
 def pod_arguments(arguments: Sequence[str]) -> list[str]:
     """The command line without the options that are about the cluster, or that the pods get other values of."""
-    return drop_options(arguments, _OWN_OPTIONS | _HOST_OPTIONS | _REPLACED_OPTIONS, _FLAGS)
+    return drop_options(arguments, {*_OWN_OPTIONS, *_HOST_OPTIONS, *_REPLACED_OPTIONS})
 
 
 def _load(launch: LaunchRequest, selection: HostSelection | None) -> LoadedRun:

@@ -10,7 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def job_command(arguments: Sequence[str], env: Mapping[str, str]) -> list[str]:
             message = f"`--set` of `launch.env.{name[:60]}` would write a secret into the job's script"
             fix = Fix(f"`export {name[:60]}=...` in this shell instead: sbatch gives the job your environment")
             raise UserError([Finding("SE003", "error", message, fix=fix)], ExitCode.PREFLIGHT)
-    return [*_harness_argv(), *drop_options(arguments, {"--sbatch", "--resume"}, {"--dry-run"})]
+    return [*_harness_argv(), *drop_options(arguments, {"--sbatch", "--resume", "--dry-run"})]
 
 
 def _harness_argv() -> list[str]:
@@ -89,19 +89,9 @@ def _harness_argv() -> list[str]:
     return python_command(*words) if machine.package_version(DISTRIBUTION) else [sys.executable, *words]
 
 
-def drop_options(arguments: Sequence[str], options: set[str], flags: set[str]) -> list[str]:
-    """A command line without these options and their values, and without these flags."""
-    rest: list[str] = []
-    skip = False
-    for word in arguments:
-        name, equals, _ = word.partition("=")
-        if skip:
-            skip = False
-        elif name in options:
-            skip = not equals
-        elif word not in flags:
-            rest.append(word)
-    return rest
+def drop_options(arguments: Sequence[str], names: Collection[str]) -> list[str]:
+    """A command line without these options. Each option is one word, as `spell_out_arguments` writes it."""
+    return [word for word in arguments if word.partition("=")[0] not in names]
 
 
 def build_job(
@@ -116,7 +106,7 @@ def build_job(
         name=job_name,
         notice=NOTICE_SECONDS,
         folder=shlex.quote(str(folder)),
-        resume=shlex.quote("auto" if resume == "never" else resume),
+        resume=shlex.quote(resume),
         command=shlex.join(command),
         stopped=PREEMPTED_EXIT_CODE,
     )

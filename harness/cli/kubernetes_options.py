@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -98,8 +99,8 @@ def parse_kubernetes(
         claim, _, path = text.partition(":")
         if not claim or not path.startswith("/") or ":" in path:
             raise typer.BadParameter(f"`{text}` is not `CLAIM:PATH` with an absolute path", param_hint="--pvc")
-        volumes.append(SharedVolume(claim, str(Path(path))))
+        volumes.append(SharedVolume(claim, os.path.normpath(f"/{path.lstrip('/')}")))
     if workdir is not None and not workdir.startswith("/"):
         raise typer.BadParameter(f"`{workdir}` is not an absolute folder", param_hint="--workdir")
-    folder = Path(workdir) if workdir is not None else None
+    folder = Path(os.path.normpath(workdir)) if workdir is not None else None
     return JobSetOptions(image, namespace, name, tuple(volumes), folder, tuple(env_from or ()), nvme_class)

@@ -168,6 +168,13 @@ The size comes
 from the plan, which needs a known model. Without `--nvme-class` the pods use the node's own folder, `nvme_path`, which
 needs no size.
 
+## EN093 mount-over-a-system-folder
+`harness launch --kubernetes`: a volume would be mounted over a folder of the image, or two at the same path.
+
+`--pvc CLAIM:/usr` hides the programs of the image. `nvme_path: /etc` without `--nvme-class` gives the pods the node's
+own `/etc`, to write swap files into, and hides that of the image. Kubernetes refuses two volumes at one path. Choose a
+folder that nothing else needs, such as `/mnt/runs` or `/local_nvme`.
+
 ## EN101 run-directory-unreadable
 A rank cannot read `spec.resolved.json` or `ds_config.json`, or they were edited after the launch.
 

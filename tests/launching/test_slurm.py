@@ -93,7 +93,12 @@ def test_it_goes_on_where_it_was_when_slurm_starts_it_again(tmp_path, programs):
         "it's",
         "$(touch x)",
     )
-    for resume, count, expected in (("never", "0", "never"), ("never", "1", "auto"), ("runs/a b", "0", "runs/a b"), ("runs/a b", "1", "auto")):
+    for resume, count, expected in (
+        ("never", "0", "never"),
+        ("never", "1", "auto"),
+        ("runs/a b", "0", "runs/a b"),
+        ("runs/a b", "1", "auto"),
+    ):
         child = start(tmp_path, job(tmp_path, *show, resume=resume), SLURM_RESTART_COUNT=count)
         out, _ = child.communicate(timeout=20)
         assert json.loads(out) == [str(tmp_path), "it's", "$(touch x)", "--resume", expected]

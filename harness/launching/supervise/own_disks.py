@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from harness.checkpoints.store_source import SOURCE_FILE, find_stored_checkpoint
+from harness.checkpoints.store_source import SOURCE_FILE, StoreSource, find_stored_checkpoint
 from harness.errors import ExitCode, UserError
 from harness.file_io import replace_file, write_atomically
 from harness.findings import Finding, Fix
@@ -73,7 +73,8 @@ def _not_created(host: str, run_dir: Path, output: ChildOutput) -> Finding:
 
 def find_stored_resume(run_dir: Path, variables: Mapping[str, str], log: Callable[[str], None]) -> Path | None:
     """The newest checkpoint of this run in the store of `checkpoint.upload_to`, as the ranks will find it on their
-    disks; None without a store, or if the store has no checkpoint. `variables` is `launch.env`.
+    disks; before its first upload the one there that it resumed from. None without a store, or if the store has no such
+    checkpoint. `variables` is `launch.env`.
     """
     spec = json_of(run_dir / "spec.resolved.json").get("spec") or {}
     url = (spec.get("checkpoint") or {}).get("upload_to")
@@ -82,6 +83,9 @@ def find_stored_resume(run_dir: Path, variables: Mapping[str, str], log: Callabl
     try:
         with with_environment(variables):
             source, _, skipped = find_stored_checkpoint(url)
+        if not source.runs or source.runs[-1].rpartition("-")[0] != run_dir.name:
+            first = StoreSource.read(run_dir)
+            return run_dir / "checkpoints" / first.folder_name if first is not None and first.url == url else None
         write_atomically(run_dir / SOURCE_FILE, source.to_text())
     except (OSError, UserError) as error:
         log(f"no checkpoint of `{url}` can be resumed from: {error}")

@@ -166,6 +166,15 @@ def compare_with_run(
     return Comparison(tuple(changes), tuple(contents), tuple(allowed))
 
 
+def changed_settings(saved: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the training that a spec has otherwise, by dotted key, as they were saved; not how its state lies
+    on ranks.
+    """
+    was = flatten(saved)
+    keys = _changed_keys(was, flatten(spec))
+    return {key: was.get(key) for key in keys if meaning_of(key) not in ("harmless", "shape")}
+
+
 def meaning_of(key: str) -> Meaning:
     """The meaning of a change of this dotted key."""
     parts = key.split(".")

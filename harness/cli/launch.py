@@ -10,7 +10,7 @@ import typer
 from harness.cli import kubernetes_options, no_ssh_options
 from harness.cli import launch_options as options
 from harness.cli.console import ConsoleLog, exit_rejected, exit_with, log_to_stderr
-from harness.cli.launch_output import print_dry_run, print_jobset, print_result, submit_and_print
+from harness.cli.launch_output import print_complete, print_dry_run, print_jobset, print_result, submit_and_print
 from harness.cli.no_ssh_options import parse_no_ssh
 from harness.cli.options import (
     AllowCodeOption,
@@ -29,7 +29,7 @@ from harness.cli.options import (
 )
 from harness.cli.output_format import OutputFormat
 from harness.launching.setup.jobset_request import JobSetRequest
-from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, SlurmSubmission
+from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, RunComplete, SlurmSubmission
 from harness.launching.setup.prepare import prepare
 from harness.launching.setup.slurm import SlurmJob, is_outside_job
 from harness.launching.supervise.launch_runner import run_setup
@@ -135,6 +135,9 @@ def launch(
     setup = prepare(request, ConsoleLog())
     if isinstance(setup, LaunchRejected):
         exit_rejected(setup)
+    if isinstance(setup, RunComplete):
+        print_complete(setup, format)
+        return
     if isinstance(setup, SlurmJob):
         if dry_run:
             print(render_job(setup))

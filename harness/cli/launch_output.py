@@ -17,7 +17,7 @@ from harness.hostinfo.torch_extensions import torch_extensions_dir
 from harness.launching.ops.build_cache import ops_are_built
 from harness.launching.setup.jobset_request import JobSetRequest, prepare_jobset
 from harness.launching.setup.launch_plan import LaunchPlan
-from harness.launching.setup.launch_request import NOTHING_WRITTEN, LaunchRejected
+from harness.launching.setup.launch_request import NOTHING_WRITTEN, LaunchRejected, RunComplete
 from harness.launching.setup.slurm import NOT_SUBMITTED, SlurmJob, submit_job
 from harness.launching.supervise.export_step import read_sample
 from harness.launching.supervise.launch_runner import LaunchResult
@@ -50,6 +50,11 @@ def print_jobset(request: JobSetRequest, output: str | None) -> ExitCode:
         return write_output(Path(output), text)
     print(text, end="")
     return ExitCode.OK
+
+
+def print_complete(complete: RunComplete, format: OutputFormat) -> None:
+    """Print that the run to resume is complete."""
+    print(view.complete_as_json(complete) if format is OutputFormat.json else view.render_complete(complete))
 
 
 def print_dry_run(plan: LaunchPlan, zero: ZeroSpec, environ: Mapping[str, str], format: OutputFormat) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness.errors import ExitCode
 from harness.findings import Finding, LinesOf, Report
@@ -14,6 +15,7 @@ from harness.launching.setup.no_ssh import PerNodeLaunch
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
 from harness.plan.resolved_run import ResolvedRun
 from harness.spec.host_selection import HostSelection
+from harness.verdicts import Verdict
 
 NOTHING_WRITTEN = "Nothing was written or started"
 
@@ -57,6 +59,14 @@ class LaunchSetup:
     target: RunTarget
     survey: Survey | None = None
     prewarmed_launcher: PrewarmedLauncher | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunComplete:
+    """A launch that resumes a run which is complete by the same spec: nothing is started."""
+
+    run_dir: Path
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,11 +43,12 @@ from harness.launching.setup.launch_request import (
     LaunchRejected,
     LaunchRequest,
     LaunchSetup,
+    RunComplete,
     SlurmSubmission,
 )
 from harness.launching.setup.no_ssh import resolve_node_rank, shared_run_dir
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
-from harness.launching.setup.resume import ResumeSource, find_resume_folder, resolve_resume
+from harness.launching.setup.resume import ResumeSource, find_complete_run, find_resume_folder, resolve_resume
 from harness.launching.setup.run_dir import new_run_dir, replace_files
 from harness.launching.setup.slurm import NOT_SUBMITTED, SlurmJob, build_job, job_command
 from harness.launching.setup.store_checks import require_stores, with_environment
@@ -93,8 +94,10 @@ class _RunLocation(NamedTuple):
     reaches_hosts: bool
 
 
-def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | LaunchRejected:
-    """The setup of a launch, before anything is written; or the rejection with its findings."""
+def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | RunComplete | LaunchRejected:
+    """The setup of a launch, before anything is written; or the rejection with its findings, or the run to resume where
+    it is complete.
+    """
     submission = request.submission
     loaded = load_run(
         request.spec,
@@ -130,6 +133,8 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         _check_startable(request, run, local_host, location, log)
         allowed_code = _verify_code_allowed(request, run, local_host, log)
         source = _find_resume_source(request, run, local_host, location, log)
+        if source.complete is not None and source.origin is not None:
+            return RunComplete(source.origin, source.complete)
         urls, env = run.spec.store_urls, run.spec.launch.env
         require_stores(urls, env, source.runs, node_rank=location.node_rank, read_only=request.dry_run)
         log_environment_notes(run, local_host, log.on_note, reaches_hosts=location.reaches_hosts)
@@ -149,8 +154,7 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
             return LaunchRejected(report.findings, checked.lines_of, ExitCode.PREFLIGHT, _UNHEALTHY_HOSTS)
         _log_findings(log, report, checked.lines_of)
     network = Network.from_survey(survey) if survey else None
-    if request.per_node is not None:
-        network = Network(None, request.per_node.master_addr)
+    network = Network(None, request.per_node.master_addr) if request.per_node is not None else network
     plan = build_launch_plan(files.run, files.config.config, local_host, target, network, location.node_rank)
     return LaunchSetup(request, files.run, local_host, plan, target, survey, prewarmed_launcher)
 
@@ -313,14 +317,26 @@ def _find_resume_source(
     request: LaunchRequest, run: ResolvedRun, local_host: LocalHost, location: _RunLocation, log: LaunchLog
 ) -> ResumeSource:
     """The checkpoint to resume from; the first host decides for all. Raises UserError."""
-    if request.resume == "never" or location.node_rank:
-        return ResumeSource()
     output_dir = local_host.cwd / run.spec.launch.output_dir
     spec = run.spec.model_dump(mode="json")
+    if request.resume == "never":
+        return ResumeSource()
+    if location.node_rank:
+        batch = run.batch.global_batch
+        return find_complete_run(request.resume, output_dir, run.name, spec, request.allow_change, batch)
     with with_environment(run.spec.launch.env):  # of the object store, as ranks have it
         source = resolve_resume(
-            request.resume, output_dir, run.name, spec, request.allow_change, log.on_note, location.run_dir
+            request.resume,
+            output_dir,
+            run.name,
+            spec,
+            request.allow_change,
+            log.on_note,
+            location.run_dir,
+            global_batch=run.batch.global_batch,
         )
+    if source.complete is not None:
+        return source
     checkpoint = source.checkpoint
     log.on_note(
         f"resuming from {relative_to_cwd(checkpoint)}" if checkpoint else "no earlier checkpoint, starting from step 0"

@@ -36,7 +36,7 @@ _SCRIPT = """\
 # the ranks finish their step and save, and Slurm requeues the job, which resumes.
 cd {folder} || exit 2
 resume={resume}
-if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then resume=auto; fi
+if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]{has_saved}; then resume=auto; fi
 {command} --resume "$resume" &
 run=$!
 trap 'kill -USR1 "$run" 2>/dev/null' USR1 TERM
@@ -50,6 +50,8 @@ if [ "$last" != 127 ]; then code=$last; fi
 if [ "$code" = {stopped} ] && scontrol requeue "$SLURM_JOB_ID"; then exit 0; fi
 exit "$code"
 """
+_HAS_SAVED = """ && [ -n "$(find {folder} -path '*/checkpoints/step-*/manifest.json' -newer {script} -print -quit)" ]"""
+"""Has a run of the job saved? One that began at step 0 and saved nothing begins there again, whatever was before."""
 NOT_SUBMITTED = "No job was submitted"
 PREEMPTED_EXIT_CODE = 138
 """The exit code of `harness launch` after SIGUSR1."""
@@ -102,11 +104,13 @@ def build_job(
     """
     job_name = re.sub(r"[^A-Za-z0-9_.-]", "-", name).lstrip("-") or "run"
     file = output_dir / "slurm" / f"{job_name}-{stamp}.sh"
+    has_saved = _HAS_SAVED.format(folder=shlex.quote(str(output_dir)), script=shlex.quote(str(file)))
     script = _SCRIPT.format(
         name=job_name,
         notice=NOTICE_SECONDS,
         folder=shlex.quote(str(folder)),
         resume=shlex.quote(resume),
+        has_saved=has_saved if resume == "never" else "",
         command=shlex.join(command),
         stopped=PREEMPTED_EXIT_CODE,
     )

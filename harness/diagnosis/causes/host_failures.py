@@ -94,8 +94,8 @@ CAUSES = (
         "LG066",
         "port-taken",
         "the port of the rendezvous is in use",
-        "end the job or leftover rank that holds it (`ss -ltnp`), or choose another with `--master_port` "
-        "(`launch.master_port`)",
+        "end the job or leftover rank that holds it (`ss -ltnp`), or choose another: `launch.master_port` of a run "
+        "spec, `--master_port` of deepspeed and torchrun, `--main_process_port` of accelerate",
         (
             FailureSignature(r"EADDRINUSE"),
             FailureSignature(r"[Aa]ddress already in use", frames=_PORT_USERS),

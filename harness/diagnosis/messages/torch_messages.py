@@ -120,11 +120,12 @@ LG067 (?:rank|endpoint) is absent in RendezvousParameters|Port is absent in endp
 LG066 The server socket has failed to (?:listen on any local network address
     |bind to \S+).*?(?P<port>\d{2,5}) ?\(errno: 98
     title: port {port} of the rendezvous is in use on this host by another job or a leftover rank of a dead one
-    change: choose another with `--master_port` (`--main_process_port`, MASTER_PORT), or end the process that holds it:
-        `ss -ltnp`
+    change: end the process that holds it (`ss -ltnp`), or choose another: `launch.master_port` of a run spec,
+        `--master_port` of deepspeed and torchrun, `--main_process_port` of accelerate, MASTER_PORT
 LG066 server socket has failed to listen on any local network address
     title: the port of the rendezvous is in use on this host by another job or a leftover rank of a dead one
-    change: choose another with `--master_port` (`--main_process_port`, MASTER_PORT), or end the process that holds it
+    change: end the process that holds it (`ss -ltnp`), or choose another: `launch.master_port` of a run spec,
+        `--master_port` of deepspeed and torchrun, `--main_process_port` of accelerate, MASTER_PORT
 LG211 Default process group (?:has not been initialized|is not initialized)|Process group (?:not initialized
     |has not been initialized)
 LG211 * LOCAL_RANK is not in the environment|KeyError: '(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT

@@ -31,6 +31,8 @@ class BuildProgress:
     """A library of the op was there before."""
     planted: PlantedFile | None = None
     """A file that another user may have written; the builder then loads nothing."""
+    unwritable: str = ""
+    """Why the folder of the ops cannot be written."""
     _start: float = 0.0
     _rest: bytes = b""
 
@@ -66,6 +68,8 @@ class BuildProgress:
             case "planted":
                 reason, account = str(event["reason"]), str(event["account"])
                 self.planted = PlantedFile(Path(str(event["file"])), reason, account)
+            case "unwritable":
+                self.unwritable = str(event["reason"])
             case "lock":
                 on_lock = observer.on_lock_removed if event.get("removed") else observer.on_lock_kept
                 on_lock(Path(str(event["file"])), self.host)

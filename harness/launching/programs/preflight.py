@@ -58,8 +58,8 @@ def run_preflight(
     if checked.report.findings:
         log.on_findings(checked.report.findings, checked.lines_of)
     if run.cluster is None:
-        fix = Fix("give `--hostfile FILE`, or set `launch.hostfile`; for this machine alone: harness doctor")
-        message = "no hostfile is given, so there is no host to check"
+        fix = Fix("give `--hostfile FILE` or `--hosts A:N,B:N`; for this machine alone: harness doctor")
+        message = "no hosts are given, so there is none to check"
         raise UserError([Finding("HO005", "error", message, fix=fix)], ExitCode.USAGE)
     cluster = run.cluster
     local_host = inspect_local_host((host.name for host in cluster.hosts), run.spec.launch.env)

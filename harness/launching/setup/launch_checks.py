@@ -18,7 +18,7 @@ from harness.findings import Finding, Fix
 from harness.hostinfo.deepspeed_accelerator import find_other_devices
 from harness.hostinfo.torch_devices import format_device_names
 from harness.hostinfo.training_packages import missing_packages_finding
-from harness.launching.hosts.local_host import LocalHost, find_program
+from harness.launching.hosts.local_host import DEFAULT_PORT, LocalHost, find_program, is_port_taken
 from harness.launching.setup import core_binding, device_checks
 from harness.launching.setup.backends import BACKENDS, PDSH, LauncherBackend
 from harness.launching.setup.environment import forwarded_variables, ignored_env_files
@@ -27,8 +27,8 @@ from harness.launching.setup.launch_plan import is_local
 from harness.launching.setup.locked_memory import check_locked_memory
 from harness.plan.resolved_run import ResolvedRun
 
-_INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "MD154", "MD162"}
-"""Findings about programs and devices that this machine lacks."""
+_INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "HO018", "MD154", "MD162"}
+"""Findings about programs, devices and a port that this machine lacks, now."""
 _NAMED_BY_SPEC = {"EN016", "MD154", "MD162"}
 """Those about what a key of the spec needs."""
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -64,6 +64,8 @@ def check_launch(
         health = device_checks.check_gpu_health(local_host, local_ranks)
         findings += [finding for finding in health if finding.gate not in run.spec.ignore]
     findings += _check_own_disks(run, local_host, node_rank)
+    if "HO018" not in run.spec.ignore:
+        findings += _check_port(run, local_host, node_rank)
     hosts = run.cluster.hosts if run.cluster else ()
     if node_rank is not None:
         findings += [*_check_no_ssh(run), *check_host_count(hosts, None)]
@@ -87,6 +89,18 @@ def soften_for_dry_run(findings: Iterable[Finding], *, has_local_ranks: bool) ->
     if has_local_ranks and missing_packages_finding() is None:
         softened = _INSTALLABLE - _NAMED_BY_SPEC
     return [f._replace(severity="warning") if f.gate in softened else f for f in findings]
+
+
+def _check_port(run: ResolvedRun, local_host: LocalHost, node_rank: int | None) -> Iterator[Finding]:
+    """The port of the rendezvous, where rank 0 is on this machine: a survey of hosts asks the first of them."""
+    listens = is_local(run, local_host) if node_rank is None else node_rank == 0
+    port = run.spec.launch.master_port or (None if node_rank is None else DEFAULT_PORT)
+    if listens and port is not None and is_port_taken(port):
+        message = f"port {port} of this machine is taken, and rank 0 has to listen there for all others"
+        key = "launch.master_port"
+        free = ", or leave it out: a launch here takes a free one" if node_rank is None else ""
+        fix = Fix(f"end what listens there (`ss -ltnp`), or set `launch.master_port` to another port{free}")
+        yield Finding("HO018", "error", message, key, fix=fix)
 
 
 def _local_rank_count(run: ResolvedRun, local_host: LocalHost, node: int | None) -> int | None:

@@ -35,7 +35,7 @@ from harness.launching.setup.earlier_runs import (
 from harness.launching.setup.run_dir import list_runs
 from harness.object_stores.store_url import is_store_url
 from harness.planted_files import TRUSTED_ACCOUNTS, find_foreign_owner, find_foreign_owner_below
-from harness.run_records.run_list import known_runs_notes, resolve_run_path
+from harness.run_records.run_list import fix_for_no_checkpoint, known_runs_notes, resolve_run_path
 from harness.units import format_bytes
 from harness.verdicts import Verdict
 
@@ -221,7 +221,7 @@ def _resume_named(requested: str, output_dir: Path, wanted: WantedSpec, log: Log
             return _complete_source(run)
         checkpoint = _find_latest_and_log_skipped(inside, log)
         if checkpoint is None:
-            raise UserError([_no_checkpoint_finding(requested, "has no complete checkpoint")])
+            raise UserError([_no_checkpoint_finding(requested, "has no complete checkpoint", folder=folder)])
         return ResumeSource(checkpoint.resolve(), folder)
     errors = [f for f in verify_with_name(folder) if f.is_error]
     if errors:
@@ -271,10 +271,13 @@ def _check_continuity(
 
 
 def _no_checkpoint_finding(
-    requested: str, problem: str, notes: tuple[str, ...] = (), similar: str | None = None
+    requested: str,
+    problem: str,
+    notes: tuple[str, ...] = (),
+    similar: str | None = None,
+    folder: Path | None = None,
 ) -> Finding:
-    title = "name a run, such as `latest`, or a checkpoint that has `manifest.json`"
-    fix = Fix(title if similar is None else f"did you mean `{similar}`?")
+    fix = fix_for_no_checkpoint(folder or Path(requested)) if similar is None else Fix(f"did you mean `{similar}`?")
     return Finding("CK001", "error", f"`{requested}` {problem}", notes=notes, fix=fix)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -23,13 +22,13 @@ from harness.launching.process.parallel_children import ChildOutput, run_childre
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.setup.store_checks import with_environment
 from harness.printed_text import escape_unprintable
+from harness.run_records.rank_statuses import status_name
 from harness.run_records.run_files import json_of
 
 _FILES = ("spec.resolved.json", "ds_config.json", "launch.json", SOURCE_FILE)
 """What ranks read of a run directory."""
 _SECONDS = 60.0
 _MAX_ERROR = 2**14
-_STATUS_NAME = re.compile(r"rank-(\d{5,})\.json")
 _MAX_STATUS = 2**16
 
 
@@ -96,8 +95,10 @@ def find_stored_resume(run_dir: Path, variables: Mapping[str, str], log: Callabl
 
 
 def write_statuses(run_dir: Path, ranks: Collection[int], statuses: Mapping[str, object]) -> None:
-    """Write what the agent of a host says of its `ranks`. What is no status of one of these is left out."""
-    for name, text in statuses.items():
-        match = _STATUS_NAME.fullmatch(name)
-        if match and int(match[1]) in ranks and isinstance(text, str) and len(text) <= _MAX_STATUS:
+    """Write what the agent of a host says of its `ranks`. What is no status of one of these is left out: a host speaks
+    for its own ranks alone.
+    """
+    for rank in ranks:
+        text = statuses.get(name := status_name(rank))
+        if isinstance(text, str) and len(text) <= _MAX_STATUS:
             replace_file(run_dir / "status" / name, text, durable=False)

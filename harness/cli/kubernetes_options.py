@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.options import is_given
 from harness.launching.setup.jobset import JobSetOptions, SharedVolume
 
 _KUBERNETES = "Kubernetes"
@@ -68,6 +69,17 @@ OutputOption = Annotated[
         "--output", "-o", metavar="FILE", help="File of the JobSet. Default: stdout.", rich_help_panel=_KUBERNETES
     ),
 ]
+
+
+def find_conflicts(ctx: typer.Context) -> dict[str, bool]:
+    """The options of `launch` that cannot be used with `--kubernetes`, and whether they are: pods always resume."""
+    resume = ctx.params["resume"]
+    return {
+        "--slurm": ctx.params["slurm"],
+        "--no-ssh": ctx.params["no_ssh"],
+        "--resume RUN": resume not in ("never", "auto"),
+        "--resume never": resume == "never" and is_given(ctx, "resume"),
+    }
 
 
 def parse_kubernetes(

@@ -24,7 +24,6 @@ from harness.cli.options import (
     SetOption,
     SlurmOption,
     SpecArgument,
-    is_given,
     spell_out_arguments,
 )
 from harness.cli.output_format import OutputFormat
@@ -35,7 +34,6 @@ from harness.launching.setup.slurm import SlurmJob, is_outside_job
 from harness.launching.supervise.launch_runner import run_setup
 from harness.spec.host_selection import HostSelection
 from harness.views.screen import Screen, resolve_mode
-from harness.views.slurm import render_job
 
 NO_ARGS_IS_HELP = True
 
@@ -107,12 +105,7 @@ def launch(
         env_from=env_from,
         nvme_class=nvme_class,
         output=output,
-        conflicts={
-            "--slurm": slurm,
-            "--no-ssh": no_ssh,
-            "--resume RUN": resume not in ("never", "auto"),
-            "--resume never": resume == "never" and is_given(ctx, "resume"),  # pods that start again resume
-        },
+        conflicts=kubernetes_options.find_conflicts(ctx),
     )
     job_id = None if kubernetes else run_id
     request = LaunchRequest(
@@ -139,10 +132,7 @@ def launch(
         print_complete(setup, format)
         return
     if isinstance(setup, SlurmJob):
-        if dry_run:
-            print(render_job(setup))
-        else:
-            submit_and_print(setup)
+        submit_and_print(setup, dry_run=dry_run)
         return
     if dry_run:
         print_dry_run(setup.plan, setup.run.spec.zero, setup.local_host.environ, format)

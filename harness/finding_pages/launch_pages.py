@@ -43,7 +43,8 @@ is not installed.
 
 ## EN010 op-does-not-compile
 One of DeepSpeed's C++ ops does not compile on this machine, or the folder of compiled ops cannot be written
-(TORCH_EXTENSIONS_DIR, by default in `~/.cache`). `harness doctor` lists missing compilers and libraries. On a GPU Adam, Lion, Lamb and `async_io` (offload to nvme) also need nvcc; the CPU's optimizers do not.
+(TORCH_EXTENSIONS_DIR, by default in `~/.cache`). `harness doctor` lists missing compilers and libraries. On a GPU Adam,
+Lion, Lamb and `async_io` (offload to nvme) also need nvcc; the CPU's optimizers do not.
 
 ## EN011 run-directory
 The run directory cannot be created in `launch.output_dir`, or the folder of a rehearsal in `--folder`.

@@ -12,7 +12,7 @@ from harness.checkpoints.latest import find_latest
 from harness.checkpoints.manifest import Manifest, read_manifest
 from harness.checkpoints.store_source import StoreSource
 from harness.errors import UserError
-from harness.run_records.run_files import json_of
+from harness.file_io import parse_json
 from harness.runtime.checkpoint import CheckpointSaver, SaveOutcome, metadata
 from harness.runtime.checkpoint.commit import prune_checkpoints
 from harness.runtime.checkpoint.host_files import complete_on_hosts
@@ -61,8 +61,7 @@ class SaveSchedule:
         if url is None:
             return
         source = StoreSource.read(root)
-        first = json_of(root / "launch.json").get("resume")  # of the first attempt; `resume` is this one's
-        manifests = [_read_manifest(path) for path in (resume, Path(first) if isinstance(first, str) else None) if path]
+        manifests = [_read_manifest(path) for path in (resume, _first_checkpoint(root)) if path]
         came_from = [(str(one.get("run_id")), one.step) for one in manifests if one is not None]
         if source is not None and source.url == url:
             came_from.append((source.run_id, source.step))
@@ -181,3 +180,12 @@ def _read_manifest(checkpoint: Path) -> Manifest | None:
         return read_manifest(checkpoint)
     except UserError:  # removed meanwhile: the first checkpoint of a run of several attempts
         return None
+
+
+def _first_checkpoint(run_dir: Path) -> Path | None:
+    """The checkpoint that the first attempt of a run resumed from; a later one may resume from the run's own."""
+    try:
+        resume = parse_json((run_dir / "launch.json").read_bytes()).get("resume")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return Path(resume) if isinstance(resume, str) else None

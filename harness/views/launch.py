@@ -15,7 +15,6 @@ from harness.diagnosis.diagnosis_types import Diagnosis
 from harness.file_io import relative_to_cwd
 from harness.launching.setup.environment import PROCESS_VARIABLES, redacted_value
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
-from harness.launching.setup.launch_request import NOTHING_WRITTEN, RunComplete
 from harness.launching.supervise.launch_runner import LaunchResult
 from harness.launching.supervise.restart_files import log_name
 from harness.run_records.run_record import RunRecord
@@ -23,7 +22,7 @@ from harness.run_records.summary import RunSummary, median_or_none, summarise_ru
 from harness.slowness import SlowdownReport, diagnose_slowness
 from harness.spec.sections.zero_spec import ZeroSpec
 from harness.units import format_bytes, format_count, format_seconds
-from harness.verdicts import Verdict, describe_end, describe_verdict
+from harness.verdicts import Verdict, describe_end
 from harness.views.log_diagnosis import render_cause_rows
 from harness.views.memory_comparison import compare_memory
 from harness.views.slowness_text import summary_lines
@@ -118,22 +117,6 @@ def _wrap_row(name: str, text: str, width: int) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def render_complete(complete: RunComplete) -> str:
-    """The answer to a resume of a complete run."""
-    run_dir, verdict = format_path(complete.run_dir), complete.verdict
-    first = f"already complete: {run_dir} {describe_verdict(verdict)} by this spec. {NOTHING_WRITTEN}."
-    return (
-        f"{first}\nNext: harness report {run_dir}, or harness export {run_dir} OUT. `--resume never` trains it again."
-    )
-
-
-def complete_as_json(complete: RunComplete) -> str:
-    """The same for programs, with the fields of a launch that are known."""
-    verdict = complete.verdict
-    body = {"format_version": 1, "state": verdict.state, "exit_code": 0, "step": verdict.step}
-    return json.dumps({**body, "already_complete": True, "run_dir": str(complete.run_dir)}, indent=2)
 
 
 def launch_as_json(

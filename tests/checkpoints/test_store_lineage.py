@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoint of a prefix a resume takes after a rollback, in a store that is a folder. Milliseconds."""
+"""The checkpoint of a prefix that a resume takes after a rollback, in a store that is a folder. Milliseconds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of several runs `--resume auto` continues: those of the same spec, along their lineage. Milliseconds."""
+"""The run of several that `--resume auto` continues: one of the same spec, along its lineage. Milliseconds."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ from harness.launching.hosts.preflight_survey import SurveyOptions, survey_hosts
 from harness.launching.programs.allreduce_check import AllReduceResult, allreduce_findings, run_allreduce
 from harness.launching.setup.launch_checks import check_launch
 from harness.launching.setup.launch_plan import Network
-from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest
-from harness.launching.setup.prepare import LaunchLog
+from harness.launching.setup.launch_request import LaunchLog, LaunchRejected, LaunchRequest
 from harness.launching.setup.store_checks import check_stores
 from harness.render import render_with_tuned_defaults
 from harness.spec.parse.source import Source

@@ -19,8 +19,7 @@ from harness.hostinfo.machine import is_cpu_forced
 from harness.launching.setup.jobset import JobSetOptions, Manifest, PodMemory, Pods, build_jobset
 from harness.launching.setup.jobset_checks import check_jobset, to_jobset_name
 from harness.launching.setup.launch_checks import refuse_deepspeed_json
-from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest
-from harness.launching.setup.prepare import LaunchLog
+from harness.launching.setup.launch_request import LaunchLog, LaunchRejected, LaunchRequest
 from harness.launching.setup.slurm import drop_options
 from harness.plan.planner import make_plan
 from harness.plan.resolved_run import ResolvedRun

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from harness.check.missing_software import find_missing_software
+from harness.errors import UserError
 from harness.facts.devices import find_device
 from harness.findings import Finding, Fix
 from harness.hostinfo.deepspeed_accelerator import find_other_devices
@@ -24,7 +25,10 @@ from harness.launching.setup.backends import BACKENDS, PDSH, LauncherBackend
 from harness.launching.setup.environment import forwarded_variables, ignored_env_files
 from harness.launching.setup.host_count import check_host_count
 from harness.launching.setup.launch_plan import is_local
+from harness.launching.setup.launch_request import LaunchRequest
 from harness.launching.setup.locked_memory import check_locked_memory
+from harness.launching.setup.resume import find_resume_folder
+from harness.object_stores.store_url import is_store_url
 from harness.plan.resolved_run import ResolvedRun
 
 _INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "HO018", "MD154", "MD162"}
@@ -101,6 +105,21 @@ def _check_port(run: ResolvedRun, local_host: LocalHost, node_rank: int | None) 
         free = ", or leave it out: a launch here takes a free one" if node_rank is None else ""
         fix = Fix(f"end what listens there (`ss -ltnp`), or set `launch.master_port` to another port{free}")
         yield Finding("HO018", "error", message, key, fix=fix)
+
+
+def find_other_obstacles(request: LaunchRequest, run: ResolvedRun, local_host: LocalHost) -> list[Finding]:
+    """The packages and the folder of `--resume` that a rejected launch lacks, too: one pass tells all mistakes."""
+    findings: list[Finding] = []
+    if is_local(run, local_host):
+        findings += find_missing_software(run.spec.model, run.spec.data, run.spec.telemetry, run.spec.launch.env)
+    if request.dry_run:
+        findings = soften_for_dry_run(findings, has_local_ranks=True)
+    if request.resume not in ("never", "auto") and not is_store_url(request.resume):
+        try:
+            find_resume_folder(request.resume, local_host.cwd / run.spec.launch.output_dir)
+        except UserError as error:
+            findings += error.findings
+    return findings
 
 
 def _local_rank_count(run: ResolvedRun, local_host: LocalHost, node: int | None) -> int | None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from harness.errors import ExitCode
 from harness.findings import Finding, LinesOf, Report
@@ -18,6 +20,16 @@ from harness.spec.host_selection import HostSelection
 from harness.verdicts import Verdict
 
 NOTHING_WRITTEN = "Nothing was written or started"
+
+
+class LaunchLog(Protocol):
+    """Receives notes and warnings while a launch is prepared, in order."""
+
+    def on_note(self, text: str) -> None:
+        """Log a line."""
+
+    def on_findings(self, findings: Sequence[Finding], lines_of: LinesOf | None) -> None:
+        """Log warnings."""
 
 
 @dataclass(frozen=True, slots=True)

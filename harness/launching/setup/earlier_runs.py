@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.latest import list_complete_manifests
+from harness.checkpoints.latest import find_latest
+from harness.checkpoints.manifest import Manifest, read_manifest
 from harness.checkpoints.resume_compatibility import changed_settings, format_value, is_allowed
 from harness.checkpoints.store_source import StoreSource
 from harness.errors import UserError
@@ -83,7 +84,7 @@ class EarlierRun:
 def read_earlier_run(run_dir: Path, wanted: WantedSpec) -> EarlierRun | None:
     """The run of a directory; None where nothing of it can be resumed, and nobody uses it."""
     launch = json_of(run_dir / "launch.json")
-    newest = next(iter(list_complete_manifests(run_dir / "checkpoints")), None)
+    newest = _read_newest_manifest(run_dir)
     origin = Path(launch["resume"]) if isinstance(launch.get("resume"), str) else None
     stored = StoreSource.read(run_dir)
     holder = current_holder(run_dir / RUN_LOCK)
@@ -100,6 +101,15 @@ def read_earlier_run(run_dir: Path, wanted: WantedSpec) -> EarlierRun | None:
         verdict=read_verdict(run_dir),
         holder=str(holder or ""),
     )
+
+
+def _read_newest_manifest(run_dir: Path) -> Manifest | None:
+    try:
+        owner = run_dir.stat().st_uid
+        checkpoint = find_latest(run_dir / "checkpoints", verify="manifest", owner=owner).checkpoint
+        return read_manifest(checkpoint) if checkpoint is not None else None
+    except (OSError, UserError):  # removed meanwhile
+        return None
 
 
 def choose_run(runs: Sequence[EarlierRun], allowed: Collection[str]) -> EarlierRun | None:

@@ -315,7 +315,7 @@ def _check_world_size(cluster: Cluster | None, world_size: int | None) -> list[F
     slots = cluster.num_slots if cluster else None
     if slots is None or world_size in (None, slots):
         return []
-    message = f"`--world-size {world_size}` is not the {slots} slots of the hostfile"
+    message = f"`--world-size {world_size}` is not the {slots} slots of the hosts"
     return [Finding("HO005", "error", message, fix=Fix("leave one of them out"))]
 
 
@@ -323,7 +323,7 @@ def _check_num_gpus(num_gpus: int | None, cluster: Cluster | None, place: Place 
     slots = cluster.num_slots if cluster else None
     if slots is None or num_gpus in (None, slots):
         return []
-    message = f"`launch.num_gpus` is {num_gpus}, the hostfile has {slots} slots and takes precedence"
+    message = f"`launch.num_gpus` is {num_gpus}, the hosts have {slots} slots, which count"
     return [Finding("HO005", "warning", message, "launch.num_gpus", place, fix=Fix("remove `launch.num_gpus`"))]
 
 

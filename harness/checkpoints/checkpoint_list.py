@@ -13,8 +13,8 @@ from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.latest import checkpoints_folder, find_latest, list_checkpoints, step_in_name
 from harness.checkpoints.manifest import MANIFEST, Manifest, read_manifest
 from harness.errors import ExitCode, UserError
-from harness.findings import Finding, Fix
-from harness.run_records.run_list import known_runs_notes
+from harness.findings import Finding
+from harness.run_records.run_list import fix_for_no_checkpoint, known_runs_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,5 +88,5 @@ def find_manifest(path: Path) -> Manifest:
 
 def no_checkpoint_finding(path: Path, reason: str) -> Finding:
     """CK113: a path that names no checkpoint."""
-    fix = Fix("name a run, such as `latest`, or one of its `checkpoints/step-*`")
-    return Finding("CK113", "error", f"`{path}` {reason}", notes=() if path.exists() else known_runs_notes(), fix=fix)
+    notes, fix = () if path.exists() else known_runs_notes(), fix_for_no_checkpoint(path)
+    return Finding("CK113", "error", f"`{path}` {reason}", notes=notes, fix=fix)

@@ -157,6 +157,15 @@ class _Meanings:
         return meaning_of(key)
 
 
+def changed_settings(saved: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the training that a spec has otherwise, by dotted key, as they were saved; not how its state lies
+    on ranks.
+    """
+    was, meanings = flatten(saved), _Meanings(saved, spec)
+    keys = _changed_keys(was, flatten(spec))
+    return {key: was.get(key) for key in keys if meanings.of(key) not in ("harmless", "shape")}
+
+
 def is_allowed(allowed: Collection[str], key: str) -> bool:
     """Whether the key, or a section that it is in, is among those allowed."""
     return any(key == a or key.startswith(f"{a}.") for a in allowed)

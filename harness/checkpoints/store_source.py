@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,15 @@ SOURCE_FILE = "resume.json"
 
 @dataclass(frozen=True, slots=True)
 class StoreSource:
-    """A checkpoint below a prefix. `checksum` is that of its manifest; `runs` are the runs that wrote the prefix."""
+    """A checkpoint below a prefix. `checksum` is that of its manifest, `run_id` is the run that saved it. `runs` are
+    those that wrote the prefix, its owner last.
+    """
 
     url: str
     step: int
     checksum: str
     runs: tuple[str, ...] = ()
+    run_id: str = ""
 
     @property
     def folder_name(self) -> str:
@@ -37,16 +41,16 @@ class StoreSource:
 
     def to_text(self) -> str:
         """The content of `resume.json`."""
-        body = {"url": self.url, "step": self.step, "checksum": self.checksum, "runs": list(self.runs)}
-        return json.dumps(body, indent=1) + "\n"
+        return json.dumps({**asdict(self), "runs": list(self.runs)}, indent=1) + "\n"
 
     @staticmethod
     def read(run_dir: Path) -> StoreSource | None:
         """That of a run directory; None for a run that does not resume from a store."""
         try:
             body: Any = parse_json((run_dir / SOURCE_FILE).read_bytes())
-            return StoreSource(str(body["url"]), int(body["step"]), str(body["checksum"]), tuple(body["runs"]))
-        except (OSError, ValueError, KeyError, TypeError):
+            runs, run_id = tuple(body["runs"]), str(body.get("run_id", ""))
+            return StoreSource(str(body["url"]), int(body["step"]), str(body["checksum"]), runs, run_id)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
 
@@ -61,14 +65,15 @@ def parse_url_finding(text: str, key: str = "") -> StoreUrl:
 
 
 def find_stored_checkpoint(requested: str) -> tuple[StoreSource, Manifest, list[str]]:
-    """The newest complete checkpoint of a prefix, or the one that is named; its manifest, and a line for each that is
-    skipped. Raises UserError (ST001, ST101 ..., CK001).
+    """The newest complete checkpoint of the lineage of a prefix's owner, or the one that is named; its manifest, and a
+    line for each that is skipped. Raises UserError (ST101 ..., CK001; CK134 where the lineage is not known).
     """
     url = parse_url_finding(requested)
     wanted = step_in_name(url.name)
     prefix = url if wanted is None else url.parent
     stored = StoredRun(ObjectStore(prefix))
     skipped: list[str] = []
+    unknown: list[Manifest] = []
     try:
         owner = stored.read_owner()
         steps = stored.complete_steps() if wanted is None else [wanted]
@@ -81,13 +86,37 @@ def find_stored_checkpoint(requested: str) -> tuple[StoreSource, Manifest, list[
                     raise
                 skipped.append(f"skipped {prefix.child(checkpoint_name(step))}: {error}")
                 continue
-            source = StoreSource(str(prefix), step, str(manifest["checksum"]), owner.runs if owner else ())
-            return source, manifest, skipped
+            run_id = str(manifest.get("run_id"))
+            in_lineage = owner is None or wanted is not None or owner.is_in_lineage(run_id, step)
+            if in_lineage is None:
+                unknown.append(manifest)
+            elif not in_lineage:
+                reason = f"it is of the run `{run_id}`, and `{owner.run_id if owner else ''}` resumed before it"
+                skipped.append(f"skipped {prefix.child(checkpoint_name(step))}: {reason}")
+            elif unknown:
+                unknown.append(manifest)
+                break
+            else:
+                source = StoreSource(str(prefix), step, str(manifest["checksum"]), owner.runs if owner else (), run_id)
+                return source, manifest, skipped
     except StoreError as error:
         raise UserError([store_finding(error, prefix, "", "no checkpoint could be read")]) from None
+    if unknown:
+        raise UserError([_unknown_lineage_finding(prefix, unknown)])
     fix = Fix("name a prefix that `checkpoint.upload_to` of a run had, or one checkpoint below it")
     message = f"`{prefix}` has no complete checkpoint"
     raise UserError([Finding("CK001", "error", message, notes=tuple(skipped), fix=fix)])
+
+
+def _unknown_lineage_finding(prefix: StoreUrl, manifests: Sequence[Manifest]) -> Finding:
+    """Of each run the newest."""
+    newest = {str(manifest.get("run_id")): manifest.step for manifest in reversed(manifests)}
+    names = [f"`{checkpoint_name(step)}` is of the run `{run_id}`" for run_id, step in newest.items()]
+    message = f"`{prefix}` does not say which of its checkpoints its last run came from"
+    note = "an older release wrote it: a run may have resumed from an older checkpoint, and abandoned the newer ones"
+    step = next(iter(newest.values()))
+    fix = Fix(f"name the checkpoint, such as `{prefix.child(checkpoint_name(step))}`")
+    return Finding("CK134", "error", message, notes=(note, *names), fix=fix)
 
 
 def _check_sizes(stored: StoredRun, manifest: Manifest) -> None:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checkpoints of one run in an object store, below a prefix of their own.
 
-    PREFIX/run.json                      the run that writes here, the runs that it resumed, the complete steps
+    PREFIX/run.json                      the run that writes here, those before it, where each resumed, complete steps
     PREFIX/step-00000100/files.json      written first: the manifest of what is being uploaded
                          .../            the files of the checkpoint
                          manifest.json   written last and read back: with it the checkpoint is there, without it not
+
+A run that resumes from an older checkpoint abandons the newer ones: they are of its prefix, and not of its lineage.
 
 Every key that is removed is listed in a manifest or a `files.json` that a run of this prefix wrote, and that is read
 back first. No key is removed because of its name.
@@ -14,8 +16,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,10 @@ _READS = 2
 """Reads of a manifest that comes with other bytes."""
 
 
+RunStep = tuple[str, int]
+"""The id of a run, and a step of it."""
+
+
 class PrefixInUseError(Exception):
     """Another run writes below the prefix, or something else is there. The message is its id, or what is there."""
 
@@ -47,11 +53,38 @@ class StoreOwner:
     runs: tuple[str, ...]
     steps: tuple[int, ...] = ()
     """The complete checkpoints: a listing may lag behind."""
+    origins: Mapping[str, RunStep] = field(default_factory=dict)
+    """The checkpoint from which a run resumed, by the id of the run; none of the first, nor of older releases' runs."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        body = {"format_version": FORMAT_VERSION, "run_id": self.run_id, "name": self.name}
-        return {**body, "runs": list(self.runs), "steps": list(self.steps), "updated_at": time.time()}
+        body = {"format_version": FORMAT_VERSION, "run_id": self.run_id, "name": self.name, "runs": list(self.runs)}
+        origins = {run: {"run_id": origin, "step": step} for run, (origin, step) in self.origins.items()}
+        return {**body, "steps": list(self.steps), "origins": origins, "updated_at": time.time()}
+
+    @staticmethod
+    def from_json(body: Any) -> StoreOwner:
+        """Raises ValueError, KeyError, TypeError or AttributeError for what `to_json` does not write."""
+        origins = {run: (origin["run_id"], origin["step"]) for run, origin in body.get("origins", {}).items()}
+        owner = StoreOwner(body["run_id"], body["name"], tuple(body["runs"]), tuple(body["steps"]), origins)
+        texts = (owner.run_id, owner.name, *owner.runs, *(run for run, _ in origins.values()))
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError
+        if not all(type(step) is int for step in (*owner.steps, *(step for _, step in origins.values()))):
+            raise TypeError
+        return owner
+
+    def is_in_lineage(self, run_id: str, step: int) -> bool | None:
+        """Did this run come from the checkpoint of that run and step, or write it? None where that is not known."""
+        run, limit = self.run_id, step
+        for _ in self.runs:
+            if run == run_id:
+                return step <= limit
+            if run not in self.origins:
+                return False if run == self.runs[0] else None
+            run, resumed = self.origins[run]
+            limit = min(limit, resumed)
+        return None
 
 
 @dataclass
@@ -80,17 +113,13 @@ class StoredRun:
     @staticmethod
     def _parse_owner(content: bytes) -> StoreOwner:
         try:
-            body = parse_json(content.decode())
-            owner = StoreOwner(body["run_id"], body["name"], tuple(body["runs"]), tuple(body["steps"]))
-        except (ValueError, KeyError, TypeError):
+            return StoreOwner.from_json(parse_json(content.decode()))
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise StoreError("damaged", detail=f"`{OWNER}` there is not the harness's") from None
-        texts = (owner.run_id, owner.name, *owner.runs)
-        if not all(isinstance(text, str) for text in texts) or not all(type(step) is int for step in owner.steps):
-            raise StoreError("damaged", detail=f"`{OWNER}` there is not the harness's")
-        return owner
 
-    def claim(self, run_id: str, name: str, resumed: Collection[str]) -> None:
+    def claim(self, run_id: str, name: str, resumed: Collection[str], came_from: Sequence[RunStep] = ()) -> None:
         """Make this run the owner of the prefix. `resumed` are ids of runs that it continues: one of these may own it.
+        `came_from` are the checkpoints from which it resumed, the nearest first.
 
         Raises StoreError; PrefixInUseError where another run owns it, or keys are there that no run owns.
         """
@@ -99,13 +128,16 @@ class StoredRun:
             foreign = self.store.find_entry()
             if foreign is not None:
                 raise PrefixInUseError(f"`{foreign}` already exists")
-            runs, steps = tuple[str, ...](), tuple[int, ...]()
-        elif old.run_id == run_id or old.run_id in resumed:
-            runs, steps = old.runs, old.steps
-        else:
+            old = StoreOwner(run_id, name, tuple(sorted({*resumed} - {run_id})))
+        elif old.run_id != run_id and old.run_id not in resumed:
             raise PrefixInUseError(f"the run `{old.run_id}` writes there")
-        others = [*runs, *(one for one in sorted(resumed) if one not in runs)]
-        self._write_owner(StoreOwner(run_id, name, (*(one for one in others if one != run_id), run_id), steps))
+        origins = dict(old.origins)
+        nearest = next((origin for origin in came_from if origin[0] in old.runs), None)
+        if nearest is not None and run_id not in old.runs:  # else it is a later attempt of that run
+            origins[run_id] = nearest
+        others = [*old.runs, *(one for one in sorted(resumed) if one not in old.runs)]
+        runs = (*(one for one in others if one != run_id), run_id)
+        self._write_owner(StoreOwner(run_id, name, runs, old.steps, origins))
 
     def check_owner(self) -> StoreOwner:
         """The owner as the store has it now. Raises PrefixInUseError where another run has taken the prefix."""

@@ -62,10 +62,13 @@ class GroupedCommand(TyperCommand):
         groups: dict[str, Rows] = {"Options": []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None and param.param_type_name == "argument":
-                arguments.append((name_argument(param), record[1]))
-            elif record is not None:
-                groups.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append(record)
+            if record is None:
+                continue
+            text = record[1].replace(r"\[", "[")  # typer 0.16 and 0.20 escape for rich, which does not print this
+            if param.param_type_name == "argument":
+                arguments.append((name_argument(param), text))
+            else:
+                groups.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append((record[0], text))
         small = [name for name, rows in groups.items() if name != "Options" and len(rows) < _LEAST_OPTIONS]
         for name in small:
             groups["Options"][-1:-1] = groups.pop(name)  # `--help` stays the last

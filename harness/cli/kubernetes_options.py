@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from harness.cli.options import is_given
 from harness.launching.setup.jobset import JobSetOptions, SharedVolume
 
 _KUBERNETES = "Kubernetes"
@@ -69,6 +71,17 @@ OutputOption = Annotated[
 ]
 
 
+def find_conflicts(ctx: typer.Context) -> dict[str, bool]:
+    """The options of `launch` that cannot be used with `--kubernetes`, and whether they are: pods always resume."""
+    resume = ctx.params["resume"]
+    return {
+        "--slurm": ctx.params["slurm"],
+        "--no-ssh": ctx.params["no_ssh"],
+        "--resume RUN": resume not in ("never", "auto"),
+        "--resume never": resume == "never" and is_given(ctx, "resume"),
+    }
+
+
 def parse_kubernetes(
     *,
     kubernetes: bool,
@@ -98,8 +111,8 @@ def parse_kubernetes(
         claim, _, path = text.partition(":")
         if not claim or not path.startswith("/") or ":" in path:
             raise typer.BadParameter(f"`{text}` is not `CLAIM:PATH` with an absolute path", param_hint="--pvc")
-        volumes.append(SharedVolume(claim, str(Path(path))))
+        volumes.append(SharedVolume(claim, os.path.normpath(f"/{path.lstrip('/')}")))
     if workdir is not None and not workdir.startswith("/"):
         raise typer.BadParameter(f"`{workdir}` is not an absolute folder", param_hint="--workdir")
-    folder = Path(workdir) if workdir is not None else None
+    folder = Path(os.path.normpath(workdir)) if workdir is not None else None
     return JobSetOptions(image, namespace, name, tuple(volumes), folder, tuple(env_from or ()), nvme_class)

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import typer
 
 from harness.cli import kubernetes_options, no_ssh_options
 from harness.cli import launch_options as options
 from harness.cli.console import ConsoleLog, exit_rejected, exit_with, log_to_stderr
-from harness.cli.launch_output import print_dry_run, print_jobset, print_result, submit_and_print
+from harness.cli.launch_output import print_complete, print_dry_run, print_jobset, print_result, submit_and_print
 from harness.cli.no_ssh_options import parse_no_ssh
 from harness.cli.options import (
     AllowCodeOption,
@@ -25,21 +24,22 @@ from harness.cli.options import (
     SetOption,
     SlurmOption,
     SpecArgument,
+    spell_out_arguments,
 )
 from harness.cli.output_format import OutputFormat
 from harness.launching.setup.jobset_request import JobSetRequest
-from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, SlurmSubmission
+from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, RunComplete, SlurmSubmission
 from harness.launching.setup.prepare import prepare
 from harness.launching.setup.slurm import SlurmJob, is_outside_job
 from harness.launching.supervise.launch_runner import run_setup
 from harness.spec.host_selection import HostSelection
 from harness.views.screen import Screen, resolve_mode
-from harness.views.slurm import render_job
 
 NO_ARGS_IS_HELP = True
 
 
 def launch(
+    ctx: typer.Context,
     spec: SpecArgument,
     overrides: SetOption = None,
     hostfile: HostfileOption = None,
@@ -106,7 +106,7 @@ def launch(
         env_from=env_from,
         nvme_class=nvme_class,
         output=output,
-        conflicts={"--slurm": slurm, "--no-ssh": no_ssh, "--resume RUN": resume not in ("never", "auto")},
+        conflicts=kubernetes_options.find_conflicts(ctx),
     )
     job_id = None if kubernetes else run_id
     request = LaunchRequest(
@@ -122,18 +122,18 @@ def launch(
         else parse_no_ssh(no_ssh=no_ssh, run_id=job_id, node_rank=node_rank, master_addr=master_addr),
         survey=not (dry_run or no_preflight),
         dry_run=dry_run,
-        submission=SlurmSubmission(tuple(sys.argv[1:]), tuple(sbatch or ())) if submits else None,
+        submission=SlurmSubmission(spell_out_arguments(ctx), tuple(sbatch or ())) if submits else None,
     )
     if pods is not None:
-        exit_with(print_jobset(JobSetRequest(request, pods, tuple(sys.argv[1:])), output))
+        exit_with(print_jobset(JobSetRequest(request, pods, spell_out_arguments(ctx)), output))
     setup = prepare(request, ConsoleLog())
     if isinstance(setup, LaunchRejected):
         exit_rejected(setup)
+    if isinstance(setup, RunComplete):
+        print_complete(setup, format)
+        return
     if isinstance(setup, SlurmJob):
-        if dry_run:
-            print(render_job(setup))
-        else:
-            submit_and_print(setup)
+        submit_and_print(setup, dry_run=dry_run)
         return
     if dry_run:
         print_dry_run(setup.plan, setup.run.spec.zero, setup.local_host.environ, format)

@@ -17,7 +17,7 @@ from harness.hostinfo.torch_extensions import torch_extensions_dir
 from harness.launching.ops.build_cache import ops_are_built
 from harness.launching.setup.jobset_request import JobSetRequest, prepare_jobset
 from harness.launching.setup.launch_plan import LaunchPlan
-from harness.launching.setup.launch_request import NOTHING_WRITTEN, LaunchRejected
+from harness.launching.setup.launch_request import NOTHING_WRITTEN, LaunchRejected, RunComplete
 from harness.launching.setup.slurm import NOT_SUBMITTED, SlurmJob, submit_job
 from harness.launching.supervise.export_step import read_sample
 from harness.launching.supervise.launch_runner import LaunchResult
@@ -25,14 +25,18 @@ from harness.run_records.run_record import read_run_record
 from harness.spec.sections.zero_spec import ZeroSpec
 from harness.views import launch as view
 from harness.views import log_diagnosis
+from harness.views.complete_run import complete_as_json, render_complete
 from harness.views.jobset import render_jobset
 from harness.views.report import write_report_or_note
-from harness.views.slurm import render_submitted
+from harness.views.slurm import render_job, render_submitted
 from harness.views.style import style_for
 
 
-def submit_and_print(job: SlurmJob) -> None:
-    """Submit the job of Slurm, and print its number."""
+def submit_and_print(job: SlurmJob, *, dry_run: bool) -> None:
+    """Submit the job of Slurm, and print its number; in a dry run print the job."""
+    if dry_run:
+        print(render_job(job))
+        return
     try:
         number = submit_job(job)
     except UserError as error:
@@ -50,6 +54,11 @@ def print_jobset(request: JobSetRequest, output: str | None) -> ExitCode:
         return write_output(Path(output), text)
     print(text, end="")
     return ExitCode.OK
+
+
+def print_complete(complete: RunComplete, format: OutputFormat) -> None:
+    """Print that the run to resume is complete."""
+    print(complete_as_json(complete) if format is OutputFormat.json else render_complete(complete))
 
 
 def print_dry_run(plan: LaunchPlan, zero: ZeroSpec, environ: Mapping[str, str], format: OutputFormat) -> None:

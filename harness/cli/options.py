@@ -93,6 +93,30 @@ NumGpusOption = Annotated[
 ]
 
 
+def spell_out_arguments(ctx: typer.Context) -> tuple[str, ...]:
+    """The command line as it was parsed, for another process: the command, its arguments, then each option that was
+    given as one long word, `--name=value`. An argument that begins with `-` becomes a path.
+    """
+    arguments, options = [str(ctx.info_name)], []
+    for param in ctx.command.params:
+        if not is_given(ctx, str(param.name)):
+            continue
+        value = ctx.params[str(param.name)]
+        values = value if isinstance(value, list | tuple) else [value]
+        if param.param_type_name == "argument":
+            arguments += [f"./{text}" if text.startswith("-") else text for text in map(str, values)]
+        else:
+            name = max(param.opts, key=len)
+            options += [name if one is True else f"{name}={one}" for one in values]
+    return (*arguments, *options)
+
+
+def is_given(ctx: typer.Context, name: str) -> bool:
+    """Was the option or argument on the command line? False for a default."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 class ProgressMode(StrEnum):
     """Progress styles of a run."""
 

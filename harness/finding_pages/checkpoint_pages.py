@@ -102,6 +102,17 @@ In a shared folder anybody can point `latest` to their own run, and loading a ch
 form is unpickled). Name the whole directory to resume from it on purpose. `--resume auto` skips such runs and
 checkpoints, and reports it. HARNESS_TRUSTED_ACCOUNTS names accounts that you trust (EN018).
 
+## CK134 several-runs-to-resume
+`--resume` does not tell which of several runs is meant, or which checkpoint of a prefix.
+
+`auto` continues the newest run of the same spec. Where none is, it takes a run of another spec if all are of one spec,
+or if each continued the one before from its end. A run that went on under another spec may be meant as well as its
+successor. A prefix of an object store has the lineage of its runs in `run.json`; one that an older release wrote lacks
+it. Name the run, or the checkpoint.
+
+## CK135 no-step-left
+The checkpoint is at a later step than `train.max_steps`, so there is nothing to train.
+
 ## CK108 edited-manifest
 The manifest was changed: its own checksum differs, or it is not JSON.
 

@@ -175,7 +175,8 @@ They come from the hosts (hostfile, `--hosts`), else from `--num-nodes` and `--n
 and `cluster.gpus_per_node`. All pods of a JobSet are the same, so all hosts need the same number of slots.
 
 ## HO005 ranks-given-twice
-The hostfile and another setting give different numbers of ranks.
+The hosts (of a hostfile, `--hosts`, `--slurm` or the pods of a JobSet) and another setting give different numbers of
+ranks, or a command needs hosts and has none.
 
 ## GT001 gate-that-failed
 A gate crashed, which is a bug in harness. All other gates were checked.

@@ -42,8 +42,9 @@ DeepSpeed starts ranks on other hosts through pdsh, or through mpirun or srun wi
 is not installed.
 
 ## EN010 op-does-not-compile
-One of DeepSpeed's C++ ops does not compile on this machine. `harness doctor` lists missing compilers and
-libraries. On a GPU Adam, Lion, Lamb and `async_io` (offload to nvme) also need nvcc; the CPU's optimizers do not.
+One of DeepSpeed's C++ ops does not compile on this machine, or the folder of compiled ops cannot be written
+(TORCH_EXTENSIONS_DIR, by default in `~/.cache`). `harness doctor` lists missing compilers and libraries. On a GPU Adam,
+Lion, Lamb and `async_io` (offload to nvme) also need nvcc; the CPU's optimizers do not.
 
 ## EN011 run-directory
 The run directory cannot be created in `launch.output_dir`, or the folder of a rehearsal in `--folder`.
@@ -176,6 +177,13 @@ nodes can mount (`ReadWriteMany`) by `--pvc CLAIM:PATH`, and `launch.output_dir`
 The size comes
 from the plan, which needs a known model. Without `--nvme-class` the pods use the node's own folder, `nvme_path`, which
 needs no size.
+
+## EN093 mount-over-a-system-folder
+`harness launch --kubernetes`: a volume would be mounted over a folder of the image, or two at the same path.
+
+`--pvc CLAIM:/usr` hides the programs of the image. `nvme_path: /etc` without `--nvme-class` gives the pods the node's
+own `/etc`, to write swap files into, and hides that of the image. Kubernetes refuses two volumes at one path. Choose a
+folder that nothing else needs, such as `/mnt/runs` or `/local_nvme`.
 
 ## EN101 run-directory-unreadable
 A rank cannot read `spec.resolved.json` or `ds_config.json`, or they were edited after the launch.

@@ -66,6 +66,17 @@ def set_compile_cache_dir(environ: MutableMapping[str, str]) -> None:
         environ[COMPILE_VARIABLE] = str(_cache_folder(environ) / "harness" / "torchinductor")
 
 
+def describe_unwritable(folder: Path) -> str:
+    """Why nothing can be written in a folder, which may not exist yet; empty where it can. Leaves nothing there."""
+    place = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"0" * 4096)
+    except OSError as error:
+        return f"`{place}` cannot be written: {(error.strerror or str(error)).lower()}"
+    return ""
+
+
 def find_planted_ops(root: Path, ops: Iterable[str]) -> PlantedFile | None:
     """The first of the folder, its stamp and the compiled files of these ops that another user may have written."""
     found = find_planted(root) or find_planted(root / STAMP)

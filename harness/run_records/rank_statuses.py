@@ -86,7 +86,7 @@ class StatusReader:
 
     def refresh_rank(self, rank: int) -> None:
         """Look at the file of one rank."""
-        file = f"{self.run_dir}/status/rank-{rank:05d}.json"
+        file = f"{self.run_dir}/status/{status_name(rank)}"
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -120,10 +120,18 @@ class StatusReader:
         return True
 
 
+def status_name(rank: int) -> str:
+    """The name of a rank's file."""
+    return f"rank-{rank:05d}.json"
+
+
 def read_statuses(run_dir: Path) -> dict[int, RankStatus]:
-    """The last status of every rank; a file that cannot be read (a rank may be replacing it) is left out."""
-    statuses = map(_read_status, sorted((run_dir / "status").glob("rank-*.json")))
-    return {status.rank: status for status in statuses if status is not None}
+    """The last status of every rank; a file that cannot be read (a rank may be replacing it), or that speaks of another
+    rank than its name, is left out.
+    """
+    files = sorted((run_dir / "status").glob("rank-*.json"))
+    statuses = [(file.name, _read_status(file)) for file in files]
+    return {status.rank: status for name, status in statuses if status and name == status_name(status.rank)}
 
 
 def _read_status(file: Path) -> RankStatus | None:

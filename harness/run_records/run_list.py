@@ -10,6 +10,7 @@ from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.run_records.run_record import read_run_record
 from harness.run_records.summary import RunSummary, summarise_run
+from harness.verdicts import read_verdict
 
 RUN_DIR_MARKERS = ("spec.resolved.json", "metrics.jsonl", "spec.yaml", "engine_checks.json")
 OUTPUT_DIR = "runs"
@@ -91,6 +92,15 @@ def known_runs_notes(output_dir: Path = Path(OUTPUT_DIR)) -> tuple[str, ...]:
     """A note with the newest run directories of a folder, for a finding; none where there is no run."""
     names = _known_run_names(output_dir)
     return (f"runs below `{output_dir}`: {', '.join(names)}",) if names else ()
+
+
+def fix_for_no_checkpoint(path: Path) -> Fix:
+    """What to name in the place of a path without a checkpoint."""
+    if not is_run_dir(path):
+        return Fix("name a run, such as `latest`, or one of its `checkpoints/step-*`")
+    if read_verdict(path) is None:
+        return Fix("wait for its first save, or name another run: `harness runs` lists them")
+    return Fix("name another run (`harness runs` lists them); `checkpoint.save_steps` saves during one")
 
 
 def _run_dir_of_path(path: Path) -> Path | None:

@@ -46,7 +46,12 @@ def main() -> int:
     from harness.interpreter import remove_repeated_root
 
     remove_repeated_root()
-    from harness.hostinfo.torch_extensions import find_planted_ops, set_torch_extensions_dir, torch_extensions_dir
+    from harness.hostinfo.torch_extensions import (
+        describe_unwritable,
+        find_planted_ops,
+        set_torch_extensions_dir,
+        torch_extensions_dir,
+    )
     from harness.launching.ops import build_cache
 
     root = torch_extensions_dir()
@@ -59,6 +64,9 @@ def main() -> int:
         return 1
     if build_cache.ops_are_built(arguments.ops, root, os.environ):
         return 0
+    if reason := describe_unwritable(root):
+        write_event(sys.stdout, "unwritable", reason=reason)
+        return 1
     # Libraries print to stdout too; their output must not mix with the events.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.core import TyperOption
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
@@ -175,3 +176,18 @@ def test_bash_completes_by_the_script_that_is_shown(program: Path) -> None:
         "latest",
         "",
     ]
+
+
+def test_brackets_that_typer_escapes_for_rich_are_printed_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """typer 0.16 and 0.20 escape them, 0.29 does not."""
+    name = "get_help_record"
+    plain = getattr(TyperOption, name)
+
+    def escaped(self: TyperOption, ctx: object) -> tuple[str, str] | None:
+        record = plain(self, ctx)
+        return None if record is None else (record[0], record[1].replace("[", "\\["))
+
+    before = run("launch", "--help").stdout
+    monkeypatch.setattr(TyperOption, name, escaped)
+    assert run("launch", "--help").stdout == before
+    assert "[default: auto]" in before

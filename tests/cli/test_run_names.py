@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from harness.checkpoints.checkpoint_list import find_checkpoints_folder
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.latest import find_complete
 from harness.cli.app import build_app
@@ -15,6 +17,7 @@ from harness.errors import UserError
 from harness.launching.programs.model_export import ExportOptions, plan_export
 from harness.launching.setup.resume import resolve_resume
 from harness.run_records.run_list import resolve_run_path
+from harness.verdicts import Verdict, write_verdict
 from tests.support.sample_checkpoints import make
 from tests.support.sample_run import head, step, tiny, write_run
 
@@ -130,3 +133,23 @@ def test_a_run_directory_that_cannot_be_read_is_left_out(newest: Path, monkeypat
 
     monkeypatch.setattr(Path, "is_file", is_file)
     assert "1 run in runs" in run("runs").stdout
+
+
+def test_a_run_that_has_not_saved_yet_is_not_told_to_name_itself(newest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a launch starts, `latest` already names it."""
+    shutil.rmtree(newest / "checkpoints")
+    monkeypatch.setattr("harness.launching.programs.model_export.missing_packages_finding", lambda _: None)
+    questions = (
+        lambda: find_checkpoints_folder(resolve_run_path("latest")),
+        lambda: plan_export(resolve_run_path("latest"), Path("out"), ExportOptions()),
+        lambda: resolve_resume("latest", Path("runs"), "tiny", {}, (), print),
+    )
+    for has_ended, words in ((False, "wait for its first save"), (True, "name another run")):
+        if has_ended:
+            write_verdict(newest, Verdict("failed", 1))
+        for ask in questions:
+            with pytest.raises(UserError, match="checkpoint") as refused:
+                ask()
+            title = refused.value.findings[0].fix.title
+            assert title.startswith(words)
+            assert "such as `latest`" not in title

@@ -6,6 +6,8 @@ minute or two.
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,3 +66,20 @@ def test_every_sample_is_taken_once_over_both_changes(returned):
 def test_nobody_is_left(returned):
     assert returned.left(1) == returned.left(2) == ""
     assert Path(returned.run_dir / "stop").read_text() == "enough\n"
+
+
+if os.environ.get("HARNESS_NIGHTLY"):  # a hundred seconds
+
+    def test_a_link_that_is_down_for_a_minute_costs_one_restart(box, tmp_path):
+        """Without `launch.min_hosts` the run needs the host, and waits for it."""
+        run = Launch(box, write_text(tmp_path), "flap", (1, 2), steps=1_000_000, save=SAVE, launch=", max_restarts: 1")
+        run.until_step(SAVE + 1)
+        assert box_command(box.name, "cut", "2").returncode == 0
+        time.sleep(50)  # longer than a restart that reaches nobody takes
+        assert box_command(box.name, "heal", "2").returncode == 0
+        run.until_restart(1, 120)
+        run.until_step(run.rows("restart")[-1]["step"] + 3)
+        (run.run_dir / "stop").write_text("enough\n")
+        run.end(60)
+        assert len(run.rows("restart")) == 1
+        assert f"waiting for {box.address(2)} to answer" in run.text.read_text()

@@ -189,6 +189,14 @@ def test_hosts_are_counted_wherever_they_are_given(spec, tmp_path):
         ({"volumes": ()}, (), ["EN091"]),
         ({"volumes": (SharedVolume("runs", "/share"),)}, (), ["EN091"]),
         ({}, ("launch.output_dir=runs",), ["EN091"]),
+        ({}, ("launch.output_dir=/shared/../scratch",), ["EN091"]),
+        ({"workdir": Path("/shared")}, ("launch.output_dir=../scratch",), ["EN091"]),
+        ({"workdir": Path("/w")}, ("launch.output_dir=../shared/runs", NVME.replace("/local_nvme", "/etc")), ["EN093"]),
+        ({}, (NVME.replace("/local_nvme", "/shared/../etc/swap"),), ["EN093"]),
+        ({"nvme_class": "fast"}, (NVME.replace("/local_nvme", "/run/swap"),), ["EN093"]),
+        ({"volumes": (SharedVolume("runs", "/"),)}, (), ["EN093"]),
+        ({"volumes": (ALL.volumes[0], SharedVolume("b", "/var"))}, (), ["EN093"]),
+        ({"volumes": (*ALL.volumes, *ALL.volumes)}, (), ["EN093"]),
         ({"name": "a_b"}, (), ["HO090"]),
         ({"name": "1a"}, (), ["HO090"]),
         ({"name": "a" * 47}, (), ["HO090"]),
@@ -279,7 +287,7 @@ def test_the_command_of_each_pod_is_one_that_the_harness_takes(tmp_path):
     for node in (0, 1):
         argv = expand_command(container, {"JOB_COMPLETION_INDEX": str(node), JOB_UID_VARIABLE: UID})
         assert argv[:2] == ["harness", "launch"]
-        assert f"launch.output_dir={tmp_path}/runs" in argv
+        assert f"--set=launch.output_dir={tmp_path}/runs" in argv
         dry = harness(*argv[1:], "--dry-run", "--format", "json", cwd=tmp_path)
         assert dry.returncode == 0, dry.stderr
         plan = json.loads(dry.stdout)
@@ -307,6 +315,8 @@ def test_options_that_do_not_go_together(given, text):
     )
     values |= {"kubernetes": True, "conflicts": {}}
     assert parse_kubernetes(**values) == JobSetOptions()
+    same = parse_kubernetes(**values | {"pvc": ["c://data/../runs/"], "workdir": "/w/./x/.."})
+    assert same == JobSetOptions(volumes=(SharedVolume("c", "/runs"),), workdir=Path("/w"))
     with pytest.raises(typer.BadParameter, match=text):
         parse_kubernetes(**values | given)
 

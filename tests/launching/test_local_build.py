@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from harness.errors import UserError
+from harness.hostinfo.torch_extensions import describe_unwritable
+from harness.launching.hosts.local_host import workers_folder
 from harness.launching.ops import local_build
+from harness.launching.programs.software_checks import _check_compiled_ops
 from harness.workers import op_builder
 
 
@@ -24,7 +29,8 @@ from harness.workers import op_builder
     ],
 )
 def test_the_fix_names_the_compiler_of_the_op(op, on_gpu, else_, accelerated):
-    finding = local_build._build_failure_finding(op, 1, Path("ops.log"), "no CUDA_HOME", accelerated=accelerated)
+    log, error = Path("ops.log"), "no CUDA_HOME"
+    finding = local_build._build_failure_finding(op, 1, log, error, accelerated=accelerated, has_compiler=False)
     assert all(words in finding.fix.title for words in (on_gpu if accelerated else (else_,)))
     assert ("nvcc" in finding.fix.title) is (accelerated and "nvcc" in on_gpu)
     assert finding.notes == ("no CUDA_HOME", "the compiler's output is in ops.log")
@@ -41,3 +47,32 @@ def test_an_accelerator_without_the_op_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "deepspeed.accelerator", module)
     with pytest.raises(RuntimeError, match="takes the accelerator `cuda` here, which has no op `deepspeed_shm_comm`"):
         op_builder.get_builder("deepspeed_shm_comm")
+
+
+def test_a_compiler_that_is_there_is_not_what_is_missing():
+    finding = local_build._build_failure_finding("cpu_adam", 1, Path("ops.log"), "error", accelerated=False)
+    assert "install" not in finding.fix.title
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_compiles(tmp_path):
+    """By the real builder, without torch; and by the doctor."""
+    root = Path("/proc/harness-ops")  # nobody can write there, root neither
+    context = SimpleNamespace(
+        scripts=workers_folder(),
+        signals=SimpleNamespace(raise_if_received=lambda: None),
+        observer=SimpleNamespace(on_ops_check=print),
+    )
+    log = tmp_path / "ops.log"
+    with pytest.raises(UserError) as refused:
+        local_build.ensure_ops(["cpu_adam"], os.environ | {"TORCH_EXTENSIONS_DIR": str(root)}, log, context)
+    (finding,) = refused.value.findings
+    assert finding.gate == "EN010"
+    assert "`/proc` cannot be written" in finding.message
+    assert "TORCH_EXTENSIONS_DIR" in finding.fix.title
+    assert log.read_text() == ""
+    row = _check_compiled_ops(root)
+    assert (row.state, row.means) == ("note", finding.message)
+    remote = local_build.unwritable_finding("`/home/x` cannot be written: read-only file system", "worker-1")
+    assert "on worker-1" in remote.message
+    assert describe_unwritable(tmp_path / "new" / "folder") == ""
+    assert list(tmp_path.iterdir()) == [log]

@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
-from harness.launching.supervise import lost_hosts
+from harness.launching.supervise import lost_hosts, supervisor
 from harness.launching.supervise.lost_hosts import MAX_LOSSES, LostHosts
-from harness.launching.supervise.supervisor import _fit_hosts, _Supervisor
+from harness.launching.supervise.supervisor import _fit_hosts, _Supervisor, _wait_for_hosts
 from harness.spec.sections.launch_spec import LaunchSpec
 
 
@@ -189,3 +189,26 @@ def test_hosts_with_which_it_cannot_run_stay_lost(lost):
     assert fitted.lines[-1] == "it cannot continue with b again: its batch"
     assert not lost.poll(1)
     assert not lost.poll(2)
+
+
+def test_a_restart_that_needs_a_lost_host_waits_for_it(lost, tmp_path, monkeypatch):
+    """A link that is down for a minute costs one restart."""
+    fitted = Fitted(lost, None)
+    lost.add(["b"], "abc")
+    assert fitted.fit() == "abc"
+    asked: list[int] = []
+
+    def come_back() -> bool:
+        asked.append(1)
+        if len(asked) == 3:
+            (tmp_path / "up-b").touch()
+        return False
+
+    assert _wait_for_hosts(fitted.plan, fitted.supervisor, come_back)
+    assert len(asked) >= 3
+    assert fitted.lines == ["waiting for b to answer, for 3 min 00 s"]
+    assert not lost._checks
+    lost.add(["a"], "abc")
+    assert not _wait_for_hosts(fitted.plan, fitted.supervisor, lambda: True), "it is being stopped"
+    monkeypatch.setattr(supervisor, "_LOST_HOST_SECONDS", 0.2)
+    assert _wait_for_hosts(fitted.plan, fitted.supervisor, lambda: False), "then it is tried without an answer"

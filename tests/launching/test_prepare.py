@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,8 +87,27 @@ def test_notes_and_warnings_go_to_the_log(spec):
     log = RecordedLog()
     request = LaunchRequest(spec, ("launch.num_gpus=3",), hostfile="hosts", resume="auto", dry_run=True)
     assert isinstance(prepare(request, log), LaunchSetup)
-    assert "HO005" in {warning.gate for warning in log.warnings}
+    (warning,) = (warning for warning in log.warnings if warning.gate == "HO005")
+    assert "the hosts have 4 slots" in warning.message
     assert "no earlier checkpoint, starting from step 0" in log.notes
+
+
+def test_a_taken_port_is_said_before_a_rank_starts(spec):
+    with socket.socket() as server:
+        server.bind(("", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        log, setting = RecordedLog(), f"launch.master_port={port}"
+        assert isinstance(prepare(LaunchRequest(spec, (setting,), dry_run=True), log), LaunchSetup)
+        (warning,) = (warning for warning in log.warnings if warning.gate == "HO018")
+        assert str(port) in warning.message
+        assert "leave it out" in warning.fix.title
+        log = RecordedLog()
+        prepare(LaunchRequest(spec, (setting, "ignore={HO018: mine}"), dry_run=True), log)
+        assert "HO018" not in {warning.gate for warning in log.warnings}
+    log = RecordedLog()
+    prepare(LaunchRequest(spec, (setting,), dry_run=True), log)
+    assert "HO018" not in {warning.gate for warning in log.warnings}
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,18 @@ def test_it_goes_on_where_it_was_when_slurm_starts_it_again(tmp_path, programs):
         "it's",
         "$(touch x)",
     )
-    for resume, count, expected in (("never", "0", "auto"), ("runs/a b", "0", "runs/a b"), ("runs/a b", "1", "auto")):
+    old = tmp_path / "runs" / "demo-1" / "checkpoints" / "step-00000002" / "manifest.json"
+    new = tmp_path / "runs" / "demo 2" / "checkpoints" / "step-00000001" / "manifest.json"
+    script = job(tmp_path, "true").file
+    for path, seconds in ((old, 1), (script, 2)):  # a run from before the job, then the job
+        path.parent.mkdir(parents=True)
+        path.touch()
+        os.utime(path, (seconds, seconds))
+    first = [("never", "0", "never"), ("never", "1", "never"), ("runs/a b", "0", "runs/a b"), ("runs/a b", "1", "auto")]
+    for resume, count, expected in [*first, ("never", "2", "auto"), ("never", "0", "never")]:
+        if count == "2":
+            new.parent.mkdir(parents=True)
+            new.touch()
         child = start(tmp_path, job(tmp_path, *show, resume=resume), SLURM_RESTART_COUNT=count)
         out, _ = child.communicate(timeout=20)
         assert json.loads(out) == [str(tmp_path), "it's", "$(touch x)", "--resume", expected]

@@ -177,4 +177,4 @@ def test_directives(tmp_path: Path) -> None:
     assert job.argv[3] == evil  # one word of the caller's own
     with pytest.raises(UserError):
         slurm.job_command(["--set", f"launch.env.A_TOKEN={TOKEN}"], {"A_TOKEN": TOKEN})
-    assert slurm.job_command(["launch", "--sbatch", evil, "s.yaml"], {})[-2:] == ["launch", "s.yaml"]
+    assert slurm.job_command(["launch", f"--sbatch={evil}", "s.yaml"], {})[-2:] == ["launch", "s.yaml"]

@@ -175,7 +175,8 @@ def host_without_this_python(ctx: Context) -> Iterator[Finding]:
 def taken_rendezvous_port(ctx: Context) -> Iterator[Finding]:
     """A rendezvous port that is taken.
 
-    No program listens on the rendezvous port of the first host (`launch.master_port`, else 29500).
+    No program listens on the rendezvous port of the first host (`launch.master_port`, else 29500). A launch on one
+    machine looks by itself, and takes a free port without the key.
 
     Why: Rank 0 cannot listen there: `Address already in use`. If another run of the same user listens there, ranks of
     this run may even join it.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import random
@@ -102,6 +103,17 @@ def find_free_port() -> int:
                 continue
             return port
     return 0
+
+
+def is_port_taken(port: int) -> bool:
+    """Does a program listen on this TCP port of this machine, so that a rendezvous could not?"""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch's TCPStore does
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 def visible_devices(environ: Mapping[str, str]) -> list[str]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.facts.required_ops import COMPILE_SECONDS
+from harness.file_io import parse_json
 from harness.launching.setup.launch_context import LaunchObserver
 from harness.planted_files import PlantedFile
 
 _EVENT_START = b'{"event"'
+_MAX_EVENT = 1 << 16
 _DEFAULT_COMPILE_SECONDS = 60
 
 
@@ -31,15 +33,21 @@ class BuildProgress:
     """A library of the op was there before."""
     planted: PlantedFile | None = None
     """A file that another user may have written; the builder then loads nothing."""
+    unwritable: str = ""
+    """Why the folder of the ops cannot be written."""
     _start: float = 0.0
     _rest: bytes = b""
 
     def feed(self, chunk: bytes, observer: LaunchObserver) -> None:
         """Handle the events in the next bytes of the builder's output."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
+        self._rest = self._rest[-_MAX_EVENT:]
         for line in lines:
             if line.startswith(_EVENT_START):
-                self._handle(json.loads(line), observer)
+                with contextlib.suppress(
+                    ValueError, KeyError, TypeError, AttributeError
+                ):  # another host may send anything
+                    self._handle(parse_json(line), observer)
 
     def report(self, observer: LaunchObserver) -> None:
         """Report to the observer how long the op has been compiling."""
@@ -66,6 +74,8 @@ class BuildProgress:
             case "planted":
                 reason, account = str(event["reason"]), str(event["account"])
                 self.planted = PlantedFile(Path(str(event["file"])), reason, account)
+            case "unwritable":
+                self.unwritable = str(event["reason"])
             case "lock":
                 on_lock = observer.on_lock_removed if event.get("removed") else observer.on_lock_kept
                 on_lock(Path(str(event["file"])), self.host)

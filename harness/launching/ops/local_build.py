@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -58,10 +59,15 @@ def ensure_ops(ops: Sequence[str], environ: Mapping[str, str], log: Path, contex
             _terminate_builder(builder)
     if progress.planted is not None:
         raise UserError([planted_ops_finding(progress.planted)], ExitCode.PREFLIGHT)
+    if progress.unwritable:
+        raise UserError([unwritable_finding(progress.unwritable)], ExitCode.PREFLIGHT)
     if progress.failed_op is not None or code:
         accelerated = bool(machine.accelerators_for(environ))
         op = progress.failed_op or ops[0]
-        finding = _build_failure_finding(op, code, log, progress.error, accelerated=accelerated)
+        compiler = shutil.which(environ.get("CXX") or "c++", path=environ.get("PATH"))
+        finding = _build_failure_finding(
+            op, code, log, progress.error, accelerated=accelerated, has_compiler=compiler is not None
+        )
         raise UserError([finding], ExitCode.PREFLIGHT)
 
 
@@ -109,9 +115,20 @@ def planted_ops_finding(planted: PlantedFile, host: str = "") -> Finding:
     return planted.to_finding("EN018", f"every rank would load the compiled ops there, with your rights{where}", fix)
 
 
-def _build_failure_finding(op: str, code: int, log: Path, error: str, *, accelerated: bool) -> Finding:
+def unwritable_finding(reason: str, host: str = "") -> Finding:
+    """The error EN010 for a folder of ops that cannot be written, on this machine or on another host."""
+    where = f" on {host}" if host else ""
+    fix = Fix("let TORCH_EXTENSIONS_DIR name a folder that you can write, with 100 MB, or make room for it there")
+    return Finding("EN010", "error", f"DeepSpeed's ops cannot be compiled{where}: {reason}", fix=fix)
+
+
+def _build_failure_finding(
+    op: str, code: int, log: Path, error: str, *, accelerated: bool, has_compiler: bool = True
+) -> Finding:
     ending = f", the compiler process ended with code {code}" if code else ""
-    hint = "`harness doctor` lists what is missing; most often a C++ compiler (apt install g++)"
+    hint = "install a C++ compiler (apt install g++)"
+    if has_compiler:
+        hint = "read the compiler's output; `harness doctor` lists what is missing"
     if op == "async_io":
         hint = "install the libaio headers (apt install libaio-dev)"
     if op in CUDA_OPS and accelerated:

@@ -19,7 +19,7 @@ from harness.facts.secret_names import is_secret
 from harness.findings import Finding, Fix
 from harness.launching.hosts.ssh import FAN_OUT, encode_request, remote_python_path, ssh_command
 from harness.launching.ops.build_events import BuildProgress
-from harness.launching.ops.local_build import planted_ops_finding
+from harness.launching.ops.local_build import planted_ops_finding, unwritable_finding
 from harness.launching.process.parallel_children import ChildOutput, ChildPool
 from harness.launching.setup.environment import Variable
 from harness.launching.setup.launch_context import LaunchContext
@@ -74,6 +74,8 @@ class _RemoteBuilds:
                 log.unlink(missing_ok=True)
             elif progress.planted is not None:
                 yield planted_ops_finding(progress.planted, progress.host)
+            elif progress.unwritable:
+                yield unwritable_finding(progress.unwritable, progress.host)
             else:
                 yield _not_compiled(self.plan, progress, output, log)
 
@@ -135,5 +137,5 @@ def _not_compiled(plan: LaunchPlan, progress: BuildProgress, output: ChildOutput
             *([error_lines[-1][:200].rstrip(".")] if error_lines else []),
             *([f"its output is in {log}"] if log.exists() else []),
         ),
-        fix=Fix("see `harness preflight` for what is missing there; most often a C++ compiler or CUDA's"),
+        fix=Fix("see `harness preflight` for what is missing there, such as a C++ compiler or CUDA's"),
     )

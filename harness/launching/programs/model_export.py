@@ -16,7 +16,7 @@ from harness.launching.hosts.local_host import workers_folder
 from harness.launching.process.signals import Signals
 from harness.launching.setup.launch_context import LaunchContext, LaunchObserver
 from harness.launching.supervise.export_step import run_export
-from harness.run_records.run_list import known_runs_notes
+from harness.run_records.run_list import fix_for_no_checkpoint, known_runs_notes
 from harness.units import parse_bytes
 
 
@@ -82,7 +82,7 @@ def _find_checkpoint(folder: Path) -> Path:
     if checkpoint is None:
         reason = "has no complete checkpoint" if folder.is_dir() else "is not a folder or the name of a run"
         notes = () if folder.exists() else known_runs_notes()
-        fix = Fix("name a run, such as `latest`, or a checkpoint in it")
+        fix = fix_for_no_checkpoint(folder)
         raise UserError([Finding("CK001", "error", f"`{folder}` {reason}", notes=notes, fix=fix)], ExitCode.USAGE)
     return checkpoint
 

@@ -16,8 +16,7 @@ from harness.launching.hosts.preflight_survey import SurveyOptions, survey_hosts
 from harness.launching.programs.allreduce_check import AllReduceResult, allreduce_findings, run_allreduce
 from harness.launching.setup.launch_checks import check_launch
 from harness.launching.setup.launch_plan import Network
-from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest
-from harness.launching.setup.prepare import LaunchLog
+from harness.launching.setup.launch_request import LaunchLog, LaunchRejected, LaunchRequest
 from harness.launching.setup.store_checks import check_stores
 from harness.render import render_with_tuned_defaults
 from harness.spec.parse.source import Source
@@ -58,8 +57,8 @@ def run_preflight(
     if checked.report.findings:
         log.on_findings(checked.report.findings, checked.lines_of)
     if run.cluster is None:
-        fix = Fix("give `--hostfile FILE`, or set `launch.hostfile`; for this machine alone: harness doctor")
-        message = "no hostfile is given, so there is no host to check"
+        fix = Fix("give `--hostfile FILE` or `--hosts A:N,B:N`; for this machine alone: harness doctor")
+        message = "no hosts are given, so there is none to check"
         raise UserError([Finding("HO005", "error", message, fix=fix)], ExitCode.USAGE)
     cluster = run.cluster
     local_host = inspect_local_host((host.name for host in cluster.hosts), run.spec.launch.env)

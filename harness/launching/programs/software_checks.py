@@ -14,9 +14,9 @@ from harness.facts.deepspeed_version import VERIFIED_RANGE
 from harness.facts.gpu_architectures import VARIABLE, find_unreadable_architectures, strip_architecture_suffixes
 from harness.facts.required_ops import COMPILE_SECONDS
 from harness.hostinfo import machine
-from harness.hostinfo.torch_extensions import find_planted_ops, torch_extensions_dir
+from harness.hostinfo.torch_extensions import describe_unwritable, find_planted_ops, torch_extensions_dir
 from harness.hostinfo.training_packages import install_command
-from harness.launching.ops.local_build import planted_ops_finding
+from harness.launching.ops.local_build import planted_ops_finding, unwritable_finding
 from harness.launching.programs.doctor_rows import DoctorCheck
 
 
@@ -122,7 +122,12 @@ def _check_architectures(value: str) -> Iterator[DoctorCheck]:
 def _check_compiled_ops(root: Path) -> DoctorCheck:
     planted = find_planted_ops(root, COMPILE_SECONDS)
     if planted is None:
-        return DoctorCheck("compiling", "compiled ops", str(root))
+        reason = describe_unwritable(root)
+        if not reason:
+            return DoctorCheck("compiling", "compiled ops", str(root))
+        finding = unwritable_finding(reason)
+        fix = finding.fix.title if finding.fix else ""
+        return DoctorCheck("compiling", "compiled ops", str(root), "note", finding.message, fix)
     finding = planted_ops_finding(planted)
     means = f"{planted}, and a launch that needs ops there does not start: {finding.notes[0]}"
     fix = f"{finding.fix.title}; {finding.notes[1]}" if finding.fix else ""

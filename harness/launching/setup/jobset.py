@@ -8,6 +8,7 @@ Read for it: JobSet v0.11 (`api/jobset/v1alpha2`, `pkg/webhooks`) and the Job co
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,10 +136,15 @@ def build_jobset(
 
 def nvme_folders(spec: RunSpec, options: JobSetOptions) -> list[Path]:
     """The folders that the run offloads to and that lie on no shared volume."""
-    workdir, zero = options.workdir or Path.cwd(), spec.zero
+    zero = spec.zero
     blocks = [b for b in (zero.offload_optimizer, zero.offload_param) if b is not None and b.device == "nvme"]
-    folders = dict.fromkeys(workdir / block.nvme_path for block in blocks if block.nvme_path)
+    folders = dict.fromkeys(path_in_pod(options, block.nvme_path) for block in blocks if block.nvme_path)
     return [folder for folder in folders if not is_shared(folder, options.volumes)]
+
+
+def path_in_pod(options: JobSetOptions, path: str) -> Path:
+    """A path of the spec as an absolute one in the pods, without `..`. A link in the image is not followed."""
+    return Path("/" + os.path.normpath((options.workdir or Path.cwd()) / path).lstrip("/"))
 
 
 def is_shared(folder: Path, volumes: Sequence[SharedVolume]) -> bool:

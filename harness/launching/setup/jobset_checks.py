@@ -19,6 +19,7 @@ from harness.launching.setup.jobset import (
     Pods,
     is_shared,
     nvme_folders,
+    path_in_pod,
 )
 from harness.plan.resolved_run import ResolvedRun
 
@@ -26,6 +27,10 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SERVICE_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
 _MAX_LABEL, _MAX_SUBDOMAIN = 63, 253
+_SYSTEM_FOLDERS = tuple(
+    f"/{name}" for name in "bin boot dev etc lib lib32 lib64 proc run sbin sys usr var/lib/kubelet var/run".split()
+)
+"""Folders of the image, the kernel or the node, which nothing else may lie in (Filesystem Hierarchy Standard 3.0)."""
 _POD_SUFFIX = "-abcde"
 """Kubernetes ends the name of a pod by a `-` and five characters."""
 
@@ -43,6 +48,7 @@ def check_jobset(
         *_check_image(options),
         *_check_names(options, pods),
         *_check_volumes(run, options, memory),
+        *_check_mounts(run, options),
         *_check_secrets(run, overrides),
     ]
 
@@ -80,7 +86,7 @@ def _name_finding(option: str, name: str) -> Finding:
 
 
 def _check_volumes(run: ResolvedRun, options: JobSetOptions, memory: PodMemory) -> Iterator[Finding]:
-    output_dir = (options.workdir or Path.cwd()) / run.spec.launch.output_dir
+    output_dir = path_in_pod(options, run.spec.launch.output_dir)
     if not is_shared(output_dir, options.volumes):
         yield Finding(
             "EN091",
@@ -94,6 +100,21 @@ def _check_volumes(run: ResolvedRun, options: JobSetOptions, memory: PodMemory) 
         message = "`--nvme-class` needs the size of the volume, which the plan does not know"
         fix = Fix("name a model that `harness plan` knows, or leave `--nvme-class` out: the folder of the node")
         yield Finding("EN092", "error", message, fix=fix)
+
+
+def _check_mounts(run: ResolvedRun, options: JobSetOptions) -> Iterator[Finding]:
+    """A mount hides what the image has at its path; without a class, `nvme_path` is the node's own folder, too."""
+    claims = [(f"--pvc {volume.claim}", Path(volume.path)) for volume in options.volumes]
+    mounts = [*claims, *(("nvme_path", folder) for folder in nvme_folders(run.spec, options))]
+    for index, (name, path) in enumerate(mounts):
+        hidden = next((s for s in _SYSTEM_FOLDERS if path.is_relative_to(s) or Path(s).is_relative_to(path)), None)
+        if hidden is not None:
+            message = f"`{name}` mounts a volume at `{path}`, in the place of the system's `{hidden}`"
+            fix = Fix("choose a folder of its own, such as `/mnt/runs` or `/local_nvme`")
+            yield Finding("EN093", "error", message, fix=fix)
+        elif path in [other for _, other in mounts[:index]]:
+            message = f"`{name}` mounts a second volume at `{path}`, which Kubernetes refuses"
+            yield Finding("EN093", "error", message, fix=Fix("give each volume a path of its own"))
 
 
 def _check_secrets(run: ResolvedRun, overrides: Sequence[str]) -> Iterator[Finding]:

@@ -19,8 +19,7 @@ from harness.hostinfo.machine import is_cpu_forced
 from harness.launching.setup.jobset import JobSetOptions, Manifest, PodMemory, Pods, build_jobset
 from harness.launching.setup.jobset_checks import check_jobset, to_jobset_name
 from harness.launching.setup.launch_checks import refuse_deepspeed_json
-from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest
-from harness.launching.setup.prepare import LaunchLog
+from harness.launching.setup.launch_request import LaunchLog, LaunchRejected, LaunchRequest
 from harness.launching.setup.slurm import drop_options
 from harness.plan.planner import make_plan
 from harness.plan.resolved_run import ResolvedRun
@@ -28,20 +27,12 @@ from harness.spec.host_selection import HostSelection
 from harness.spec.run_spec import RunSpec
 
 NO_MANIFEST = "No manifest was written"
-_OWN_OPTIONS = {
-    "--image",
-    "--namespace",
-    "--pvc",
-    "--workdir",
-    "--env-from",
-    "--nvme-class",
-    "--output",
-    "-o",
-    "--run-id",
-}
-_HOST_OPTIONS = {"--hostfile", "--hosts", "--include", "--exclude", "--num-nodes", "--num-gpus"}
-_REPLACED_OPTIONS = {"--resume", "--max-restarts"}
-_FLAGS = {"--kubernetes", "--dry-run", "--no-preflight"}
+_OWN_OPTIONS = (
+    *("--kubernetes", "--image", "--namespace", "--pvc", "--workdir", "--env-from", "--nvme-class", "--output"),
+    *("--run-id", "--dry-run", "--no-preflight"),
+)
+_HOST_OPTIONS = ("--hostfile", "--hosts", "--include", "--exclude", "--num-nodes", "--num-gpus")
+_REPLACED_OPTIONS = ("--resume", "--max-restarts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +71,7 @@ def prepare_jobset(request: JobSetRequest, log: LaunchLog) -> Manifest | LaunchR
 
 def pod_arguments(arguments: Sequence[str]) -> list[str]:
     """The command line without the options that are about the cluster, or that the pods get other values of."""
-    return drop_options(arguments, _OWN_OPTIONS | _HOST_OPTIONS | _REPLACED_OPTIONS, _FLAGS)
+    return drop_options(arguments, {*_OWN_OPTIONS, *_HOST_OPTIONS, *_REPLACED_OPTIONS})
 
 
 def _load(launch: LaunchRequest, selection: HostSelection | None) -> LoadedRun:

@@ -14,25 +14,29 @@ from pathlib import Path
 
 from harness.check.missing_software import find_missing_software
 from harness.check.planned_machine import check_devices, check_sizes, check_weights
+from harness.errors import UserError
 from harness.findings import Finding, Fix
 from harness.hostinfo.deepspeed_accelerator import find_other_devices
 from harness.hostinfo.torch_devices import format_device_names
 from harness.hostinfo.training_packages import missing_packages_finding
-from harness.launching.hosts.local_host import LocalHost, find_program
+from harness.launching.hosts.local_host import DEFAULT_PORT, LocalHost, find_program, is_port_taken
 from harness.launching.setup import core_binding, device_checks
 from harness.launching.setup.backends import BACKENDS, PDSH, LauncherBackend
 from harness.launching.setup.environment import forwarded_variables, ignored_env_files
 from harness.launching.setup.host_count import check_host_count
 from harness.launching.setup.launch_plan import is_local
+from harness.launching.setup.launch_request import LaunchRequest
 from harness.launching.setup.locked_memory import check_locked_memory
+from harness.launching.setup.resume import find_resume_folder
+from harness.object_stores.store_url import is_store_url
 from harness.patches.patch_registry import select_patches
 from harness.patches.refused_patches import refusal_of
 from harness.patches.targets import forget_modules
 from harness.plan.patch_facts import patch_facts
 from harness.plan.resolved_run import ResolvedRun
 
-_INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "EN027", "EN130", "MD154", "MD162"}
-"""Findings about programs and devices that this machine lacks."""
+_INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "EN027", "EN130", "HO018", "MD154", "MD162"}
+"""Findings about programs, devices and a port that this machine lacks, now."""
 _NAMED_BY_SPEC = {"EN016", "MD154", "MD162"}
 """Those about what a key of the spec needs."""
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -73,6 +77,8 @@ def check_launch(
         findings += list(check_weights(run, planned=False))
         findings += list(check_devices(run)) or check_sizes(run)
     findings += _check_own_disks(run, local_host, node_rank)
+    if "HO018" not in run.spec.ignore:
+        findings += _check_port(run, local_host, node_rank)
     hosts = run.cluster.hosts if run.cluster else ()
     if node_rank is not None:
         findings += [*_check_no_ssh(run), *check_host_count(hosts, None)]
@@ -96,6 +102,33 @@ def soften_for_dry_run(findings: Iterable[Finding], *, has_local_ranks: bool) ->
     if has_local_ranks and missing_packages_finding() is None:
         softened = _INSTALLABLE - _NAMED_BY_SPEC
     return [f._replace(severity="warning") if f.gate in softened else f for f in findings]
+
+
+def _check_port(run: ResolvedRun, local_host: LocalHost, node_rank: int | None) -> Iterator[Finding]:
+    """The port of the rendezvous, where rank 0 is on this machine: a survey of hosts asks the first of them."""
+    listens = is_local(run, local_host) if node_rank is None else node_rank == 0
+    port = run.spec.launch.master_port or (None if node_rank is None else DEFAULT_PORT)
+    if listens and port is not None and is_port_taken(port):
+        message = f"port {port} of this machine is taken, and rank 0 has to listen there for all others"
+        key = "launch.master_port"
+        free = ", or leave it out: a launch here takes a free one" if node_rank is None else ""
+        fix = Fix(f"end what listens there (`ss -ltnp`), or set `launch.master_port` to another port{free}")
+        yield Finding("HO018", "error", message, key, fix=fix)
+
+
+def find_other_obstacles(request: LaunchRequest, run: ResolvedRun, local_host: LocalHost) -> list[Finding]:
+    """The packages and the folder of `--resume` that a rejected launch lacks, too: one pass tells all mistakes."""
+    findings: list[Finding] = []
+    if is_local(run, local_host):
+        findings += find_missing_software(run.spec.model, run.spec.data, run.spec.telemetry, run.spec.launch.env)
+    if request.dry_run:
+        findings = soften_for_dry_run(findings, has_local_ranks=True)
+    if request.resume not in ("never", "auto") and not is_store_url(request.resume):
+        try:
+            find_resume_folder(request.resume, local_host.cwd / run.spec.launch.output_dir)
+        except UserError as error:
+            findings += error.findings
+    return findings
 
 
 def _local_rank_count(run: ResolvedRun, local_host: LocalHost, node: int | None) -> int | None:

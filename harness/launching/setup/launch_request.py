@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from harness.errors import ExitCode
 from harness.findings import Finding, LinesOf, Report
@@ -14,8 +17,19 @@ from harness.launching.setup.no_ssh import PerNodeLaunch
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
 from harness.plan.resolved_run import ResolvedRun
 from harness.spec.host_selection import HostSelection
+from harness.verdicts import Verdict
 
 NOTHING_WRITTEN = "Nothing was written or started"
+
+
+class LaunchLog(Protocol):
+    """Receives notes and warnings while a launch is prepared, in order."""
+
+    def on_note(self, text: str) -> None:
+        """Log a line."""
+
+    def on_findings(self, findings: Sequence[Finding], lines_of: LinesOf | None) -> None:
+        """Log warnings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,14 @@ class LaunchSetup:
     target: RunTarget
     survey: Survey | None = None
     prewarmed_launcher: PrewarmedLauncher | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunComplete:
+    """A launch that resumes a run which is complete by the same spec: nothing is started."""
+
+    run_dir: Path
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,19 +11,18 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from harness.check.check_file import LoadedRun, check_file, check_loaded_run, check_survey, load_run
 from harness.check.deepspeed_release import untested_release_note
 from harness.check.finding_places import place_findings
 from harness.check.machine_findings import with_findings, with_launch_findings
-from harness.check.missing_software import find_missing_software
 from harness.checkpoints.store_source import SOURCE_FILE
 from harness.errors import ExitCode, UserError
 from harness.facts.deepspeed_version import resolve_target
 from harness.facts.required_ops import required_ops
 from harness.file_io import relative_to_cwd
-from harness.findings import Finding, LinesOf, Report
+from harness.findings import LinesOf, Report
 from harness.hostinfo.host_survey import Survey
 from harness.hostinfo.machine import host_memory
 from harness.launching.hosts.local_host import LocalHost, inspect_local_host, unresolved_names_note
@@ -33,6 +32,7 @@ from harness.launching.setup.debug_env import with_flops_profiler_output
 from harness.launching.setup.device_checks import check_cuda_compiler, check_gpu_architectures
 from harness.launching.setup.launch_checks import (
     check_launch,
+    find_other_obstacles,
     log_environment_notes,
     refuse_deepspeed_json,
     soften_for_dry_run,
@@ -40,19 +40,20 @@ from harness.launching.setup.launch_checks import (
 from harness.launching.setup.launch_plan import LaunchPlan, Network, RunTarget, build_launch_plan, is_local
 from harness.launching.setup.launch_request import (
     NOTHING_WRITTEN,
+    LaunchLog,
     LaunchRejected,
     LaunchRequest,
     LaunchSetup,
+    RunComplete,
     SlurmSubmission,
 )
 from harness.launching.setup.no_ssh import resolve_node_rank, shared_run_dir
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
-from harness.launching.setup.resume import ResumeSource, find_resume_folder, resolve_resume
+from harness.launching.setup.resume import ResumeSource, find_complete_run, resolve_resume
 from harness.launching.setup.run_dir import new_run_dir, replace_files
 from harness.launching.setup.slurm import NOT_SUBMITTED, SlurmJob, build_job, job_command
 from harness.launching.setup.store_checks import require_stores, with_environment
 from harness.nvme_dirs import with_run_swap_dirs
-from harness.object_stores.store_url import is_store_url
 from harness.plan.plan_json import plan_json
 from harness.plan.planner import make_plan
 from harness.plan.resolved_run import ResolvedRun
@@ -62,16 +63,6 @@ from harness.spec.parse.source import Source
 from harness.spec.pinned_memory import pins_natively
 
 _UNHEALTHY_HOSTS = "No rank was started and nothing was written. `harness preflight` shows all answers"
-
-
-class LaunchLog(Protocol):
-    """Receives notes and warnings while a launch is prepared, in order."""
-
-    def on_note(self, text: str) -> None:
-        """Log a line."""
-
-    def on_findings(self, findings: Sequence[Finding], lines_of: LinesOf | None) -> None:
-        """Log warnings."""
 
 
 class RunFiles(NamedTuple):
@@ -92,8 +83,10 @@ class _RunLocation(NamedTuple):
     reaches_hosts: bool
 
 
-def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | LaunchRejected:
-    """The setup of a launch, before anything is written; or the rejection with its findings."""
+def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | RunComplete | LaunchRejected:
+    """The setup of a launch, before anything is written; or the rejection with its findings, or the run to resume where
+    it is complete.
+    """
     submission = request.submission
     loaded = load_run(
         request.spec,
@@ -116,7 +109,7 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
     if run is None or text is None or not checked.report.ok:
         closing = NOTHING_WRITTEN if submission is None else NOT_SUBMITTED
         if run is not None and text is not None and submission is None:
-            checked = with_findings(checked, _find_other_obstacles(request, run, local_host))
+            checked = with_findings(checked, find_other_obstacles(request, run, local_host))
         return LaunchRejected(checked.report.findings, checked.lines_of, checked.code, closing, checked.report)
     _log_findings(log, checked.report, checked.lines_of)
     if submission is not None:
@@ -129,6 +122,8 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         _check_startable(request, run, local_host, location, log)
         allowed_code = _verify_code_allowed(request, run, local_host, log)
         source = _find_resume_source(request, run, local_host, location, log)
+        if source.complete is not None and source.origin is not None:
+            return RunComplete(source.origin, source.complete)
         run = run._replace(batch=source.batch or run.batch)
         urls, env = run.spec.store_urls, run.spec.launch.env
         require_stores(urls, env, source.runs, node_rank=location.node_rank, read_only=request.dry_run)
@@ -149,8 +144,7 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
             return LaunchRejected(report.findings, checked.lines_of, ExitCode.PREFLIGHT, _UNHEALTHY_HOSTS)
         _log_findings(log, report, checked.lines_of)
     network = Network.from_survey(survey) if survey else None
-    if request.per_node is not None:
-        network = Network(None, request.per_node.master_addr)
+    network = Network(None, request.per_node.master_addr) if request.per_node is not None else network
     plan = build_launch_plan(files.run, files.config.config, local_host, target, network, location.node_rank)
     return LaunchSetup(request, files.run, local_host, plan, target, survey, prewarmed_launcher)
 
@@ -251,21 +245,6 @@ def _locate(request: LaunchRequest, run: ResolvedRun, local_host: LocalHost) -> 
     return _RunLocation(run_dir, node_rank, reaches_hosts=False)
 
 
-def _find_other_obstacles(request: LaunchRequest, run: ResolvedRun, local_host: LocalHost) -> list[Finding]:
-    """The packages and the folder of `--resume` that a rejected launch lacks, too: one pass tells all mistakes."""
-    findings: list[Finding] = []
-    if is_local(run, local_host):
-        findings += find_missing_software(run.spec.model, run.spec.data, run.spec.telemetry, run.spec.launch.env)
-    if request.dry_run:
-        findings = soften_for_dry_run(findings, has_local_ranks=True)
-    if request.resume not in ("never", "auto") and not is_store_url(request.resume):
-        try:
-            find_resume_folder(request.resume, local_host.cwd / run.spec.launch.output_dir)
-        except UserError as error:
-            findings += error.findings
-    return findings
-
-
 def _check_startable(
     request: LaunchRequest, run: ResolvedRun, local_host: LocalHost, location: _RunLocation, log: LaunchLog
 ) -> None:
@@ -311,14 +290,19 @@ def _find_resume_source(
     request: LaunchRequest, run: ResolvedRun, local_host: LocalHost, location: _RunLocation, log: LaunchLog
 ) -> ResumeSource:
     """The checkpoint to resume from; the first host decides for all. Raises UserError."""
-    if request.resume == "never" or location.node_rank:
-        return ResumeSource()
     output_dir = local_host.cwd / run.spec.launch.output_dir
     spec = run.spec.model_dump(mode="json")
+    if request.resume == "never":
+        return ResumeSource()
+    if location.node_rank:
+        batch = run.batch.global_batch
+        return find_complete_run(request.resume, output_dir, run.name, spec, request.allow_change, batch)
     with with_environment(run.spec.launch.env):  # of the object store, as ranks have it
         args = (request.resume, output_dir, run.name, spec, request.allow_change, log.on_note, location.run_dir, run)
         # With `--no-ssh` other hosts look at no checkpoint, and would render another JSON than one with its batch.
         source = resolve_resume(*args, keeps_batch=location.node_rank is None)
+    if source.complete is not None:
+        return source
     checkpoint = source.checkpoint
     log.on_note(
         f"resuming from {relative_to_cwd(checkpoint)}" if checkpoint else "no earlier checkpoint, starting from step 0"

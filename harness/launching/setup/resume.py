@@ -25,14 +25,22 @@ from harness.checkpoints.store_source import StoreSource, find_stored_checkpoint
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.hostinfo.path_probe import answer_in_time, find_similar_path
+from harness.launching.setup.earlier_runs import (
+    EarlierRun,
+    WantedSpec,
+    abandoned_origin,
+    choose_run,
+    origin_gone_error,
+    read_earlier_run,
+)
 from harness.launching.setup.run_dir import list_runs
-from harness.locks import RUN_LOCK, current_holder
 from harness.object_stores.store_url import is_store_url
 from harness.plan.batch_sizes import BatchSizes, keep_global_batch
 from harness.plan.resolved_run import ResolvedRun
 from harness.planted_files import TRUSTED_ACCOUNTS, find_foreign_owner, find_foreign_owner_below
-from harness.run_records.run_list import known_runs_notes, resolve_run_path
+from harness.run_records.run_list import fix_for_no_checkpoint, known_runs_notes, resolve_run_path
 from harness.units import format_bytes
+from harness.verdicts import Verdict
 
 Log = Callable[[str], None]
 
@@ -49,6 +57,8 @@ class ResumeSource:
     """The ids of the runs that a resume continues."""
     batch: BatchSizes | None = None
     """The checkpoint's global batch, which this run keeps by other accumulation steps. None: as the spec has it."""
+    complete: Verdict | None = None
+    """Of `origin`, if it is complete by this spec: there is nothing to resume."""
 
 
 def resolve_resume(
@@ -63,15 +73,16 @@ def resolve_resume(
     *,
     keeps_batch: bool = True,
 ) -> ResumeSource:
-    """`never`: nothing. `auto`: the newest complete checkpoint among this user's earlier runs of this spec. Else a
+    """`never`: nothing. `auto`: the newest complete checkpoint of this user's newest run of this spec. Else a
     run directory, the name of one in `output_dir`, such as `latest`, or a checkpoint; or the URL of a prefix of an
     object store, or of a checkpoint below it, which the ranks of `run_dir` will download. `run` has the batch of this
     run; with `keeps_batch` it may become the checkpoint's.
 
     Every byte of that checkpoint is verified, and `log` gets a line for each one that is skipped. Raises UserError when
     a named one is not complete (CK001, CK101 ...), when another user made what `latest` or
-    the beginning of a name leads to (CK129), when a change of the spec breaks continuity (CK107 ...) or when the
-    run to resume still runs (EN122).
+    the beginning of a name leads to (CK129), when a change of the spec breaks continuity (CK107 ...), when no step is
+    left (CK135), when several runs may be meant (CK134) or when the run to resume still runs (EN122). `global_batch` is
+    that of this run.
     """
     if requested == "never":
         return ResumeSource()
@@ -86,8 +97,15 @@ def resolve_resume(
 
     if is_store_url(requested):
         return _resume_stored(requested, check, log, run_dir or output_dir)
-    is_auto = requested == "auto"
-    source = _resume_newest_run(output_dir, name, log) if is_auto else _resume_named(requested, output_dir, log)
+    wanted = WantedSpec(spec, allowed, run.batch.global_batch if run is not None else None)
+    if requested == "auto":
+        runs = _list_earlier_runs(output_dir, name, wanted, log)
+        source = _resume_auto(runs, wanted, log)
+        if source.stored is not None:
+            url = f"{source.stored.url}/{source.stored.folder_name}"
+            return _resume_stored(url, check, log, run_dir or output_dir)
+    else:
+        source = _resume_named(requested, output_dir, wanted, log)
     if source.checkpoint is None:
         return source
     manifest = read_manifest(source.checkpoint)
@@ -124,20 +142,70 @@ def _find_latest_and_log_skipped(folder: Path, log: Log) -> Path | None:
     return latest.checkpoint
 
 
-def _resume_newest_run(output_dir: Path, name: str, log: Log) -> ResumeSource:
-    """The newest run of this user that has a complete checkpoint. Raises UserError where a newer one still runs."""
+def find_complete_run(
+    requested: str,
+    output_dir: Path,
+    name: str,
+    spec: Mapping[str, Any],
+    allowed: tuple[str, ...],
+    global_batch: int | None,
+) -> ResumeSource:
+    """What `resolve_resume` answers about a complete run; empty where there is something to resume. Reads no bytes."""
+    wanted = WantedSpec(spec, allowed, global_batch)
+    if is_store_url(requested):
+        return ResumeSource()
+    if requested == "auto":
+        run = choose_run(_list_earlier_runs(output_dir, name, wanted, lambda _: None), allowed)
+    else:
+        run = _named_run(find_resume_folder(requested, output_dir), wanted)
+    return _complete_source(run) if run is not None and run.is_complete else ResumeSource()
+
+
+def _named_run(folder: Path, wanted: WantedSpec) -> EarlierRun | None:
+    """The run of a folder; None for a checkpoint, or a folder of checkpoints that is of no run."""
+    inside = checkpoints_folder(folder)
+    is_checkpoint = inside == folder.parent
+    return None if is_checkpoint or inside.name != "checkpoints" else read_earlier_run(inside.parent, wanted)
+
+
+def _complete_source(run: EarlierRun) -> ResumeSource:
+    return ResumeSource(origin=run.run_dir, complete=run.verdict)
+
+
+def _list_earlier_runs(output_dir: Path, name: str, wanted: WantedSpec, log: Log) -> list[EarlierRun]:
+    """The runs of this user and name that have a checkpoint, came from one or are in use, the newest first."""
+    runs = []
     for run_dir in list_runs(output_dir, name):
         planted = find_foreign_owner(run_dir)
         if planted is not None:
             trust = f"name it (`--resume {run_dir}`), or export {TRUSTED_ACCOUNTS}='{planted.account}'"
             log(f"skipped {run_dir}: it {planted.reason}, and to load it can run code; to resume from it, {trust}")
             continue
-        holder = current_holder(run_dir / RUN_LOCK)
-        if holder is not None:
-            raise UserError([_still_running_finding(run_dir, str(holder))], ExitCode.PREFLIGHT)
-        checkpoint = find_resumable_checkpoint(run_dir, log)
+        runs.append(read_earlier_run(run_dir, wanted))
+    return [run for run in runs if run is not None]
+
+
+def _resume_auto(runs: list[EarlierRun], wanted: WantedSpec, log: Log) -> ResumeSource:
+    """The newest complete checkpoint of the run that `auto` means; else of the one that it means without that run."""
+    while (chosen := choose_run(runs, wanted.allowed)) is not None:
+        if chosen.holder:
+            raise UserError([_still_running_finding(chosen.run_dir, chosen.holder)], ExitCode.PREFLIGHT)
+        if chosen.is_complete:
+            return _complete_source(chosen)
+        for newer in runs[: runs.index(chosen)]:
+            if newer.changes != chosen.changes:
+                log(f"passed over {newer.describe()}; to resume from it: --resume {newer.run_dir}")
+        checkpoint = find_resumable_checkpoint(chosen.run_dir, log)
         if checkpoint is not None:
-            return ResumeSource(checkpoint.resolve(), run_dir)
+            return ResumeSource(checkpoint.resolve(), chosen.run_dir)
+        if chosen.stored_origin is not None:
+            return ResumeSource(origin=chosen.run_dir, stored=chosen.stored_origin)
+        if chosen.origin is not None and _is_usable(chosen.origin):
+            return ResumeSource(chosen.origin, chosen.run_dir)
+        parent = abandoned_origin(chosen, runs)
+        if parent is not None:
+            raise origin_gone_error(chosen, parent)
+        runs.remove(chosen)
     return ResumeSource()
 
 
@@ -155,14 +223,21 @@ def find_resume_folder(requested: str, output_dir: Path) -> Path:
     return folder
 
 
-def _resume_named(requested: str, output_dir: Path, log: Log) -> ResumeSource:
+def _is_usable(checkpoint: Path) -> bool:
+    return find_foreign_owner_below(checkpoint) is None and describe_problem(checkpoint, "bytes") is None
+
+
+def _resume_named(requested: str, output_dir: Path, wanted: WantedSpec, log: Log) -> ResumeSource:
     folder = find_resume_folder(requested, output_dir)
     _verify_owner(requested, folder)
     inside = checkpoints_folder(folder)
     if inside != folder.parent:
+        run = _named_run(folder, wanted)
+        if run is not None and run.is_complete:
+            return _complete_source(run)
         checkpoint = _find_latest_and_log_skipped(inside, log)
         if checkpoint is None:
-            raise UserError([_no_checkpoint_finding(requested, "has no complete checkpoint")])
+            raise UserError([_no_checkpoint_finding(requested, "has no complete checkpoint", folder=folder)])
         return ResumeSource(checkpoint.resolve(), folder)
     errors = [f for f in verify_with_name(folder) if f.is_error]
     if errors:
@@ -226,6 +301,9 @@ def _check_continuity(
     global_batch: int | None,
 ) -> None:
     """Compare the manifest with the run. The rank compares again, with hashes, and reshards another layout."""
+    last = (spec.get("train") or {}).get("max_steps")
+    if isinstance(last, int) and manifest.step > last:
+        raise UserError([_no_step_left_finding(name, manifest.step, last)])
     numbers = RunNumbers(global_batch)
     findings = compare_with_run(manifest, spec, allowed=allowed, numbers=numbers).to_findings(name, can_reshard=True)
     errors = [f for f in findings if f.is_error]
@@ -236,11 +314,20 @@ def _check_continuity(
 
 
 def _no_checkpoint_finding(
-    requested: str, problem: str, notes: tuple[str, ...] = (), similar: str | None = None
+    requested: str,
+    problem: str,
+    notes: tuple[str, ...] = (),
+    similar: str | None = None,
+    folder: Path | None = None,
 ) -> Finding:
-    title = "name a run, such as `latest`, or a checkpoint that has `manifest.json`"
-    fix = Fix(title if similar is None else f"did you mean `{similar}`?")
+    fix = fix_for_no_checkpoint(folder or Path(requested)) if similar is None else Fix(f"did you mean `{similar}`?")
     return Finding("CK001", "error", f"`{requested}` {problem}", notes=notes, fix=fix)
+
+
+def _no_step_left_finding(name: str, step: int, last: int) -> Finding:
+    fix = Fix(f"set `train.max_steps` above {step}, or name an earlier checkpoint")
+    message = f"`{name}` is at step {step}, and `train.max_steps` is {last}: no step is left to train"
+    return Finding("CK135", "error", message, "train.max_steps", fix=fix)
 
 
 def _still_running_finding(run_dir: Path, holder: str) -> Finding:

@@ -10,7 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,7 @@ _SCRIPT = """\
 # the ranks finish their step and save, and Slurm requeues the job, which resumes.
 cd {folder} || exit 2
 resume={resume}
-if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then resume=auto; fi
+if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]{has_saved}; then resume=auto; fi
 {command} --resume "$resume" &
 run=$!
 trap 'kill -USR1 "$run" 2>/dev/null' USR1 TERM
@@ -50,6 +50,8 @@ if [ "$last" != 127 ]; then code=$last; fi
 if [ "$code" = {stopped} ] && scontrol requeue "$SLURM_JOB_ID"; then exit 0; fi
 exit "$code"
 """
+_HAS_SAVED = """ && [ -n "$(find {folder} -path '*/checkpoints/step-*/manifest.json' -newer {script} -print -quit)" ]"""
+"""Has a run of the job saved? One that began at step 0 and saved nothing begins there again, whatever was before."""
 NOT_SUBMITTED = "No job was submitted"
 PREEMPTED_EXIT_CODE = 138
 """The exit code of `harness launch` after SIGUSR1."""
@@ -80,7 +82,7 @@ def job_command(arguments: Sequence[str], env: Mapping[str, str]) -> list[str]:
             message = f"`--set` of `launch.env.{name[:60]}` would write a secret into the job's script"
             fix = Fix(f"`export {name[:60]}=...` in this shell instead: sbatch gives the job your environment")
             raise UserError([Finding("SE003", "error", message, fix=fix)], ExitCode.PREFLIGHT)
-    return [*_harness_argv(), *drop_options(arguments, {"--sbatch", "--resume"}, {"--dry-run"})]
+    return [*_harness_argv(), *drop_options(arguments, {"--sbatch", "--resume", "--dry-run"})]
 
 
 def _harness_argv() -> list[str]:
@@ -89,19 +91,9 @@ def _harness_argv() -> list[str]:
     return python_command(*words) if machine.package_version(DISTRIBUTION) else [sys.executable, *words]
 
 
-def drop_options(arguments: Sequence[str], options: set[str], flags: set[str]) -> list[str]:
-    """A command line without these options and their values, and without these flags."""
-    rest: list[str] = []
-    skip = False
-    for word in arguments:
-        name, equals, _ = word.partition("=")
-        if skip:
-            skip = False
-        elif name in options:
-            skip = not equals
-        elif word not in flags:
-            rest.append(word)
-    return rest
+def drop_options(arguments: Sequence[str], names: Collection[str]) -> list[str]:
+    """A command line without these options. Each option is one word, as `spell_out_arguments` writes it."""
+    return [word for word in arguments if word.partition("=")[0] not in names]
 
 
 def build_job(
@@ -112,11 +104,13 @@ def build_job(
     """
     job_name = re.sub(r"[^A-Za-z0-9_.-]", "-", name).lstrip("-") or "run"
     file = output_dir / "slurm" / f"{job_name}-{stamp}.sh"
+    has_saved = _HAS_SAVED.format(folder=shlex.quote(str(output_dir)), script=shlex.quote(str(file)))
     script = _SCRIPT.format(
         name=job_name,
         notice=NOTICE_SECONDS,
         folder=shlex.quote(str(folder)),
-        resume=shlex.quote("auto" if resume == "never" else resume),
+        resume=shlex.quote(resume),
+        has_saved=has_saved if resume == "never" else "",
         command=shlex.join(command),
         stopped=PREEMPTED_EXIT_CODE,
     )

@@ -33,6 +33,7 @@ HOST_SILENCE_SECONDS = 20.0
 """Seconds without a heartbeat after which a host is lost."""
 SUPERVISOR_SILENCE_SECONDS = 30.0
 """Seconds without a heartbeat of the supervisor after which an agent kills the ranks of its host."""
+_SIGNALS = signal.valid_signals()
 _HEARTBEAT_SECONDS = 1.0
 _KILL_TIMEOUT_SECONDS = 8.0
 _MAX_BYTES = 65536
@@ -263,7 +264,8 @@ def _handle_line(agent: NodeAgent, line: bytes, run_dir: Path | None) -> None:
             agent.last_heartbeat, agent.alive_pids = time.monotonic(), frozenset(map(int, message["alive"]))
             oom_kills = message.get("oom_kills")
             agent.oom_kills.add(oom_kills if isinstance(oom_kills, int) else None)
-            agent.exit_signals |= {int(pid): int(signum) for pid, signum in message.get("signals", {}).items()}
+            signals = {int(pid): int(signum) for pid, signum in message.get("signals", {}).items()}
+            agent.exit_signals = {pid: signum for pid, signum in signals.items() if signum in _SIGNALS}
         elif "left" in message:
             agent.unkilled_pids = tuple(map(int, message["left"]))
     except (OSError, ValueError, TypeError, AttributeError, OverflowError):  # a line of a login shell

@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from harness.checkpoints.store_source import SOURCE_FILE, find_stored_checkpoint
+from harness.checkpoints.store_source import SOURCE_FILE, StoreSource, find_stored_checkpoint
 from harness.errors import ExitCode, UserError
 from harness.file_io import replace_file, write_atomically
 from harness.findings import Finding, Fix
@@ -24,13 +23,13 @@ from harness.launching.process.parallel_children import ChildOutput, run_childre
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.setup.store_checks import with_environment
 from harness.printed_text import escape_unprintable
+from harness.run_records.rank_statuses import status_name
 from harness.run_records.run_files import json_of
 
 _FILES = ("spec.resolved.json", "ds_config.json", "launch.json", SOURCE_FILE)
 """What ranks read of a run directory."""
 _SECONDS = 60.0
 _MAX_ERROR = 2**14
-_STATUS_NAME = re.compile(r"rank-(\d{5,})\.json")
 _MAX_STATUS = 2**16
 
 
@@ -74,7 +73,8 @@ def _not_created(host: str, run_dir: Path, output: ChildOutput) -> Finding:
 
 def find_stored_resume(run_dir: Path, variables: Mapping[str, str], log: Callable[[str], None]) -> Path | None:
     """The newest checkpoint of this run in the store of `checkpoint.upload_to`, as the ranks will find it on their
-    disks; None without a store, or if the store has no checkpoint. `variables` is `launch.env`.
+    disks; before its first upload the one there that it resumed from. None without a store, or if the store has no such
+    checkpoint. `variables` is `launch.env`.
     """
     spec = json_of(run_dir / "spec.resolved.json").get("spec") or {}
     url = (spec.get("checkpoint") or {}).get("upload_to")
@@ -83,6 +83,9 @@ def find_stored_resume(run_dir: Path, variables: Mapping[str, str], log: Callabl
     try:
         with with_environment(variables):
             source, _, skipped = find_stored_checkpoint(url)
+        if not source.runs or source.runs[-1].rpartition("-")[0] != run_dir.name:
+            first = StoreSource.read(run_dir)
+            return run_dir / "checkpoints" / first.folder_name if first is not None and first.url == url else None
         write_atomically(run_dir / SOURCE_FILE, source.to_text())
     except (OSError, UserError) as error:
         log(f"no checkpoint of `{url}` can be resumed from: {error}")
@@ -94,10 +97,10 @@ def find_stored_resume(run_dir: Path, variables: Mapping[str, str], log: Callabl
 
 def write_statuses(run_dir: Path, ranks: Collection[int], statuses: Mapping[str, object]) -> None:
     """Write what the agent of a host says of its `ranks`, where the disk takes it. What is no status of one of these is
-    left out.
+    left out: a host speaks for its own ranks alone.
     """
-    for name, text in statuses.items():
-        match = _STATUS_NAME.fullmatch(name)
-        if match and int(match[1]) in ranks and isinstance(text, str) and len(text) <= _MAX_STATUS:
+    for rank in ranks:
+        text = statuses.get(name := status_name(rank))
+        if isinstance(text, str) and len(text) <= _MAX_STATUS:
             with contextlib.suppress(OSError):
                 replace_file(run_dir / "status" / name, text, durable=False)

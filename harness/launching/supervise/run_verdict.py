@@ -22,7 +22,8 @@ _PEER_REPORT_SECONDS = 3.0
 """Tolerance in seconds: clocks and polling may date a lost rank later than the errors of its peers."""
 _ROOT_CAUSE_SIGNALS = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 """Signals that no launcher or peer sends in the first second; SIGTERM and SIGABRT may be consequences."""
-_CAUSE_OF_SIGNAL = {
+_NAMED_SIGNALS = frozenset(map(int, signal.Signals))
+_CAUSE_OF_SIGNAL: Mapping[int, str] = {
     signal.SIGSEGV: "LG018",
     signal.SIGBUS: "LG018",
     signal.SIGILL: "LG018",
@@ -189,12 +190,17 @@ def _failure_verdict(
     host = statuses[first.rank].host if first.rank in statuses else ""
     if first.signum is None:
         return Verdict("failed", _to_exit_code(launcher_code), "it ended without an error message", first.rank, host)
-    name, cause = signal.Signals(first.signum).name, _CAUSE_OF_SIGNAL.get(signal.Signals(first.signum), "")
+    name, cause = _signal_name(first.signum), _CAUSE_OF_SIGNAL.get(first.signum, "")
     hint = ""
     if first.signum == signal.SIGKILL:
         hint = _SIGKILL_SENDERS[first.ran_out_of_memory]
         cause = _SIGKILL_CAUSES[first.ran_out_of_memory]
     return Verdict("failed", 128 + first.signum, f"killed by {name}{hint}", first.rank, host, signal=name, cause=cause)
+
+
+def _signal_name(signum: int) -> str:
+    """`SIGKILL`; a real-time signal has no name."""
+    return signal.Signals(signum).name if signum in _NAMED_SIGNALS else f"signal {signum}"
 
 
 def _find_first_failure(
@@ -242,7 +248,7 @@ def _unexplained_failure_verdict(states: Sequence[str], launcher_code: int) -> V
     ending = f"ended with code {launcher_code}"
     signum = signal_of_exit_code(launcher_code)
     if launcher_code < 0:
-        ending = f"was killed by {signal.Signals(-launcher_code).name}"
+        ending = f"was killed by {_signal_name(-launcher_code)}"
     elif signum:
         ending = f"says that a rank was killed by {signal.Signals(signum).name}"
     reason = f"the launcher {ending}, {count} of {len(states)} ranks did not complete"

@@ -39,6 +39,9 @@ from harness.verdicts import Verdict, describe_verdict
 _OTHER_HOST_SECONDS = 10.0
 """The limit for another host's supervisor to write the verdict on its ranks."""
 
+_LOST_HOST_SECONDS = 180.0
+"""The limit for lost hosts to answer again, before a restart that needs them."""
+
 ReplanWithoutHosts = Callable[[Collection[str]], LaunchPlan | str]
 """The plan without these hosts, written to the run directory; or the reason why there is no such plan."""
 
@@ -156,7 +159,30 @@ def _decide_next_attempt(
             return _stopped_while_waiting_verdict(verdict, attempts[-1], signals.first)
         supervisor.heartbeat()
         time.sleep(0.1)
-    return _plan_next_attempt(_fit_hosts(plan, supervisor), supervisor, verdict)
+    plan = _fit_hosts(plan, supervisor)
+    if not _wait_for_hosts(plan, supervisor, lambda: bool(signals.received) or stop_file.exists()):
+        return _stopped_while_waiting_verdict(verdict, attempts[-1], signals.first)
+    return _plan_next_attempt(plan, supervisor, verdict)
+
+
+def _wait_for_hosts(plan: LaunchPlan, supervisor: _Supervisor, is_stopped: Callable[[], bool]) -> bool:
+    """Wait until the lost hosts of the plan answer again, for some time: a link that is down for a minute would cost a
+    restart every few seconds. False if the run is to stop.
+    """
+    lost = supervisor.lost_hosts
+    hosts = {host.name for host in plan.hosts} & lost.names - lost.left_out
+    deadline = time.monotonic() + _LOST_HOST_SECONDS
+    if hosts:
+        supervisor.log(f"waiting for {', '.join(sorted(hosts))} to answer, for {format_seconds(_LOST_HOST_SECONDS)}")
+    while not hosts <= lost.answering and time.monotonic() < deadline:
+        if is_stopped():
+            lost.close()
+            return False
+        lost.poll(num_saves=0)
+        supervisor.heartbeat()
+        time.sleep(0.1)
+    lost.close()
+    return True
 
 
 def _describe_restart(verdict: Verdict, delay: float, restarts_left: int) -> str:

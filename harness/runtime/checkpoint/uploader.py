@@ -25,7 +25,7 @@ from harness.checkpoints.latest import checkpoint_name
 from harness.checkpoints.manifest import MANIFEST, MAX_MANIFEST_BYTES, FileRecord, merge_hosts
 from harness.checkpoints.store_retention import prune_store
 from harness.checkpoints.store_transfer import upload_command, upload_files
-from harness.checkpoints.stored_run import PrefixInUseError, StoredRun
+from harness.checkpoints.stored_run import PrefixInUseError, RunStep, StoredRun
 from harness.file_io import read_regular
 from harness.findings import Finding, Fix
 from harness.object_stores.object_store import ObjectStore
@@ -72,6 +72,8 @@ class StoreUploader:
     run_id: str
     resumed_runs: tuple[str, ...] = ()
     """Ids of the runs that this one continues, which may own the prefix."""
+    came_from: tuple[RunStep, ...] = ()
+    """The checkpoints from which it resumed, the nearest first."""
     _group: dist.ProcessGroup | None = None
     _waiting: deque[_Upload] = field(default_factory=deque)
     _active: _Upload | None = None
@@ -97,13 +99,18 @@ class StoreUploader:
 
     @staticmethod
     def open(
-        distributed: Distributed, spec: CheckpointSpec, run_id: str, resumed_runs: tuple[str, ...]
+        distributed: Distributed,
+        spec: CheckpointSpec,
+        run_id: str,
+        resumed_runs: tuple[str, ...],
+        came_from: tuple[RunStep, ...] = (),
     ) -> StoreUploader | None:
         """The uploader of a run, and its thread; None without `checkpoint.upload_to`. A collective."""
         if spec.upload_to is None:
             return None
         group = dist.new_group(backend="gloo", timeout=_GROUP_TIMEOUT)
-        uploader = StoreUploader(parse_store_url(spec.upload_to), distributed, spec, run_id, resumed_runs, group)
+        url = parse_store_url(spec.upload_to)
+        uploader = StoreUploader(url, distributed, spec, run_id, resumed_runs, came_from, group)
         uploader._thread = threading.Thread(target=uploader._run, name="checkpoint-upload", daemon=True)
         uploader._thread.start()
         return uploader
@@ -231,7 +238,7 @@ class StoreUploader:
         """On rank 0: the prefix, which this run owns from its first upload on."""
         if self._stored is None:
             stored = StoredRun(self._store)
-            stored.claim(self.run_id, self.run_id.rpartition("-")[0], self.resumed_runs)
+            stored.claim(self.run_id, self.run_id.rpartition("-")[0], self.resumed_runs, self.came_from)
             self._stored = stored
         return self._stored
 

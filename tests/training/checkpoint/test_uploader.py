@@ -22,9 +22,17 @@ STEPS = {"train": {"max_steps": 4, "gradient_accumulation_steps": 1}, "eval": {"
 
 
 def run(
-    forked: ForkedRanks, model: Path, folder: Path, s3: StoreServer, name: str, actions: list[Any], **checkpoint: Any
+    forked: ForkedRanks,
+    model: Path,
+    folder: Path,
+    s3: StoreServer,
+    name: str,
+    actions: list[Any],
+    steps: int = 4,
+    **checkpoint: Any,
 ) -> list[Any]:
-    settings = {**STEPS, "checkpoint": {"save_steps": 2, **checkpoint}}
+    train = {**STEPS["train"], "max_steps": steps}
+    settings = {**STEPS, "train": train, "checkpoint": {"save_steps": 2, **checkpoint}}
     case = {"name": name, "case": "zero2-cpu", "settings": settings}
     case["actions"] = [["use_store", s3.environment()], *actions]
     plan = folder / f"{name}.json"
@@ -59,6 +67,19 @@ def test_a_run_resumes_from_the_store_alone_with_the_same_bits(
     assert find_stored_checkpoint(URL)[0].step == 4
     written = [p.read_bytes() for p in (tmp_path / "b").rglob("*") if p.is_file()]
     assert not any(secret.encode() in content for content in written for secret in (SECRET, KEY_ID))
+
+
+def test_after_a_rollback_the_prefix_is_that_of_the_run_that_went_back(
+    forked: ForkedRanks, tiny_model: Path, tmp_path: Path, s3: StoreServer
+) -> None:
+    """The abandoned run has a newer checkpoint."""
+    run(forked, tiny_model, tmp_path, s3, "a", [["make", "one"], ["train", "one"]], steps=6, upload_to=URL)
+    actions = [["make", "two"], ["resume_stored", "two", f"{URL}/step-00000002"]]
+    (_, back) = run(forked, tiny_model, tmp_path, s3, "b", actions, upload_to=URL)
+    assert back["from"] == 2
+    source, _, (skipped,) = find_stored_checkpoint(URL)
+    assert (source.step, source.run_id.rpartition("-")[0]) == (4, "two")
+    assert "step-00000006: it is of the run `one-" in skipped
 
 
 def test_a_store_that_fails_costs_warnings_and_no_training(

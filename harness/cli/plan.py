@@ -126,8 +126,7 @@ def plan(
         spec, (raw, checked) = auto_plan.name_of(request), auto_plan.check_request(request)
     else:
         checked = check_for_plan(spec, overrides, hostfile, world_size, here=here)
-    run = checked.run if checked.report.ok else None
-    run = exit_on_errors(checked, "Nothing was planned") if run is None else run
+    run = (checked.run if checked.report.ok else None) or exit_on_errors(checked, "Nothing was planned")
     searched, calibrations = None, load_calibrations(calibration)
     if search or (request is not None and request.stage is None):
         raw = raw or run.spec.model_dump(mode="json", exclude_unset=True)
@@ -148,5 +147,4 @@ def plan(
     report = report_plan(planned, searched, checked, request, choose_next_command(planned, searched, given, spec))
     print_report(report, checked, format, long=long, deadline=answer_deadline(planned, given))
     write_files(report, write, plot)
-    does_not_fit_here = here and searched is None and planned.fit.fits is False
-    exit_with(ExitCode.FINDINGS if does_not_fit_here else report.code)
+    exit_with(ExitCode.FINDINGS if here and searched is None and planned.fit.fits is False else report.code)

@@ -260,8 +260,7 @@ def _to_callback(transfer: Transfer) -> Any:
 
 def _upload_options(filesystem: AbstractFileSystem, size: int) -> dict[str, int]:
     """Parts of a few MiB, where the package lets its caller choose: it reports bytes part by part."""
-    method = getattr(filesystem, "_put_file", None)
-    if method is None or "chunksize" not in inspect.signature(method).parameters:
+    if "chunksize" not in inspect.signature(filesystem.put_file).parameters:
         return {}
     return {"chunksize": _PART_BYTES * -(-size // (_PART_BYTES * _MAX_PARTS)) or _PART_BYTES}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to say of a patch whose targets are not as tested: the error of a run, and the release to install."""
+"""Patches whose targets are not as tested: the error of a run, and the release to install."""
 
 from __future__ import annotations
 

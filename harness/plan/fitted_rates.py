@@ -11,24 +11,28 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 _GENERATIONS = (
+    ("pascal", ("P100",)),
     ("volta", ("V100",)),
     ("turing", ("T4",)),
     ("ampere", ("A100", "A800", "A6000", "A5000", "A40", "A30", "A16", "A10G", "RTX3080", "RTX3090")),
     ("ada", ("L40S", "L4", "RTX4080", "RTX4090", "RTX4500-Ada", "RTX5000-Ada", "RTX6000-Ada")),
     ("hopper", ("H100", "H800", "H200", "H20", "GH200")),
     ("blackwell", ("B200", "B300", "GB200", "GB300", "RTX5090", "RTX-PRO")),
+    ("cdna2", ("MI210", "MI250X")),
     ("cdna3", ("MI300X", "MI325X", "MI355X")),
     ("gaudi", ("Gaudi",)),
 )
 
 _MATMUL: Mapping[str, float] = MappingProxyType(
     {
+        "pascal": 0.45,
         "volta": 0.504,
         "turing": 0.45,
         "ampere": 0.687,
         "ada": 0.877,
         "hopper": 0.566,
         "blackwell": 0.577,
+        "cdna2": 0.45,
         "cdna3": 0.45,
         "gaudi": 0.6,
         "other": 0.6,
@@ -36,12 +40,14 @@ _MATMUL: Mapping[str, float] = MappingProxyType(
 )
 _ATTENTION: Mapping[str, float] = MappingProxyType(
     {
+        "pascal": 0.25,
         "volta": 0.249,
         "turing": 0.25,
         "ampere": 0.503,
         "ada": 0.551,
         "hopper": 0.433,
         "blackwell": 0.493,
+        "cdna2": 0.35,
         "cdna3": 0.35,
         "gaudi": 0.35,
         "other": 0.4,

@@ -136,9 +136,8 @@ def make_plan(
     the kind of device where the spec names none (`cpu`: this machine has no other). `tokens` of the whole run and
     `price` a GPU and hour give hours and money. `local_memory` is that of this machine: the capacity of a CPU run that
     names no hosts and no `cluster.host_memory`. Without alternatives the plan is that of the run alone; without a
-    search it has no fastest ones. The one of `calibrations` that is of its machine scales its rates. Without
-    `build`, for a run of somebody else, no program is started, and a family without a formula is estimated. Raises
-    nothing.
+    search it has no fastest ones. The one of `calibrations` that is of its machine scales its rates. Without `build`,
+    for a run of somebody else, no program is started, a family without a formula is estimated. Raises nothing.
     """
     run = with_tuned_defaults(run, base_dir)
     spec = run.spec
@@ -152,7 +151,9 @@ def make_plan(
     plan = Plan(
         run, lookup.facts, lookup.source, device, capacity, settings, None, Fit(None, ""), None, (), findings, rates
     )
-    plan = replace(plan, is_capacity_local=is_local and local_memory is not None, tokens=tokens, price=price)
+    plan = replace(
+        plan, is_capacity_local=local_memory is not None and capacity.host == local_memory, tokens=tokens, price=price
+    )
     if lookup.facts is None or settings is None:
         return plan
     if calibrations is not None:

@@ -109,13 +109,10 @@ def _load_json(
 ) -> LoadedSpec:
     from harness.spec import json_dialects
 
-    python_dict = find_python_dict(text, file)
-    if python_dict is not None:
-        raise python_dict
     try:
         document = parse_lenient(text, file)
     except UserError as error:
-        raise _template_error(error, text) from None
+        raise find_python_dict(text, file) or _template_error(error, text) from None
     file_format = config_format.detect_format(document.source)
     if file_format == "accelerate-yaml":
         return _load_accelerate(parse(text, file), overrides, target, consumer)

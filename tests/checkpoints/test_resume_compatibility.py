@@ -101,7 +101,7 @@ def test_the_longest_key_decides() -> None:
 def test_a_key_that_cannot_be_applied_is_refused_although_it_is_allowed(tmp_path: Path) -> None:
     (finding,) = against(tmp_path, {"optimizer.type": "sgd"}, ("optimizer",)).to_findings("step-4")
     assert finding.message == (
-        "`step-4` was trained with `optimizer.type` AdamW, this run has sgd, which a resume cannot apply"
+        "`step-4` was trained with `optimizer.type` adamw, this run has sgd, which a resume cannot apply"
     )
     assert "--allow-change" not in finding.fix.title
     step_lr = {"scheduler": {"type": "StepLR", "params": {"step_size": 2}}}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the message alone says too little: the asserted expression, the numbers, the line above. Needs nothing; seconds."""
+"""Messages that alone say too little: the asserted expression, the numbers, the line above. Needs nothing; seconds."""
 
 from __future__ import annotations
 

@@ -14,6 +14,8 @@ from harness.errors import UserError
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.setup.resume import ResumeSource, find_complete_run, resolve_resume
 from harness.launching.setup.run_dir import acquire_lock, write_run_dir
+from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.spec.run_spec import RunSpec
 from harness.verdicts import Verdict, write_verdict
 from tests.support.sample_checkpoints import SPEC, make
 
@@ -25,6 +27,11 @@ def spec(**train: Any) -> dict[str, Any]:
         "train": SPEC["train"] | {"max_steps": 90} | train,
         "optimizer": SPEC["optimizer"] | {"learning_rate": lr},
     }
+
+
+def a_run(batch: int) -> ResolvedRun:
+    """A run on one rank with this global batch."""
+    return resolve_run(RunSpec.model_validate({"train": {"global_batch_size": batch}}), world_size=1)
 
 
 class Runs:
@@ -59,7 +66,8 @@ class Runs:
     def resume(self, *allowed: str, asked: str = "auto", batch: int | None = None, **train: Any) -> ResumeSource:
         """What a launch of this spec resumes."""
         wanted, self.told = spec(**train), []
-        return resolve_resume(asked, self.folder, "demo", wanted, allowed, self.told.append, global_batch=batch)
+        run = a_run(batch) if batch is not None else None
+        return resolve_resume(asked, self.folder, "demo", wanted, allowed, self.told.append, run=run)
 
     def chosen(self, *allowed: str, **train: Any) -> str:
         """The run and step that a launch of this spec resumes, without `demo-`."""
@@ -103,7 +111,7 @@ def test_a_complete_run_is_an_answer(runs: Runs) -> None:
     assert source.complete is not None
     assert (source.checkpoint, source.origin, source.complete.step) == (None, main, 60)
     assert runs.resume(asked=str(main)).complete, "a run that is named, too"
-    assert runs.resume(asked=str(step(main, 60)), max_steps=60).checkpoint, "a named checkpoint is resumed"
+    assert runs.resume("train", asked=str(step(main, 60)), max_steps=60).checkpoint, "a named checkpoint is resumed"
     for asked in ("auto", str(main)):  # as the other hosts of `--no-ssh` ask
         assert find_complete_run(asked, runs.folder, "demo", spec(), (), None) == source
     assert find_complete_run(str(main), runs.folder, "demo", spec(seed=2), (), None).complete is None
@@ -163,7 +171,7 @@ def test_a_run_that_lost_hosts_is_of_the_same_spec(runs: Runs) -> None:
     batch = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     with pytest.raises(UserError, match="differ"):
         runs.resume(batch=4, **batch)
-    source = resolve_resume("auto", runs.folder, "demo", spec(**batch), ("train",), print, global_batch=8)
+    source = resolve_resume("auto", runs.folder, "demo", spec(**batch), ("train",), print, run=a_run(8))
     assert source.origin == runs.folder / "demo-main"
 
 

@@ -119,7 +119,9 @@ def batch_of(runs, world_size, *, allowed=(), keeps_batch=True, saved=None, **tr
     save(runs / "demo-2", step, {**SPEC, "train": {**SPEC["train"], **(saved or {"per_device_train_batch_size": 2})}})
     run = resolve_run(RunSpec.model_validate({"train": {"seed": 1, **train}}), world_size=world_size)
     spec, told = run.spec.model_dump(mode="json"), []
-    source = resolve_resume("auto", runs, "demo", spec, allowed, told.append, None, run, keeps_batch=keeps_batch)
+    source = resolve_resume(
+        str(runs / "demo-2"), runs, "demo", spec, allowed, told.append, None, run, keeps_batch=keeps_batch
+    )
     return source.batch, [line for line in told if not line.startswith("skipped")]
 
 

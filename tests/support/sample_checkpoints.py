@@ -22,7 +22,7 @@ SPEC = {
     "model": {"name_or_path": "m"},
     "data": {"train": "t.txt", "max_length": 32, "shuffle": True},
     "train": {"seed": 1, "max_steps": 10, "per_device_train_batch_size": 2},
-    "optimizer": {"type": "AdamW", "learning_rate": 1e-3},
+    "optimizer": {"type": "adamw", "learning_rate": 1e-3},
     "zero": {"stage": 2, "offload_optimizer": None, "reduce_bucket_size": None},
     "parallel": {"tensor_parallel_size": 1},
     "checkpoint": {"save_steps": 2},

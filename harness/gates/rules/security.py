@@ -106,7 +106,7 @@ def password_in_address(ctx: Context) -> Iterator[Finding]:
     """A password in an address.
 
     No text of the file is an address with a password, a token or a signature, such as `https://user:password@host`.
-    Variables of `launch.env` are a matter of SE003.
+    Variables of `launch.env` are a matter of SE003, `upload_to` one of ST001.
 
     Why: The file is copied into the run directory, its settings into the report and into the manifest of every
     checkpoint, and with `checkpoint.upload_to` into the store. The server's client takes the password from the
@@ -118,7 +118,7 @@ def password_in_address(ctx: Context) -> Iterator[Finding]:
         telemetry.mlflow_tracking_uri: https://user:password@mlflow.example.com
     """
     for path, text in _iter_texts((), ctx.source.data):
-        if path[:2] != ("launch", "env") and has_password(text):
+        if path[:2] != ("launch", "env") and path[-1] != "upload_to" and has_password(text):
             key = join_key(path)
             yield ctx.finding(
                 f"{ctx.key(key)} is an address with a password, token or signature in it",

@@ -31,7 +31,7 @@ CASES = [
     (LLAMA | {"tensor": 0}, "`--tensor 0` is not a number from 1 to", "give `--tensor`"),
     (LLAMA | {"gpus": 0}, "`--gpus 0` is not a number", "give `--gpus`"),
     (LLAMA | {"micro_batch": -1}, "`--micro-batch -1` is not a number", "give `--micro-batch`"),
-    (LLAMA | {"gpu": "H1000"}, "GPU kind `H1000` is not known", "--gpu"),
+    (LLAMA | {"gpu": "H100-79GB"}, "GPU kind `H100-79GB` is not known", "--gpu"),
     (LLAMA | {"model": "llama-9"}, "the model's size is not known", "a folder"),
     (SMALL | {"gpus": 48, "tensor": 12}, "32 query heads do not divide over `--tensor 12`", "8 or 16"),
     (SMALL | {"pipeline": 64}, "32 layers are too few for 64 stages", "`--pipeline 32`"),

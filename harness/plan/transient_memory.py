@@ -98,9 +98,7 @@ def _flattened_load_items(
 
 def _stage3_load_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     """In the order of the moments: modules are built, shards joined, masters made, gradients and hooks."""
-    module = ElementBytes(settings.param_bytes, partitions.largest_module, "largest module")
-    label, source = ("temporary", "one module, gathered to be filled"), "zero/partition_parameters.py Init"
-    yield at_moments(memory_item("gpu", label, module, source, LOAD), "build")
+    yield at_moments(_built_module_item(settings, partitions), "build")
     shards = ElementBytes(settings.param_bytes, partitions.partition_size, "P / N")
     if settings.param_device == "none":
         label = ("temporary", "shards on their way through the host while they are joined")
@@ -125,6 +123,23 @@ def _stage3_load_items(settings: PlanSettings, partitions: ZeroPartitions) -> It
         largest_numel, name = largest_numel + -(-largest_numel // settings.zero_world_size), f"{name} x (1 + 1 / N)"
     largest = ElementBytes(settings.param_bytes, largest_numel, name)
     yield at_moments(memory_item("gpu", label, largest, "s3 create_reduce_and_remove_grad_hooks", LOAD), "engine")
+
+
+def _built_module_item(settings: PlanSettings, partitions: ZeroPartitions) -> MemoryItem:
+    """Weights that are read fill one gathered module after the other. A new one is made in fp32 on the GPU, and cast
+    while that is still there and its shard is not yet; with AutoTP the host makes it.
+    """
+    label, source = ("temporary", "one module, gathered to be filled"), "zero/partition_parameters.py Init"
+    module = ElementBytes(settings.param_bytes, partitions.largest_module, "largest module")
+    if settings.built_bytes > settings.param_bytes and settings.tensor_parallel_size == 1:
+        width, numel = settings.built_bytes + settings.param_bytes, partitions.largest_parameter
+        on_gpu = settings.param_device == "none"
+        shard = settings.param_bytes * -(-numel // settings.zero_world_size) if on_gpu else 0
+        size, formula = width * numel - shard, f"{width} x largest parameter{', less its shard' if on_gpu else ''}"
+        if size > module.bytes:
+            text = "a new parameter in fp32, and its cast"
+            return MemoryItem("gpu", "temporary", text, size, formula, "zero/partition_parameters.py wrapped_fn", LOAD)
+    return memory_item("gpu", label, module, source, LOAD)
 
 
 def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:

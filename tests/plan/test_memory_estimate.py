@@ -413,3 +413,22 @@ def test_a_cpu_has_no_page_locked_memory() -> None:
         plan = plan_of(zero=zero, cluster={"gpu": gpu, "gpus_per_node": 8})
         assert plan.memory is not None
         assert (label in {row.description for row in plan.memory.items_of("host")}) is is_there
+
+
+def test_new_weights_of_stage_3_are_made_in_fp32_beside_their_cast() -> None:
+    """Simulated with DeepSpeed 0.19.8: 933,889,024 bytes with the parameters on the host, 1,003,218,432 on the GPU, and
+    805,306,368 for 64 experts whose first matrix is twice the second.
+    """
+    wide = {"hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 4}
+    llama = {**TINY, **wide, "intermediate_size": 4096, "num_hidden_layers": 8, "vocab_size": 152_000}
+    moe = {**wide, "model_type": "qwen3_moe", "num_hidden_layers": 4, "vocab_size": 3200, "head_dim": 64}
+    moe |= {"num_experts": 64, "num_experts_per_tok": 4, "moe_intermediate_size": 1024, "intermediate_size": 4096}
+
+    def load(config: dict[str, Any], parameters: str = "cpu") -> int:
+        zero = {**offload("cpu", parameters), "stage3_param_persistence_threshold": 100, "reduce_bucket_size": 1_000_000}
+        rows = memory(config, zero=zero).items_of("gpu")
+        return sum(row.bytes for row in rows if "load" in row.phases and not row.assumed)
+
+    assert load(llama) == pytest.approx(933_889_024, rel=0.001)
+    assert load(llama, "none") == pytest.approx(1_003_218_432, rel=0.001)
+    assert load(moe) == pytest.approx(805_306_368, rel=0.001)

@@ -72,6 +72,10 @@ def _load_items(settings: PlanSettings, partitions: ZeroPartitions, gpu_memory: 
         label = ("model", f"the whole model{' in fp32' if settings.built_bytes == 4 else ''}, built on every rank")
         built = ElementBytes(settings.built_bytes, partitions.whole - partitions.quantized.numel, "P")
         yield at_moments(memory_item("host", label, built, _BUILD_SOURCE, LOAD), "build")
+        if settings.built_bytes > settings.param_bytes:
+            cast = ElementBytes(settings.param_bytes, partitions.largest_parameter, "largest parameter")
+            label, source = ("temporary", "a new parameter cast, beside fp32"), "runtime/engine.py bfloat16, half"
+            yield at_moments(memory_item("host", label, cast, source, LOAD), "build")
     if settings.stage == 3:
         yield from _stage3_load_items(settings, partitions)
     elif settings.stage and not settings.uses_bf16_optimizer:
@@ -161,12 +165,22 @@ def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
         return
     master_bytes = settings.master_bytes
     amounts = {
-        0: ElementBytes(4, partitions.total, "P"),
+        0: _largest_storage(settings, partitions),
         3: ElementBytes(master_bytes, partitions.largest_sub_group, "largest sub-group / N"),
     }
     amount = amounts.get(settings.stage, ElementBytes(master_bytes, partitions.partition_size, "P / N"))
     label, source = ("save", "one tensor on its way to the file"), "torch.save of the flat buffers"
     yield at_moments(memory_item("host", label, amount, source, SAVE), "states saved")
+
+
+def _largest_storage(settings: PlanSettings, partitions: ZeroPartitions) -> ElementBytes:
+    """Of the file of stage 0: the flat masters, or the largest of single tensors."""
+    if settings.mixed_precision and settings.flattens_masters:
+        states = ElementBytes(4, partitions.total, "P")
+    else:
+        states = ElementBytes(4, partitions.largest_gradient, "largest parameter")
+    weight = ElementBytes(settings.param_bytes, partitions.largest_parameter, "largest parameter")
+    return max(states, weight, key=lambda amount: amount.bytes)
 
 
 def _copy_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
@@ -224,15 +238,24 @@ def _resume_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
         yield at_moments(memory_item("host", label, weights, source, RESUME), "weights read")
         label = ("resume", "the 4-bit weights of that file")
         yield at_moments(quantized_item("host", label, partitions, RESUME), "weights read")
+    if settings.stage == 0:
+        yield from _resume_file_items(settings, partitions)
+        return
     width = settings.master_bytes + settings.state_bytes * settings.num_states
-    amount = (
-        ElementBytes(width, partitions.total, "P")
-        if settings.stage == 0
-        else ElementBytes(width, partitions.partition_size, "P / N")
-    )
+    amount = ElementBytes(width, partitions.partition_size, "P / N")
     source = "runtime/engine.py _load_zero_checkpoint, counted"
     label = ("resume", "the rank's optimizer file, read whole")
     yield at_moments(memory_item("host", label, amount, source, RESUME), "states read")
+
+
+def _resume_file_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
+    """Stage 0 has one file, of the weights and the optimizer."""
+    widths, source = settings.bytes_per_parameter, "runtime/engine.py _load_checkpoint"
+    whole = ElementBytes(settings.param_bytes + widths.master + widths.states, partitions.total, "P")
+    yield memory_item("host", ("resume", "the file of weights and optimizer, read whole"), whole, source, RESUME)
+    frozen = ElementBytes(settings.param_bytes, partitions.unquantized_frozen, "P frozen")
+    yield memory_item("host", ("resume", "the frozen weights of that file"), frozen, source, RESUME)
+    yield quantized_item("host", ("resume", "the 4-bit weights of that file"), partitions, RESUME)
 
 
 def cpu_process_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:

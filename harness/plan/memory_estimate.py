@@ -213,8 +213,8 @@ def estimate_memory(
 
 
 def _is_for_a_gpu_alone(item: MemoryItem) -> bool:
-    """On the CPU accelerator nothing is page-locked: torch keeps no cache of it, and a save needs no blocks of it. States
-    that are read are already where the optimizer wants them, and not copied.
+    """On the CPU accelerator nothing is page-locked: torch keeps no cache of it, and a save needs no blocks of it.
+    States that are read are already where the optimizer wants them, and not copied.
     """
     return item.kind in ("cache", "staged") or (item.tier, item.kind) == ("gpu", "resume")
 

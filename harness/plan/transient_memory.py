@@ -150,11 +150,13 @@ def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
     """Tensors on a GPU pass through the host one storage at a time; those on the host are written from there. A save in
     the background writes a copy, which stays for the next one.
     """
+    yield from _collected_frozen_items(settings, partitions)
     if settings.copies_for_save:
         yield from _copy_items(settings, partitions)
         return
     if settings.stage in (1, 2) and settings.rank in (None, 0):
-        num_elements = partitions.unquantized_frozen + partitions.padded_total
+        largest = partitions.largest_parameter if partitions.frozen else 0
+        num_elements = max(partitions.padded_total, largest)
         weights = ElementBytes(settings.param_bytes, num_elements, "P, one rank")
         label, source = ("save", "weights on their way to the file"), "torch.save of the flat weights"
         item = MemoryItem("host", *label, weights.bytes, str(weights), source, SAVE, shared=True)
@@ -171,6 +173,17 @@ def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
     amount = amounts.get(settings.stage, ElementBytes(master_bytes, partitions.partition_size, "P / N"))
     label, source = ("save", "one tensor on its way to the file"), "torch.save of the flat buffers"
     yield at_moments(memory_item("host", label, amount, source, SAVE), "states saved")
+
+
+def _collected_frozen_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
+    """From stage 2 on DeepSpeed collects all frozen weights in host memory, before they are written or copied."""
+    label, source = ("save", "frozen weights, collected for the file"), "runtime/engine.py _get_param_fragment_func"
+    if settings.stage == 2 and settings.rank in (None, 0):
+        whole = ElementBytes(settings.param_bytes, partitions.unquantized_frozen, "P frozen, one rank")
+        yield replace(memory_item("host", label, whole, source, SAVE), shared=True)
+    elif settings.stage == 3 and settings.param_device == "none":
+        shard = ElementBytes(settings.param_bytes, partitions.frozen_shard, "P frozen / N")
+        yield memory_item("host", label, shard, source, SAVE)
 
 
 def _largest_storage(settings: PlanSettings, partitions: ZeroPartitions) -> ElementBytes:
@@ -202,7 +215,7 @@ def _copy_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
         yield memory_item("host", label, frozen, source, TRAINING)
     else:
         num_elements = partitions.padded_total if settings.stage else partitions.total
-        num_elements += partitions.unquantized_frozen
+        num_elements += partitions.unquantized_frozen * (2 if settings.stage == 2 else 1)  # and those collected
         yield _once_a_job(label, ElementBytes(settings.param_bytes, num_elements, "P, one rank"), source)
         label = ("save", "copy of the 4-bit weights for a save in the background")
         yield replace(quantized_item("host", label, partitions, TRAINING), shared=True)
@@ -230,10 +243,15 @@ def _once_a_job(label: tuple[str, str], amount: ElementBytes, source: str) -> Me
 
 def _resume_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     """Every rank reads the file of the weights, and then its optimizer file, each whole before it copies anything."""
+    if settings.stage == 3:
+        frozen = ElementBytes(settings.param_bytes, partitions.frozen_shard, "P frozen / N")
+        label, source = ("resume", "frozen shards, read whole"), "runtime/engine.py _load_checkpoint"
+        yield memory_item("host", label, frozen, source, RESUME)
     if settings.optimizer_device == "nvme":
         return
     if settings.stage in (1, 2):
-        weights = ElementBytes(settings.param_bytes, partitions.unquantized_frozen + partitions.total, "P")
+        copies = 2 if settings.stage == 2 else 1  # of the frozen ones: among the weights, and by themselves
+        weights = ElementBytes(settings.param_bytes, copies * partitions.unquantized_frozen + partitions.total, "P")
         label, source = ("resume", "the file of the weights, read whole"), "runtime/engine.py _load_checkpoint"
         yield at_moments(memory_item("host", label, weights, source, RESUME), "weights read")
         label = ("resume", "the 4-bit weights of that file")

@@ -483,3 +483,31 @@ def test_the_all_reduce_of_stage_0_comes_after_the_activations() -> None:
     rows = memory(zero={"stage": 0}, train={"gradient_checkpointing": False}).items_of("gpu")
     backward = [row for row in rows if "backward" in row.phases]
     assert {"bucket", "activations"} & {row.kind for row in backward} == {"activations"}
+
+
+BACKGROUND = {"async_save": True, "save_steps": 1}
+
+
+@pytest.mark.parametrize(
+    ("zero", "checkpoint", "simulated"),
+    [
+        (offload(stage=1), {}, (12, 187)),
+        (offload(stage=2), {}, (198, 373)),
+        (offload(), {}, (94, 96)),
+        (offload(stage=2), BACKGROUND, (563, 373)),
+        (offload(), BACKGROUND, (189, 96)),
+    ],
+)
+def test_frozen_weights_pass_through_the_host(
+    zero: dict[str, Any], checkpoint: dict[str, Any], simulated: tuple[int, int]
+) -> None:
+    """MiB of adapters of rank 16 at save and resume, as simulated with DeepSpeed 0.19.8: it collects all frozen weights
+    of stage 2, and all frozen shards of stage 3, before it writes them.
+    """
+    config = {**SHAPE, "num_attention_heads": 8, "num_key_value_heads": 8}
+    rows = memory(config, 2, zero=zero, model={"lora": {"r": 16}}, checkpoint=checkpoint).items_of("host")
+    planned = [
+        sum(row.bytes for row in rows if row.kind == phase and phase in row.phases) / (1 << 20)
+        for phase in ("save", "resume")
+    ]
+    assert planned == pytest.approx(list(simulated), abs=2)

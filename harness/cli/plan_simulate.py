@@ -20,7 +20,7 @@ from harness.plan.memory_estimate import MemoryEstimate
 from harness.plan.plan_usage import usage_error
 from harness.plan.planner import Plan, make_plan
 from harness.plan.simulation.comparison import compare_rank
-from harness.plan.simulation.layer_extrapolation import extrapolate_layers
+from harness.plan.simulation.layer_extrapolation import extrapolate_layers, simulated_rounding_bytes
 from harness.plan.simulation.request import build_request, configuration_of, fewest_layers
 from harness.plan.simulation.simulated_time import compare_time
 from harness.render.ds_config import render_ds_config
@@ -74,7 +74,7 @@ def _simulate(
     pair = (layers // 2, layers)
     requests = [build_request(plan, ds_config, Path.cwd(), layers=count, **wanted) for count in pair]
     (small, is_small_kept), (large, is_large_kept) = (simulate_rank(request, _print_progress) for request in requests)
-    rounding = sum(item.bytes for item in memory.items_of("host") if item.kind == "rounding")
+    rounding = simulated_rounding_bytes(memory)
     return extrapolate_layers(small, large, (*pair, whole.layers), rounding), is_small_kept and is_large_kept, pair
 
 

@@ -19,7 +19,7 @@ from harness.plan.activation_bytes import (
 )
 from harness.plan.checkpointed_layers import count_recomputed, is_recomputed, tiles_mlp
 from harness.plan.memory_items import BACKWARD, FORWARD, MICRO_BATCH, TRAINING, MemoryItem, Phase, Tier
-from harness.plan.memory_moments import at_moments, keep_largest_moments
+from harness.plan.memory_moments import MOMENTS, at_moments, keep_largest_moments
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.trained_weights import ModelTraining, frozen_head_bytes, model_training
 from harness.plan.zero_partitions import local_vocab_size, tensor_parallel_shard
@@ -35,6 +35,17 @@ model holds.
 
 def activation_items(model: ModelFacts, settings: PlanSettings) -> list[MemoryItem]:
     """The saved activations, and the head or one recomputed layer. Of a pipeline, the stage that needs more."""
+    return [_gone_by_the_all_reduce(item) for item in _micro_batch_items(model, settings)]
+
+
+def _gone_by_the_all_reduce(item: MemoryItem) -> MemoryItem:
+    """What has no moment of its own in the backward pass is there until its last layer."""
+    if "backward" not in item.phases or "step" in item.phases or set(item.moments) & set(MOMENTS["backward"]):
+        return item
+    return at_moments(item, *item.moments, *(name for name in MOMENTS["backward"] if name != "all-reduce"))
+
+
+def _micro_batch_items(model: ModelFacts, settings: PlanSettings) -> list[MemoryItem]:
     micro_batch = _micro_batch_shape(model, settings)
     if settings.pipeline_parallel_size == 1:
         training = _training_of(model, settings)

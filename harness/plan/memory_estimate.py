@@ -201,8 +201,7 @@ def estimate_memory(
         *activation_items(model, settings),
         *transient_items(settings, partitions, None if device is None or pooled else device.memory),
     ]
-    # On the CPU accelerator nothing is page-locked: torch keeps no cache of it, and a save needs no blocks of it.
-    candidates = [item for item in candidates if item.bytes and not (pooled and item.kind in ("cache", "staged"))]
+    candidates = [item for item in candidates if item.bytes and not (pooled and _is_for_a_gpu_alone(item))]
     items = keep_largest_moments(candidates)
     if pooled:
         heap = [item for item in heap_items(model, settings, partitions, candidates) if item.bytes]
@@ -211,6 +210,13 @@ def estimate_memory(
         items += gpu_overhead_items(settings, items, pinned_rounding_bytes(items))
         items += held_item(settings, partitions)
     return MemoryEstimate(tuple(items), settings.ranks_per_host, pooled, settings.stage == 3)
+
+
+def _is_for_a_gpu_alone(item: MemoryItem) -> bool:
+    """On the CPU accelerator nothing is page-locked: torch keeps no cache of it, and a save needs no blocks of it.
+    States that are read are already where the optimizer wants them, and not copied.
+    """
+    return item.kind in ("cache", "staged") or (item.tier, item.kind) == ("gpu", "resume")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,15 @@ from harness.plan.memory_items import MemoryItem, Phase, Tier
 MOMENTS: Mapping[Phase, tuple[str, ...]] = {
     "load": ("build", "flatten", "masters", "engine"),
     "forward": ("forward layer", "loss", "forward copy"),
-    "backward": ("loss gradient", "backward layer", "layer gradients", "backward copy"),
+    "backward": ("loss gradient", "backward layer", "layer gradients", "backward copy", "all-reduce"),
     "step": ("norm", "update"),
     "save": ("weights saved", "states saved"),
     "resume": ("weights read", "states read"),
 }
 """Building the model, flattening its weights, making masters, all else of the engine. A layer computes, head and loss
-compute, their gradients, a layer is differentiated, its gradients are reduced; and while gathered parameters are copied
-out of a buffer. The norm of the gradients, and the optimizer. The files of a checkpoint.
+compute, their gradients, a layer is differentiated, its gradients are reduced; while gathered parameters are copied
+out of a buffer; while stage 0 reduces all gradients, after the last layer. The norm of the gradients, and the
+optimizer. The files of a checkpoint.
 """
 
 

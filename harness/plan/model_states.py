@@ -28,6 +28,10 @@ from harness.plan.model_states_zero3 import master_and_state_items, stage3_items
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.zero_partitions import ZeroPartitions
 
+_ALL_REDUCE_NUMEL = 500_000_000
+"""Elements after which stage 0 starts another bucket, whatever `reduce_bucket_size` (runtime/engine.py
+MEMORY_OPT_ALLREDUCE_SIZE).
+"""
 _WHOLE_GRADIENTS = ("gradients_whole", "gradients before they are reduced")
 _LARGEST_GRADIENT = ("gradient_largest", "largest gradient before it is reduced")
 _GRADIENT_BUFFER = ("largest", "buffer for the largest gradient")
@@ -96,15 +100,36 @@ def _stage0_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
         )
         # 4 bytes cast tensor by tensor, and 4 flattened
         gradients = ElementBytes(8 if settings.flattens_masters else 4, num_parameters, "P")
-        yield memory_item("gpu", ("temporary", "fp32 gradients in the step"), gradients, "f16 step", STEP)
+        row = memory_item("gpu", ("temporary", "fp32 gradients in the step"), gradients, "f16 step", STEP)
+        yield at_moments(row, "update")
+        # and, where masters are no flat buffer, one of each weight
+        zeros = ElementBytes(4 if settings.flattens_masters else 4 + param_bytes, num_parameters, "P")
+        label = ("temporary", "gradients that create the states")
+        yield memory_item("gpu", label, zeros, "f16 initialize_optimizer_states", ("load",))
     yield from _first_state_items(settings, partitions)
+    yield from _stage0_state_items(settings, num_parameters)
+    yield _all_reduce_item(settings, partitions)
+
+
+def _stage0_state_items(settings: PlanSettings, num_parameters: int) -> Iterator[MemoryItem]:
+    """An engine with masters steps once while it is built, so that a checkpoint's states come beside its own."""
     states = ElementBytes(4 * settings.num_states, num_parameters, "P")
-    yield memory_item(
-        "gpu", ("states", "optimizer states, from the first step on"), states, "torch optimizer", OPTIMIZER
-    )
-    bucket = ElementBytes(settings.comm_bytes, min(settings.reduce_bucket_size, num_parameters), "min(bucket, P)")
-    source = "runtime/engine.py buffered_allreduce_fallback"
-    yield memory_item("gpu", ("bucket", "all-reduce bucket"), bucket, source, STEP)
+    if not settings.mixed_precision:
+        label = ("states", "optimizer states, from the first step on")
+        yield memory_item("gpu", label, states, "torch optimizer", OPTIMIZER)
+        return
+    yield memory_item("gpu", ("states", "optimizer states"), states, "f16 initialize_optimizer_states")
+    label = ("resume", "optimizer states of the checkpoint, beside the engine's")
+    yield memory_item("gpu", label, states, "f16 load_state_dict", ("resume",))
+
+
+def _all_reduce_item(settings: PlanSettings, partitions: ZeroPartitions) -> MemoryItem:
+    """Gradients in one buffer, and in the format that ranks reduce where it differs. One is full beyond its limit."""
+    width = settings.param_bytes + (settings.comm_bytes if settings.comm_bytes != settings.param_bytes else 0)
+    numel = min(_ALL_REDUCE_NUMEL + partitions.largest_gradient, partitions.total)
+    amount = ElementBytes(width, numel, "P" if numel == partitions.total else "500 million and the largest parameter")
+    row = memory_item("gpu", ("bucket", "all-reduce bucket"), amount, "runtime/engine.py allreduce_bucket", BACKWARD)
+    return at_moments(row, "all-reduce")
 
 
 def _stage12_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:

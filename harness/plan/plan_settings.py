@@ -50,8 +50,8 @@ class PlanSettings:
     in host memory. `reentrant_checkpointing`: every layer's input requires a gradient, frozen embeddings or not.
     `steps_matrices_by_muon`: with one momentum, and `num_states` for all else. `checkpoint_every`: with
     `checkpointing`, layers 0, K, 2K and so on recompute; `keeps_attention`: all but their attention. `mlp_tile_size`:
-    tokens of an MLP at once, 0 for all. `built_bytes`: those of a weight of the model that stages 0 to 2 build; weights
-    that are read have the training format, new ones fp32. `quantization`: of the frozen
+    tokens of an MLP at once, 0 for all. `built_bytes`: those of a weight of the model that is built; weights that
+    are read have the training format, new ones fp32. `quantization`: of the frozen
     weights, None for none. `rank`: the rank whose memory it is; None for the one with the most.
     """
 

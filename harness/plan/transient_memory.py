@@ -72,6 +72,10 @@ def _load_items(settings: PlanSettings, partitions: ZeroPartitions, gpu_memory: 
         label = ("model", f"the whole model{' in fp32' if settings.built_bytes == 4 else ''}, built on every rank")
         built = ElementBytes(settings.built_bytes, partitions.whole - partitions.quantized.numel, "P")
         yield at_moments(memory_item("host", label, built, _BUILD_SOURCE, LOAD), "build")
+        if settings.built_bytes > settings.param_bytes:
+            cast = ElementBytes(settings.param_bytes, partitions.largest_parameter, "largest parameter")
+            label, source = ("temporary", "a new parameter cast, beside fp32"), "runtime/engine.py bfloat16, half"
+            yield at_moments(memory_item("host", label, cast, source, LOAD), "build")
     if settings.stage == 3:
         yield from _stage3_load_items(settings, partitions)
     elif settings.stage and not settings.uses_bf16_optimizer:
@@ -98,9 +102,7 @@ def _flattened_load_items(
 
 def _stage3_load_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     """In the order of the moments: modules are built, shards joined, masters made, gradients and hooks."""
-    module = ElementBytes(settings.param_bytes, partitions.largest_module, "largest module")
-    label, source = ("temporary", "one module, gathered to be filled"), "zero/partition_parameters.py Init"
-    yield at_moments(memory_item("gpu", label, module, source, LOAD), "build")
+    yield at_moments(_built_module_item(settings, partitions), "build")
     shards = ElementBytes(settings.param_bytes, partitions.partition_size, "P / N")
     if settings.param_device == "none":
         label = ("temporary", "shards on their way through the host while they are joined")
@@ -127,15 +129,34 @@ def _stage3_load_items(settings: PlanSettings, partitions: ZeroPartitions) -> It
     yield at_moments(memory_item("gpu", label, largest, "s3 create_reduce_and_remove_grad_hooks", LOAD), "engine")
 
 
+def _built_module_item(settings: PlanSettings, partitions: ZeroPartitions) -> MemoryItem:
+    """Weights that are read fill one gathered module after the other. A new one is made in fp32 on the GPU, and cast
+    while that is still there and its shard is not yet; with AutoTP the host makes it.
+    """
+    label, source = ("temporary", "one module, gathered to be filled"), "zero/partition_parameters.py Init"
+    module = ElementBytes(settings.param_bytes, partitions.largest_module, "largest module")
+    if settings.built_bytes > settings.param_bytes and settings.tensor_parallel_size == 1:
+        width, numel = settings.built_bytes + settings.param_bytes, partitions.largest_parameter
+        on_gpu = settings.param_device == "none"
+        shard = settings.param_bytes * -(-numel // settings.zero_world_size) if on_gpu else 0
+        size, formula = width * numel - shard, f"{width} x largest parameter{', less its shard' if on_gpu else ''}"
+        if size > module.bytes:
+            text = "a new parameter in fp32, and its cast"
+            return MemoryItem("gpu", "temporary", text, size, formula, "zero/partition_parameters.py wrapped_fn", LOAD)
+    return memory_item("gpu", label, module, source, LOAD)
+
+
 def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     """Tensors on a GPU pass through the host one storage at a time; those on the host are written from there. A save in
     the background writes a copy, which stays for the next one.
     """
+    yield from _collected_frozen_items(settings, partitions)
     if settings.copies_for_save:
         yield from _copy_items(settings, partitions)
         return
     if settings.stage in (1, 2) and settings.rank in (None, 0):
-        num_elements = partitions.unquantized_frozen + partitions.padded_total
+        largest = partitions.largest_parameter if partitions.frozen else 0
+        num_elements = max(partitions.padded_total, largest)
         weights = ElementBytes(settings.param_bytes, num_elements, "P, one rank")
         label, source = ("save", "weights on their way to the file"), "torch.save of the flat weights"
         item = MemoryItem("host", *label, weights.bytes, str(weights), source, SAVE, shared=True)
@@ -146,12 +167,33 @@ def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
         return
     master_bytes = settings.master_bytes
     amounts = {
-        0: ElementBytes(4, partitions.total, "P"),
+        0: _largest_storage(settings, partitions),
         3: ElementBytes(master_bytes, partitions.largest_sub_group, "largest sub-group / N"),
     }
     amount = amounts.get(settings.stage, ElementBytes(master_bytes, partitions.partition_size, "P / N"))
     label, source = ("save", "one tensor on its way to the file"), "torch.save of the flat buffers"
     yield at_moments(memory_item("host", label, amount, source, SAVE), "states saved")
+
+
+def _collected_frozen_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
+    """From stage 2 on DeepSpeed collects all frozen weights in host memory, before they are written or copied."""
+    label, source = ("save", "frozen weights, collected for the file"), "runtime/engine.py _get_param_fragment_func"
+    if settings.stage == 2 and settings.rank in (None, 0):
+        whole = ElementBytes(settings.param_bytes, partitions.unquantized_frozen, "P frozen, one rank")
+        yield replace(memory_item("host", label, whole, source, SAVE), shared=True)
+    elif settings.stage == 3 and settings.param_device == "none":
+        shard = ElementBytes(settings.param_bytes, partitions.frozen_shard, "P frozen / N")
+        yield memory_item("host", label, shard, source, SAVE)
+
+
+def _largest_storage(settings: PlanSettings, partitions: ZeroPartitions) -> ElementBytes:
+    """Of the file of stage 0: the flat masters, or the largest of single tensors."""
+    if settings.mixed_precision and settings.flattens_masters:
+        states = ElementBytes(4, partitions.total, "P")
+    else:
+        states = ElementBytes(4, partitions.largest_gradient, "largest parameter")
+    weight = ElementBytes(settings.param_bytes, partitions.largest_parameter, "largest parameter")
+    return max(states, weight, key=lambda amount: amount.bytes)
 
 
 def _copy_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
@@ -173,7 +215,7 @@ def _copy_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
         yield memory_item("host", label, frozen, source, TRAINING)
     else:
         num_elements = partitions.padded_total if settings.stage else partitions.total
-        num_elements += partitions.unquantized_frozen
+        num_elements += partitions.unquantized_frozen * (2 if settings.stage == 2 else 1)  # and those collected
         yield _once_a_job(label, ElementBytes(settings.param_bytes, num_elements, "P, one rank"), source)
         label = ("save", "copy of the 4-bit weights for a save in the background")
         yield replace(quantized_item("host", label, partitions, TRAINING), shared=True)
@@ -201,23 +243,37 @@ def _once_a_job(label: tuple[str, str], amount: ElementBytes, source: str) -> Me
 
 def _resume_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     """Every rank reads the file of the weights, and then its optimizer file, each whole before it copies anything."""
+    if settings.stage == 3:
+        frozen = ElementBytes(settings.param_bytes, partitions.frozen_shard, "P frozen / N")
+        label, source = ("resume", "frozen shards, read whole"), "runtime/engine.py _load_checkpoint"
+        yield memory_item("host", label, frozen, source, RESUME)
     if settings.optimizer_device == "nvme":
         return
     if settings.stage in (1, 2):
-        weights = ElementBytes(settings.param_bytes, partitions.unquantized_frozen + partitions.total, "P")
+        copies = 2 if settings.stage == 2 else 1  # of the frozen ones: among the weights, and by themselves
+        weights = ElementBytes(settings.param_bytes, copies * partitions.unquantized_frozen + partitions.total, "P")
         label, source = ("resume", "the file of the weights, read whole"), "runtime/engine.py _load_checkpoint"
         yield at_moments(memory_item("host", label, weights, source, RESUME), "weights read")
         label = ("resume", "the 4-bit weights of that file")
         yield at_moments(quantized_item("host", label, partitions, RESUME), "weights read")
+    if settings.stage == 0:
+        yield from _resume_file_items(settings, partitions)
+        return
     width = settings.master_bytes + settings.state_bytes * settings.num_states
-    amount = (
-        ElementBytes(width, partitions.total, "P")
-        if settings.stage == 0
-        else ElementBytes(width, partitions.partition_size, "P / N")
-    )
+    amount = ElementBytes(width, partitions.partition_size, "P / N")
     source = "runtime/engine.py _load_zero_checkpoint, counted"
     label = ("resume", "the rank's optimizer file, read whole")
     yield at_moments(memory_item("host", label, amount, source, RESUME), "states read")
+
+
+def _resume_file_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
+    """Stage 0 has one file, of the weights and the optimizer."""
+    widths, source = settings.bytes_per_parameter, "runtime/engine.py _load_checkpoint"
+    whole = ElementBytes(settings.param_bytes + widths.master + widths.states, partitions.total, "P")
+    yield memory_item("host", ("resume", "the file of weights and optimizer, read whole"), whole, source, RESUME)
+    frozen = ElementBytes(settings.param_bytes, partitions.unquantized_frozen, "P frozen")
+    yield memory_item("host", ("resume", "the frozen weights of that file"), frozen, source, RESUME)
+    yield quantized_item("host", ("resume", "the 4-bit weights of that file"), partitions, RESUME)
 
 
 def cpu_process_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:

@@ -413,3 +413,101 @@ def test_a_cpu_has_no_page_locked_memory() -> None:
         plan = plan_of(zero=zero, cluster={"gpu": gpu, "gpus_per_node": 8})
         assert plan.memory is not None
         assert (label in {row.description for row in plan.memory.items_of("host")}) is is_there
+
+
+def test_new_weights_of_stage_3_are_made_in_fp32_beside_their_cast() -> None:
+    """Simulated with DeepSpeed 0.19.8: 933,889,024 bytes with the parameters on the host, 1,003,218,432 on the GPU, and
+    805,306,368 for 64 experts whose first matrix is twice the second.
+    """
+    wide = {"hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 4}
+    llama = {**TINY, **wide, "intermediate_size": 4096, "num_hidden_layers": 8, "vocab_size": 152_000}
+    moe = {**wide, "model_type": "qwen3_moe", "num_hidden_layers": 4, "vocab_size": 3200, "head_dim": 64}
+    moe |= {"num_experts": 64, "num_experts_per_tok": 4, "moe_intermediate_size": 1024, "intermediate_size": 4096}
+
+    def load(config: dict[str, Any], parameters: str = "cpu") -> int:
+        zero = {
+            **offload("cpu", parameters),
+            "stage3_param_persistence_threshold": 100,
+            "reduce_bucket_size": 1_000_000,
+        }
+        rows = memory(config, zero=zero).items_of("gpu")
+        return sum(row.bytes for row in rows if "load" in row.phases and not row.assumed)
+
+    assert load(llama) == pytest.approx(933_889_024, rel=0.001)
+    assert load(llama, "none") == pytest.approx(1_003_218_432, rel=0.001)
+    assert load(moe) == pytest.approx(805_306_368, rel=0.001)
+
+
+SHAPE = {**TINY, "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "vocab_size": 8192}
+STAGE_0: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "masters in one buffer": ({"optimizer": {"type": "adamw"}}, (1674, 1674, 2232, 2046, 384, 372, 1302)),
+    "masters one by one": ({"optimizer": {"type": "sgd", "momentum": 0.9}}, (1488, 1302, 1488, 1302, 384, 24, 930)),
+    "no masters": ({"precision": {"bf16": False}}, (372, 1860, 1488, 1116, 372, 24, 1116)),
+    "another format of messages": (
+        {"deepspeed": {"communication_data_type": "fp32"}, "zero": {"stage": 0, "reduce_bucket_size": 1_000_000}},
+        (1674, 2046, 2232, 2046, 384, 372, 1302),
+    ),
+}
+"""MiB as simulated with DeepSpeed 0.19.8: GPU load, backward, step, resume; host load, save, resume."""
+
+
+@pytest.mark.parametrize("way", STAGE_0)
+def test_stage_0_is_what_its_engine_holds(way: str) -> None:
+    """An engine with masters makes the states while it is built, by zeros as wide as the masters, and reads those of a
+    checkpoint beside them. The all-reduce comes when the activations are gone, and before the step.
+    """
+    sections, simulated = STAGE_0[way]
+    config = {**SHAPE, "num_attention_heads": 8, "num_key_value_heads": 8}
+    run = {"zero": {"stage": 0}, "data": {"max_length": 16}, **sections}
+    rows = memory(config, 2, **run, train={"gradient_checkpointing": False}).items
+    phases = [("gpu", name) for name in ("load", "backward", "step", "resume")]
+    phases += [("host", name) for name in ("load", "save", "resume")]
+    planned = [
+        sum(
+            row.bytes for row in rows if row.tier == tier and phase in row.phases and not row.assumed and not row.shared
+        )
+        for tier, phase in phases
+    ]
+    assert [round(size / (1 << 20)) for size in planned] == pytest.approx(list(simulated), abs=1)
+
+
+def test_states_that_a_cpu_reads_are_not_copied() -> None:
+    """A live engine of 2 CPU ranks held 28 bytes a parameter (tests/training/plan/test_phase_memory.py)."""
+    config = {**SHAPE, "num_attention_heads": 8, "num_key_value_heads": 8}
+    estimate = memory(config, 2, zero={"stage": 0}, cluster={"gpu": "cpu"})
+    tensors = [row for row in estimate.items if "resume" in row.phases and not row.assumed and not row.shared]
+    assert sum(row.bytes for row in tensors) == 28 * 97_536_768
+
+
+def test_the_all_reduce_of_stage_0_comes_after_the_activations() -> None:
+    rows = memory(zero={"stage": 0}, train={"gradient_checkpointing": False}).items_of("gpu")
+    backward = [row for row in rows if "backward" in row.phases]
+    assert {"bucket", "activations"} & {row.kind for row in backward} == {"activations"}
+
+
+BACKGROUND = {"async_save": True, "save_steps": 1}
+
+
+@pytest.mark.parametrize(
+    ("zero", "checkpoint", "simulated"),
+    [
+        (offload(stage=1), {}, (12, 187)),
+        (offload(stage=2), {}, (198, 373)),
+        (offload(), {}, (94, 96)),
+        (offload(stage=2), BACKGROUND, (563, 373)),
+        (offload(), BACKGROUND, (189, 96)),
+    ],
+)
+def test_frozen_weights_pass_through_the_host(
+    zero: dict[str, Any], checkpoint: dict[str, Any], simulated: tuple[int, int]
+) -> None:
+    """MiB of adapters of rank 16 at save and resume, as simulated with DeepSpeed 0.19.8: it collects all frozen weights
+    of stage 2, and all frozen shards of stage 3, before it writes them.
+    """
+    config = {**SHAPE, "num_attention_heads": 8, "num_key_value_heads": 8}
+    rows = memory(config, 2, zero=zero, model={"lora": {"r": 16}}, checkpoint=checkpoint).items_of("host")
+    planned = [
+        sum(row.bytes for row in rows if row.kind == phase and phase in row.phases) / (1 << 20)
+        for phase in ("save", "resume")
+    ]
+    assert planned == pytest.approx(list(simulated), abs=2)

@@ -6,8 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from harness.plan.memory_estimate import MemoryEstimate
+from harness.plan.memory_items import pinned_rounding_bytes
 from harness.plan.simulation.comparison import ROUNDING
 
+_NOT_SIMULATED = ("cache", "staged")
 _TOLERANCE = 0.01
 
 
@@ -46,6 +49,15 @@ def extrapolate_layers(
             peaks["cpu"]["bytes"] += rounding
             peaks["cpu"]["holders"][ROUNDING] = rounding
     return result
+
+
+def simulated_rounding_bytes(memory: MemoryEstimate) -> int:
+    """Rounding of the page-locked blocks that a simulation has: none that torch's cache keeps after they are freed, and
+    none through which a save copies. 0 where nothing is rounded.
+    """
+    host = memory.items_of("host")
+    is_rounded = any(item.kind == "rounding" for item in host)
+    return pinned_rounding_bytes(item for item in host if item.kind not in _NOT_SIMULATED) if is_rounded else 0
 
 
 def _is_same_moment(peak: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:

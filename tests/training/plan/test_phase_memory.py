@@ -31,6 +31,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "stage 2, optimizer on the host": {"stage": 2, "offload_optimizer": CPU},
     "stage 2": {"stage": 2},
     "stage 3": {"stage": 3},
+    "stage 0": {"stage": 0},
 }
 PHASES: dict[str, tuple[Phase, ...]] = {
     "load": ("load",),

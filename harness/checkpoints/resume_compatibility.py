@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from harness.checkpoints.manifest import Manifest
 from harness.findings import Finding, Fix
+from harness.spec.section_fields import list_spec_keys
 
 Meaning = Literal["shape", "blocks", "notable", "harmless"]
 
@@ -164,6 +165,11 @@ def compare_with_run(
     old = saved.get("sha256") or {}
     contents = [n for n in _CONTENT_HASHES if sha256 is not None and n in old and n in sha256 and old[n] != sha256[n]]
     return Comparison(tuple(changes), tuple(contents), tuple(allowed))
+
+
+def find_compared_keys() -> frozenset[str]:
+    """Everything that `--allow-change` can name, but for keys inside a map: sections, keys, and facts of a run."""
+    return frozenset((*list_spec_keys(), *_MEANINGS, *(key for key, _, _ in _CONTENT_HASHES.values()), "dtype"))
 
 
 def meaning_of(key: str) -> Meaning:

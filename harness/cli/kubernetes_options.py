@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.unread_options import refuse_unread
 from harness.launching.setup.jobset import JobSetOptions, SharedVolume
 
 _KUBERNETES = "Kubernetes"
@@ -87,12 +88,10 @@ def parse_kubernetes(
     """
     own = {"--image": image, "--namespace": namespace, "--pvc": pvc, "--workdir": workdir}
     own |= {"--env-from": env_from, "--nvme-class": nvme_class, "--output": output}
-    odd = next((option for option, value in (conflicts if kubernetes else own).items() if value), None)
-    if odd is not None:
-        message = "cannot be used with `--kubernetes`" if kubernetes else "needs `--kubernetes`"
-        raise typer.BadParameter(message, param_hint=odd)
     if not kubernetes:
+        refuse_unread("needs `--kubernetes`", own)
         return None
+    refuse_unread("cannot be used with `--kubernetes`", conflicts)
     volumes = []
     for text in pvc or ():
         claim, _, path = text.partition(":")

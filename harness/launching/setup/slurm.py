@@ -99,6 +99,8 @@ def drop_options(arguments: Sequence[str], options: set[str], flags: set[str]) -
             skip = False
         elif name in options:
             skip = not equals
+        elif word[:2] in options and word[:2] != "--":  # `-oFILE`
+            continue
         elif word not in flags:
             rest.append(word)
     return rest

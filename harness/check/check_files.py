@@ -71,12 +71,21 @@ def check_files(options: ValidateOptions) -> tuple[CheckOutcome, list[FileResult
     general = [*check_release_verified(deepspeed), *files.problems]
     general = [finding for finding in general if finding.is_error or selection.includes(finding.gate)]
     results = [_check_one_file(file, options, deepspeed, selection) for file in files.files]
+    general += check_consumer_read(options.consumer, [result.checked for result in results])
     code = worst_exit_code([result.checked for result in results], general, strict=options.strict)
     reports = tuple(result.checked.report for result in results)
     return (
         CheckOutcome(reports, deepspeed.text, deepspeed.origin, tuple(general), files.passed_over, int(code)),
         results,
     )
+
+
+def check_consumer_read(consumer: Consumer | None, files: Sequence[CheckedFile]) -> list[Finding]:
+    """An error about `--consumer` where every file is a run spec, which the harness alone reads."""
+    if consumer is None or not files or any(file.run is None or file.run.kind != "spec" for file in files):
+        return []
+    message = f"`--consumer {consumer}` says who reads a DeepSpeed JSON, and there is none among the files"
+    return [Finding("SP011", "error", message, fix=Fix("leave it out"))]
 
 
 def usage_outcome(refused: UserError) -> CheckOutcome:

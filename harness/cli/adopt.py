@@ -12,6 +12,7 @@ import typer
 from harness.check.deepspeed_release import parse_target
 from harness.cli.console import exit_with, print_findings, write_output
 from harness.cli.options import VersionOption, WorldSizeOption
+from harness.cli.unread_options import refuse_unread
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 
@@ -63,6 +64,8 @@ def adopt(
     from harness.convert.conversion import convert_file
     from harness.views.adopt import render_comparison, render_conversion_notes, render_errors_of_spec
 
+    if not verify:
+        refuse_unread("needs `--verify`: a run spec has no number of ranks", {"--world-size": world_size})
     target = parse_target(deepspeed_version)
     try:
         _check_output(file, output)

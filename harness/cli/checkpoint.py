@@ -17,11 +17,11 @@ from harness.checkpoints.checkpoint_list import find_checkpoints_folder, find_ma
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.store_commands import download_to, upload_folder
 from harness.checkpoints.verify_paths import verify_paths
+from harness.cli.checkpoint_usage import check_count, check_options
 from harness.cli.completion import complete_run
 from harness.cli.console import exit_with, print_findings
 from harness.cli.output_format import OutputFormat
-from harness.errors import ExitCode, UserError
-from harness.findings import Finding, Fix
+from harness.errors import ExitCode
 from harness.object_stores.store_url import is_store_url
 from harness.printed_text import unguarded
 from harness.run_records.run_list import resolve_run_path
@@ -67,7 +67,9 @@ def checkpoint(
 
     Example: harness checkpoint verify latest
     """
-    _check_count(action, paths)
+    check_count(action.value, paths)
+    options = {"--quick": quick, "--yes": yes, "--force": force, "--format": format is not OutputFormat.text}
+    check_options(action.value, options)
     folders = [Path(p) if is_store_url(p) or action is Action.download else resolve_run_path(p) for p in paths]
     actions: dict[Action, Callable[[], ExitCode]] = {
         Action.ls: lambda: _list_checkpoints(folders[0], format),
@@ -79,14 +81,6 @@ def checkpoint(
         Action.rm: lambda: _remove_checkpoints(folders, yes=yes, force=force),
     }
     exit_with(actions[action]())
-
-
-def _check_count(action: Action, paths: list[str]) -> None:
-    expected = {"ls": 1, "show": 1, "diff": 2, "upload": 2, "download": 2}.get(action)
-    if expected is not None and len(paths) != expected:
-        message = f"`harness checkpoint {action.value}` takes {expected} paths, got {len(paths)}"
-        finding = Finding("SP011", "error", message.replace("1 paths", "1 path"), fix=Fix(f"name {expected}"))
-        raise UserError([finding], ExitCode.USAGE)
 
 
 def _print_line(text: str) -> ExitCode:

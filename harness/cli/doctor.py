@@ -12,6 +12,7 @@ import typer
 
 from harness.cli.console import exit_with
 from harness.cli.output_format import OutputFormat
+from harness.cli.unread_options import refuse_unread
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.launching.programs import aio_tuning, benchmark_runner
@@ -33,9 +34,15 @@ def doctor(
         typer.Option("--tune-nvme", metavar="FOLDER", help="Find fast I/O settings for NVMe offload on this disk."),
     ] = None,
     seconds: Annotated[
-        float,
-        typer.Option("--seconds", metavar="N", min=1.0, max=3600.0, help="With --tune-nvme: duration of the search."),
-    ] = aio_tuning.SEARCH_SECONDS,
+        float | None,
+        typer.Option(
+            "--seconds",
+            metavar="N",
+            min=1.0,
+            max=3600.0,
+            help=f"With --tune-nvme: duration of the search. Default: {aio_tuning.SEARCH_SECONDS:.0f}.",
+        ),
+    ] = None,
 ) -> None:
     """Check this machine: versions, compilers, accelerators, memory, left-overs of earlier runs. With NVIDIA GPUs a
     child process checks that torch can use them.
@@ -49,8 +56,13 @@ def doctor(
     Example: harness doctor --format json
     """
     if tune_nvme is not None:
-        _tune_nvme(_require_folder(tune_nvme, "--tune-nvme"), seconds, format)
+        refuse_unread("cannot be used with `--tune-nvme`", {"--measure": measure, "--disk": disk})
+        duration = aio_tuning.SEARCH_SECONDS if seconds is None else seconds
+        _tune_nvme(_require_folder(tune_nvme, "--tune-nvme"), duration, format)
         return
+    refuse_unread("needs `--tune-nvme`", {"--seconds": seconds})
+    if not measure:
+        refuse_unread("needs `--measure`", {"--disk": disk})
     folder = None if disk is None else _require_folder(disk, "--disk")
     rows, measurements = run_checks(), {}
     if measure:

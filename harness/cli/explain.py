@@ -15,6 +15,7 @@ import typer
 from harness.cli.completion import complete_explained, complete_run
 from harness.cli.console import exit_with, print_findings
 from harness.cli.output_format import OutputFormat
+from harness.cli.unread_options import refuse_combined, refuse_unread
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 
@@ -53,8 +54,7 @@ def explain(
         bool,
         typer.Option(
             "--redact",
-            help="With `--log`: leave out tokens, addresses, names of hosts and users, and folders, so that the answer "
-            "can be posted.",
+            help="With `--log`: leave out tokens, addresses, names of hosts and users, and folders, to post an answer.",
         ),
     ] = False,
 ) -> None:
@@ -68,10 +68,10 @@ def explain(
 
     Example: harness explain PP001
     """
+    refuse_combined({"--list": list_, "--all": all_, "--table": table}, {"--log": log, "ID|KEY": ids})
     if log:
         _explain_log([*log, *(ids or [])], format, redact=redact)
-    if redact:
-        raise typer.BadParameter("it is an option of `--log`", param_hint="--redact")
+    refuse_unread("is an option of `--log`", {"--redact": redact, "--format": format is not OutputFormat.text})
     from harness.check.finding_index import list_rows
     from harness.views import gate_pages
     from harness.views.key_pages import render_foreign_name, render_key

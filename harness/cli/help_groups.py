@@ -34,11 +34,14 @@ class GroupedCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; an error quotes them without control characters. An option that takes one value, or has
-        an opposite, is an error where it is given twice: click would take the last.
+        an opposite, is an error where it is given twice: click would take the last. So is an empty value, which is most
+        often a variable of the shell that is not set: as a path it would mean the current folder.
         """
         with _escaped_errors():
             if "--help" not in args and not ctx.resilient_parsing:
-                _refuse_repeated(self.make_parser(ctx).parse_args(args=list(args))[2], ctx)
+                values, _, given = self.make_parser(ctx).parse_args(args=list(args))
+                _refuse_repeated(given, ctx)
+                _refuse_empty(values, given, ctx)
             return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -102,6 +105,16 @@ def _refuse_repeated(given: list[Any], ctx: Any) -> None:
         takes_one = not (param.multiple or param.count or (param.is_flag and not param.secondary_opts))
         if takes_one and param in options[:index]:
             raise _USAGE_ERROR(f"`{param.opts[0]}` is given twice: give it once", ctx)
+
+
+def _refuse_empty(values: dict[str, Any], given: list[Any], ctx: Any) -> None:
+    """Raise click's error for an option or an argument whose value, or one of whose values, is blank."""
+    for param in given:
+        value = values.get(param.name)
+        words = value if isinstance(value, (list, tuple)) else (value,)
+        if any(isinstance(word, str) and not word.strip() for word in words):
+            name = param.opts[0] if param.param_type_name == "option" else name_argument(param)
+            raise _USAGE_ERROR(f"the value of `{name}` is empty: give one, or leave it out", ctx)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.options import is_given
+from harness.cli.unread_options import refuse_unread
 from harness.launching.setup.jobset import JobSetOptions, SharedVolume
 
 _KUBERNETES = "Kubernetes"
@@ -77,6 +78,8 @@ def find_conflicts(ctx: typer.Context) -> dict[str, bool]:
     return {
         "--slurm": ctx.params["slurm"],
         "--no-ssh": ctx.params["no_ssh"],
+        "--no-preflight": ctx.params["no_preflight"],
+        "--dry-run with --output": ctx.params["dry_run"] and ctx.params["output"] is not None,
         "--resume RUN": resume not in ("never", "auto"),
         "--resume never": resume == "never" and is_given(ctx, "resume"),
     }
@@ -100,12 +103,10 @@ def parse_kubernetes(
     """
     own = {"--image": image, "--namespace": namespace, "--pvc": pvc, "--workdir": workdir}
     own |= {"--env-from": env_from, "--nvme-class": nvme_class, "--output": output}
-    odd = next((option for option, value in (conflicts if kubernetes else own).items() if value), None)
-    if odd is not None:
-        message = "cannot be used with `--kubernetes`" if kubernetes else "needs `--kubernetes`"
-        raise typer.BadParameter(message, param_hint=odd)
     if not kubernetes:
+        refuse_unread("needs `--kubernetes`", own)
         return None
+    refuse_unread("cannot be used with `--kubernetes`", conflicts)
     volumes = []
     for text in pvc or ():
         claim, _, path = text.partition(":")

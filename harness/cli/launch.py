@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import os
 
-import typer
-
 from harness.cli import kubernetes_options, no_ssh_options
 from harness.cli import launch_options as options
 from harness.cli.console import ConsoleLog, exit_rejected, exit_with, log_to_stderr
+from harness.cli.launch_option_checks import check_allowed_changes, check_submission, parse_progress
 from harness.cli.launch_output import print_complete, print_dry_run, print_jobset, print_result, submit_and_print
 from harness.cli.no_ssh_options import parse_no_ssh
 from harness.cli.options import (
@@ -87,15 +86,12 @@ def launch(
 
     Example: harness launch ds_configs/demo.yaml --dry-run
     """
-    if allow_change and resume == "never":
-        message = "needs `--resume`: a run from step 0 may change anything"
-        raise typer.BadParameter(message, param_hint="--allow-change")
-    options.check_changed_keys(allow_change or ())
+    check_allowed_changes(allow_change or (), resume)
+    mode = parse_progress(progress, quiet=quiet, tee=tee)
     changes = [*(overrides or ()), *([] if max_restarts is None else [f"launch.max_restarts={max_restarts}"])]
     changes += [*options.parse_profile(profile), *(["telemetry.debug_distributed=true"] if debug_distributed else [])]
     submits = slurm and is_outside_job(os.environ)
-    if sbatch and not submits:
-        raise typer.BadParameter("needs `--slurm` outside a Slurm job", param_hint="--sbatch")
+    check_submission({"--hostfile": hostfile, "--hosts": hosts, "--no-ssh": no_ssh}, sbatch, submits=submits)
     pods = kubernetes_options.parse_kubernetes(
         kubernetes=kubernetes,
         name=run_id,
@@ -117,9 +113,7 @@ def launch(
         resume=resume,
         allow_change=tuple(allow_change or ()),
         allow_local_code=allow_local_code,
-        per_node=None
-        if submits
-        else parse_no_ssh(no_ssh=no_ssh, run_id=job_id, node_rank=node_rank, master_addr=master_addr),
+        per_node=parse_no_ssh(no_ssh=no_ssh, run_id=job_id, node_rank=node_rank, master_addr=master_addr),
         survey=not (dry_run or no_preflight),
         dry_run=dry_run,
         submission=SlurmSubmission(spell_out_arguments(ctx), tuple(sbatch or ())) if submits else None,
@@ -138,13 +132,13 @@ def launch(
     if dry_run:
         print_dry_run(setup.plan, setup.run.spec.zero, setup.local_host.environ, format)
         return
-    saves, mode = setup.run.spec.checkpoint, resolve_mode("quiet" if quiet else progress.value)
-    screen = Screen(mode, saves.save_steps, save_at_end=saves.save_at_end, tee=tee)
+    saves, shown = setup.run.spec.checkpoint, resolve_mode(mode.value)
+    screen = Screen(shown, saves.save_steps, save_at_end=saves.save_at_end, tee=tee)
     try:
         result = run_setup(setup, screen, log_to_stderr)
     finally:
         screen.close()
     if isinstance(result, LaunchRejected):
         exit_rejected(result)
-    print_result(result, format, list(screen.last_lines) if mode == "quiet" else [])
+    print_result(result, format, list(screen.last_lines) if shown == "quiet" else [])
     exit_with(result.verdict.code)

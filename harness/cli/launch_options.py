@@ -95,8 +95,14 @@ TeeOption = Annotated[
 
 def parse_profile(text: str | None) -> list[str]:
     """`--profile` as overrides of the spec. Raises BadParameter."""
-    overrides = []
-    for part in text.split(",") if text else ():
+    overrides: list[str] = []
+    parts = text.split(",") if text else []
+    names = [part.partition("=")[0] for part in parts]
+    if "ranks" in names and "steps" not in names:
+        raise typer.BadParameter("`ranks` needs `steps=A-B`, which these ranks profile", param_hint="--profile")
+    if odd := next((name for name in names if names.count(name) > 1), None):
+        raise typer.BadParameter(f"`{odd}` is given twice", param_hint="--profile")
+    for part in parts:
         key, _, value = part.partition("=")
         first, _, last = value.partition("-")
         if (

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.unread_options import refuse_unread
 from harness.launching.setup.no_ssh import PerNodeLaunch
 
 _NO_SSH = "Hosts without ssh"
@@ -51,11 +52,9 @@ def parse_no_ssh(
     *, no_ssh: bool, run_id: str | None, node_rank: int | None, master_addr: str | None
 ) -> PerNodeLaunch | None:
     """The options of `--no-ssh`. Raises BadParameter."""
-    values = {"--run-id": run_id, "--node-rank": node_rank, "--master-addr": master_addr}
     if not no_ssh:
-        odd = next((name for name, value in values.items() if value is not None), None)
-        if odd:
-            raise typer.BadParameter("needs `--no-ssh`", param_hint=odd)
+        values = {"--run-id": run_id, "--node-rank": node_rank, "--master-addr": master_addr}
+        refuse_unread("needs `--no-ssh`", values)
         return None
     if run_id is None:
         message = "is required with `--no-ssh`: one name for the job on all hosts, such as the scheduler's job number"

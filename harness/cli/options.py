@@ -80,12 +80,13 @@ ExcludeOption = Annotated[
     ),
 ]
 NumNodesOption = Annotated[
-    int | None, typer.Option("--num-nodes", metavar="N", help="The first N hosts.", rich_help_panel=HOSTS_PANEL)
+    int | None, typer.Option("--num-nodes", min=1, metavar="N", help="The first N hosts.", rich_help_panel=HOSTS_PANEL)
 ]
 NumGpusOption = Annotated[
     int | None,
     typer.Option(
         "--num-gpus",
+        min=1,
         metavar="N",
         help="The first N slots of each host; without hosts, ranks here.",
         rich_help_panel=HOSTS_PANEL,

@@ -51,7 +51,7 @@ def render(
     Example: harness render ds_configs/demo.yaml --check
     """
     for spec in specs:
-        _check_output_options(spec, output, check=check, write=write, is_alone=len(specs) == 1)
+        _check_output_options(spec, output, check=check, write=write, reasons=reasons, is_alone=len(specs) == 1)
     codes = []
     for spec in specs:
         checked = check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world_size, allow_code=True)
@@ -74,11 +74,19 @@ def _target_of(spec: str, output: str | None) -> Path:
     return Path(output) if output else Path(spec).with_suffix(".json")
 
 
-def _check_output_options(spec: str, output: str | None, *, check: bool, write: bool, is_alone: bool) -> None:
+def _check_output_options(
+    spec: str, output: str | None, *, check: bool, write: bool, reasons: bool, is_alone: bool
+) -> None:
     """Never overwrite the spec itself; standard input has no file next to it; several specs need one file each."""
     finding = None
     if check and write:
         finding = Finding("SP011", "error", "`--check` and `--write` exclude each other", fix=Fix("give one of them"))
+    elif reasons and (check or write or output):
+        message = "`--reasons` prints, and `--check`, `--write` and `--output` do something else"
+        finding = Finding("SP011", "error", message, fix=Fix("give `--reasons` in a call of its own"))
+    elif write and output:
+        message = f"`--write` writes next to the spec, and `--output {output}` elsewhere"
+        finding = Finding("SP011", "error", message, fix=Fix("give one of them"))
     elif not is_alone and (output or not (check or write)):
         message = (
             "several specs have no single JSON" if output else "several specs would print several JSONs in one stream"

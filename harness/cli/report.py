@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.completion import complete_run
+from harness.cli.unread_options import refuse_unread
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.run_records.run_list import find_run_dir
@@ -16,6 +17,7 @@ from harness.views.report import write_report
 
 NO_ARGS_IS_HELP = True
 _MAX_RUNS = 26
+_PORT = 8042
 
 
 def report(
@@ -43,11 +45,15 @@ def report(
         typer.Option("--watch", help="Serve the report on localhost and update it while the run trains, until Ctrl-C."),
     ] = False,
     port: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--port", metavar="N", min=0, max=65535, help="With --watch: port of the server; 0 picks a free one."
+            "--port",
+            metavar="N",
+            min=0,
+            max=65535,
+            help=f"With --watch: port of the server; 0 picks a free one. Default: {_PORT}.",
         ),
-    ] = 8042,
+    ] = None,
 ) -> None:
     """Write a self-contained HTML report of a run: curves, speed, planned and measured memory, causes of slowness.
 
@@ -55,6 +61,10 @@ def report(
 
     Example: harness report latest
     """
+    if watch:
+        refuse_unread("cannot be used with `--watch`, which serves the report", {"--output": output})
+    else:
+        refuse_unread("needs `--watch`", {"--port": port})
     if len(runs) > _MAX_RUNS:
         fix = Fix(f"name at most {_MAX_RUNS}")
         raise UserError(
@@ -64,7 +74,7 @@ def report(
     if watch:
         from harness.views.report.live_server import serve_reports
 
-        serve_reports(folders, port)
+        serve_reports(folders, _PORT if port is None else port)
         return
     try:
         target = write_report(folders, Path(output) if output else None)

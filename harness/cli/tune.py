@@ -73,6 +73,8 @@ def tune(
 
     Example: harness tune ds_configs/demo.yaml --dry-run
     """
+    if overwrite and out is None:
+        raise typer.BadParameter("needs `--out`: the tuning's folder is new", param_hint="--overwrite")
     target = Path(out).absolute() if out is not None else None
     if target is not None and target.exists() and not overwrite:
         raise typer.BadParameter(f"`{out}` exists; `--overwrite` replaces it", param_hint="--out")
@@ -80,8 +82,7 @@ def tune(
         raise typer.BadParameter("every trial reads the spec: name a file, not standard input", param_hint="SPEC")
     request = TuneRequest(spec, list(overrides or ()), hostfile, trials, allow_local_code)
     checked, num_accelerators = check_request(request, dry_run=dry_run)
-    run = exit_on_errors(checked, _NOTHING_WRITTEN)
-    skip = num_warmup_steps(steps)
+    run, skip = exit_on_errors(checked, _NOTHING_WRITTEN), num_warmup_steps(steps)
     try:
         search = find_candidates(request, checked, run, num_accelerators)
         if dry_run:
@@ -122,8 +123,7 @@ def _print_end(trial: Trial, number: int, of: int) -> None:
 def _write_spec(search: TuneSearch, report: TuneReport, file: Path) -> Path | None:
     """Write the fastest as a spec, and the evidence next to it; None where there is nothing to write, or it failed."""
     tuned = build_tuned_spec(search, report, file)
-    for note in tuned.notes:
-        print(note, file=sys.stderr)
+    sys.stderr.writelines(f"{note}\n" for note in tuned.notes)
     if tuned.text is None or not _write_or_warn(file, tuned.text):
         return None
     _write_or_warn(file.with_name(f"{file.name}.evidence.json"), json.dumps(report.to_json(), indent=2) + "\n")

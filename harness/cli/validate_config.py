@@ -92,6 +92,9 @@ def validate_config(
     if format is FindingsFormat.text:
         stream = sys.stderr if options.prints_fixed_text else sys.stdout
         print(view.render_validation(outcome, results, options, style_for(stream)), file=stream)
-    elif text := view.render_for_programs(outcome, format.value):
-        print_for_programs(text, format)
+    else:
+        if text := view.render_for_programs(outcome, format.value):
+            print_for_programs(text, format)
+        if verbose:
+            print(view.render_validation(outcome, [], options, style_for(sys.stderr)), file=sys.stderr)
     exit_with(outcome.code)

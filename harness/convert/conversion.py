@@ -20,9 +20,9 @@ from harness.convert.json_merge import auto_values, merge_trainer_fields
 from harness.convert.model_objective import check_model
 from harness.convert.trainer_config import TrainerConfig, is_error_of_file, load_trainer_config, wrong_release_error
 from harness.convert.trainer_file import parse_release
-from harness.errors import UserError
+from harness.errors import ExitCode, UserError
 from harness.facts.deepspeed_version import DeepSpeedTarget
-from harness.findings import Finding, Place
+from harness.findings import Finding, Fix, Place
 from harness.spec.parse.source import Source, split_key
 from harness.spec.run_spec import Consumer, RunSpec
 from harness.spec.spec_loader import LoadedSpec, load_spec
@@ -92,8 +92,7 @@ def convert_file(
     if loaded.format == "spec":
         message = f"`{file}` is a run spec already"
         raise UserError([Finding("SP016", "error", message, place=Place(file, 1, 1))])
-    if trainer is not None and trainer.file is not None:
-        _check_release(trainer, release)
+    _check_release(file, trainer, release)
     draft = Draft()
     own_values = auto_values(trainer.file) if trainer is not None and trainer.file is not None else None
     fill_from_deepspeed(draft, loaded, _without_ignored_keys(source, ignored), target, own_values)
@@ -111,9 +110,14 @@ def convert_file(
     return _validate_draft(draft, file, target, loaded, trainer)
 
 
-def _check_release(trainer: TrainerConfig, release: str | None) -> None:
-    if release is None or trainer.file is None:
+def _check_release(file: str, trainer: TrainerConfig | None, release: str | None) -> None:
+    if release is None:
         return
+    if trainer is None or trainer.file is None:
+        message = (
+            f"`--from-release {release}`: the harness knows no defaults by release of a program that reads `{file}`"
+        )
+        raise UserError([Finding("SP011", "error", message, fix=Fix("leave it out"))], ExitCode.USAGE)
     first, last = map(parse_release, trainer.file.program.releases)
     if not first <= parse_release(release)[: len(last)] <= last:
         raise wrong_release_error(trainer.file.program, release)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness.check.check_file import CheckedFile, check_file
-from harness.check.check_files import read_stdin, unreadable_file, worst_exit_code
+from harness.check.check_files import check_consumer_read, read_stdin, unreadable_file, worst_exit_code
 from harness.check.deepspeed_release import check_release_verified
 from harness.check.file_discovery import discover_files
 from harness.errors import ExitCode, UserError
@@ -41,6 +41,7 @@ def compare_files(options: UpgradeOptions) -> tuple[CheckOutcome, list[CheckedFi
     files = discover_files(options.files)
     general = [*(finding for release in releases for finding in check_release_verified(release)), *files.problems]
     results = [_compare_file(file, releases, options) for file in files.files]
+    general += check_consumer_read(options.consumer, results)
     code = worst_exit_code(results, general, strict=options.strict)
     old, new = releases
     reports = tuple(result.report for result in results)

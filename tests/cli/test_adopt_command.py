@@ -126,7 +126,7 @@ def test_verify_compares_and_counts_and_lists(write, tmp_path):
     assert result.exit_code == 0, result.stdout
     assert "zero_optimization.reduce_bucket_size: auto there only: filled in from the model's width" in result.stdout
     assert "ds.json on 2 ranks: 2 keys are the same" in result.stdout
-    assert result.stderr == run("adopt", str(tmp_path / "t.yaml"), "--world-size", "2").stderr
+    assert result.stderr == run("adopt", str(tmp_path / "t.yaml")).stderr
     missing = run("adopt", write("t.yaml", FACTORY), "--verify")
     assert (missing.exit_code, "nothing to compare" in missing.stdout) == (1, True)
 

@@ -118,7 +118,6 @@ def test_every_key_has_a_page_and_every_page_of_the_documentation_exists():
         ("optimzer", "did you mean `optimizer`?"),
         ("data.quark.x", "`harness explain` lists the families"),
         ("a..b", "`harness explain` lists the families"),
-        ("", "`harness explain` lists the families"),
     ],
 )
 def test_a_word_that_is_no_key_gets_the_one_that_is_meant(word, help_text):

@@ -33,7 +33,7 @@ CASES = (
     ("--model llama-3.1-8b --gpus 12 --gpu H100", "12 GPUs do not fill hosts of 8", "`--gpus-per-node`"),
     (RUN + "--gpus-per-node 0", "`--gpus-per-node 0` is not a number", "a number from 1 to"),
     ("--model llama-3.1-8b --gpus 8 --gpu H10", "GPU kind `H10` is not known", "choose one of the known kinds"),
-    ("--model llama-3.1-8b --gpus 8 --gpu ''", "GPU kind `` is not known", "choose one of"),
+    ("--model llama-3.1-8b --gpus 8 --gpu ''", "the value of `--gpu` is empty", "Try"),
     ("--model llama-3.1-8x --gpus 8 --gpu H100", "did you mean `llama-3.1-8b`?", "a model of the catalogue"),
     ("--model empty --gpus 8 --gpu H100", "`empty/config.json` cannot be read", "name a folder"),
     ("--model llama-3.1-8b --gpus 8", "a plan needs a spec", "harness plan --model"),

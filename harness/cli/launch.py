@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 
+import typer
+
 from harness.cli import kubernetes_options, no_ssh_options
 from harness.cli import launch_options as options
 from harness.cli.console import ConsoleLog, exit_rejected, exit_with, log_to_stderr

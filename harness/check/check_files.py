@@ -81,11 +81,13 @@ def check_files(options: ValidateOptions) -> tuple[CheckOutcome, list[FileResult
 
 
 def check_consumer_read(consumer: Consumer | None, files: Sequence[CheckedFile]) -> list[Finding]:
-    """An error about `--consumer` where every file is a run spec, which the harness alone reads."""
+    """What `--consumer` does where every file is a run spec, which the harness alone reads. No error: a pre-commit hook
+    gives the option to whatever files have changed.
+    """
     if consumer is None or not files or any(file.run is None or file.run.kind != "spec" for file in files):
         return []
-    message = f"`--consumer {consumer}` says who reads a DeepSpeed JSON, and there is none among the files"
-    return [Finding("SP011", "error", message, fix=Fix("leave it out"))]
+    message = f"`--consumer {consumer}` has no effect: it says who reads a DeepSpeed JSON, and no file is one"
+    return [Finding("SP011", "info", message, fix=Fix("leave it out"))]
 
 
 def usage_outcome(refused: UserError) -> CheckOutcome:

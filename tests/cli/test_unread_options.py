@@ -112,8 +112,6 @@ MEANINGLESS = {
     "report runs/a --watch --output x.html": "--output",
     "checkpoint rm runs/a --yes --format json": "--format",
     "checkpoint download s3://a/b x --format json": "--format",
-    "validate-config small.yaml --consumer hf": "--consumer",
-    "upgrade-check small.yaml --from 0.19.2 --consumer hf": "--consumer",
     "launch small.yaml --dry-run --quiet --progress bar": "--quiet",
     "launch small.yaml --dry-run --progress quiet --tee": "--tee",
     "launch small.yaml --dry-run --node-rank 0": "--node-rank",
@@ -290,6 +288,18 @@ def test_an_option_without_a_meaning_is_refused(
     answer = _call(shlex.split(line), monkeypatch, capsys)
     assert not _problem(answer, MEANINGLESS[line])
     assert answer.code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("words", ["validate-config small.yaml", "upgrade-check small.yaml --from 0.19.2"])
+def test_a_consumer_of_run_specs_has_no_effect_and_is_no_error(
+    words: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pre-commit hook gives the option with whatever files have changed."""
+    answer = _call([*words.split(), "--consumer", "hf"], monkeypatch, capsys)
+    assert answer.code == ExitCode.OK
+    assert "`--consumer hf` has no effect" in answer.out
+    mixed = _call([*words.split(), "odd.json", "--consumer", "hf"], monkeypatch, capsys)
+    assert "`--consumer hf` has no effect" not in mixed.out
 
 
 def test_every_command_is_asked() -> None:

@@ -13,13 +13,14 @@ from typing import Any
 
 HIDDEN = "(withheld)"
 """Written in place of a secret."""
-_USER_INFO = re.compile(r"://([^\s/?#'\"<>`\\]{1,512})@")
+_USER_INFO = re.compile(r"://([^\s/?#'\"<>`\\:@]{0,256}:(?!\d+[/?#])[^\s/]{1,512}|[^\s/?#'\"<>`\\]{1,512})@")
+"""A password may have any character but a blank and `/`; the name alone has none that ends an address."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}\Z")
 _NAMES = ("abfs", "abfss", "git", "git+ssh", "hf", "sftp", "ssh", "wasb", "wasbs")
 """Schemes whose part before `@` is a container or the name of a user, unless it has a password after a colon."""
 _QUERY = re.compile(
-    r"([?&;](?:x-amz-(?:signature|credential|security-token)|x-goog-(?:signature|credential)|signature|sig|"
-    r"awsaccesskeyid|access_?token|auth_?token|token|api_?key|key|secret|password|passwd|pwd)=)[^&;\s'\"<>`\\]+",
+    r"([?&;](?:[\w-]{0,40}(?:signature|credential|token|api_?key|secret|password|passwd)|awsaccesskeyid|sig|key|pwd)=)"
+    r"[^&;\s'\"<>`\\]+",
     re.IGNORECASE,
 )
 

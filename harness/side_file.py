@@ -35,7 +35,7 @@ class SideFile:
         try:
             self._write((self._describe_gap(self) if self.num_dropped else b"") + piece)
         except OSError as error:
-            self.num_dropped, self.dropped_bytes = self.num_dropped + 1, self.dropped_bytes + len(piece)
+            self.num_dropped, self.dropped_bytes = self.num_dropped + bool(piece), self.dropped_bytes + len(piece)
             self.error = (error.strerror or str(error)).lower()
             with contextlib.suppress(OSError):
                 self._cut_torn_piece()

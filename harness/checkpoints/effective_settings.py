@@ -122,6 +122,8 @@ def _total_steps(
         elif numbers.rows_per_epoch and batch:
             old_steps = count_steps(None, old.get("num_train_epochs"), numbers.rows_per_epoch // batch)
     if steps is None and old.get("max_steps") is None:
+        if old_steps is not None and old.get("num_train_epochs") == new.get("num_train_epochs"):
+            return old_steps, old_steps, key
         epochs = [one.get("num_train_epochs") or 1.0 for one in (old, new)]
         return f"{epochs[0]:g} epochs", f"{epochs[1]:g} epochs", key
     return old_steps, steps, key

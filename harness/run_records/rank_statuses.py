@@ -100,8 +100,12 @@ class StatusReader:
             return
         self.num_reads += 1
         status = _read_status(Path(file))
-        if status is not None and status.rank == rank:
-            self._versions[rank], self.statuses[rank] = version, status
+        if status is None or status.rank != rank:
+            return
+        self._versions[rank] = version
+        known = self.statuses.get(rank)
+        if known is None or known.time <= status.time:  # a later one may have come as a line
+            self.statuses[rank] = status
 
     def read_line(self, line: str) -> bool:
         """True if this line of output is the status of a rank that could not write its file; it counts as if it had."""

@@ -94,12 +94,15 @@ def test_it_goes_on_where_it_was_when_slurm_starts_it_again(tmp_path, programs):
         "$(touch x)",
     )
     old = tmp_path / "runs" / "demo-1" / "checkpoints" / "step-00000002" / "manifest.json"
-    new = tmp_path / "runs" / "demo 2" / "checkpoints" / "step-00000001" / "manifest.json"
+    other = tmp_path / "runs" / "other-1" / "checkpoints" / "step-00000009" / "manifest.json"
+    new = tmp_path / "runs" / "demo-2" / "checkpoints" / "step-00000001" / "manifest.json"
     script = job(tmp_path, "true").file
     for path, seconds in ((old, 1), (script, 2)):  # a run from before the job, then the job
         path.parent.mkdir(parents=True)
         path.touch()
         os.utime(path, (seconds, seconds))
+    other.parent.mkdir(parents=True)  # of another run, after the job
+    other.touch()
     first = [("never", "0", "never"), ("never", "1", "never"), ("runs/a b", "0", "runs/a b"), ("runs/a b", "1", "auto")]
     for resume, count, expected in [*first, ("never", "2", "auto"), ("never", "0", "never")]:
         if count == "2":

@@ -55,10 +55,11 @@ def plan_export(run: Path, out: Path, options: ExportOptions, *, best: bool = Fa
     """
     checkpoint = _find_best(run) if best else _find_checkpoint(run)
     _check_output_folder(out)
+    arguments = options.to_args()
     missing = missing_packages_finding((*PACKAGES, "safetensors"))
     if missing is not None:
         raise UserError([missing], ExitCode.PREFLIGHT)
-    return ExportPlan(checkpoint, out, options.to_args())
+    return ExportPlan(checkpoint, out, arguments)
 
 
 def export_checkpoint(plan: ExportPlan, observer: LaunchObserver) -> int:

@@ -148,8 +148,8 @@ def origin_gone_error(chosen: EarlierRun, parent: EarlierRun) -> UserError:
 
 
 def _continues(run: EarlierRun, earlier: EarlierRun) -> bool:
-    """Did it resume from the last checkpoint of the earlier run?"""
-    return run.parent == earlier.run_dir.resolve() and run.origin_step == earlier.step
+    """Did it resume from the last checkpoint of the earlier run? One from a store is in the run's own folder."""
+    return run is not earlier and run.parent == earlier.run_dir.resolve() and run.origin_step == earlier.step
 
 
 def _step_of(origin: Path | None, stored: StoreSource | None) -> int:

@@ -32,7 +32,7 @@ _OWN_OPTIONS = (
     *("--run-id", "--dry-run", "--no-preflight"),
 )
 _HOST_OPTIONS = ("--hostfile", "--hosts", "--include", "--exclude", "--num-nodes", "--num-gpus")
-_REPLACED_OPTIONS = ("--resume", "--max-restarts")
+_REPLACED_OPTIONS = ("--resume", "--max-restarts", "--no-ssh", "--node-rank", "--master-addr")
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ if [ "$last" != 127 ]; then code=$last; fi
 if [ "$code" = {stopped} ] && scontrol requeue "$SLURM_JOB_ID"; then exit 0; fi
 exit "$code"
 """
-_HAS_SAVED = """ && [ -n "$(find {folder} -path '*/checkpoints/step-*/manifest.json' -newer {script} -print -quit)" ]"""
+_HAS_SAVED = """ && [ -n "$(find -H {folder} -path {manifests} -newer {script} -print -quit)" ]"""
 """Has a run of the job saved? One that began at step 0 and saved nothing begins there again, whatever was before."""
 NOT_SUBMITTED = "No job was submitted"
 PREEMPTED_EXIT_CODE = 138
@@ -104,7 +104,10 @@ def build_job(
     """
     job_name = re.sub(r"[^A-Za-z0-9_.-]", "-", name).lstrip("-") or "run"
     file = output_dir / "slurm" / f"{job_name}-{stamp}.sh"
-    has_saved = _HAS_SAVED.format(folder=shlex.quote(str(output_dir)), script=shlex.quote(str(file)))
+    pattern = re.sub(r"[^A-Za-z0-9_.-]", "?", name)  # no line of the name may be one of the script
+    manifests = f"*/{pattern}-*/checkpoints/step-*/manifest.json"
+    words = {"folder": str(output_dir), "manifests": manifests, "script": str(file)}
+    has_saved = _HAS_SAVED.format(**{key: shlex.quote(text) for key, text in words.items()})
     script = _SCRIPT.format(
         name=job_name,
         notice=NOTICE_SECONDS,

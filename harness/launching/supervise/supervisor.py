@@ -256,7 +256,7 @@ def _plan_next_attempt(plan: LaunchPlan, supervisor: _Supervisor, verdict: Verdi
 def _find_resume(plan: LaunchPlan, supervisor: _Supervisor) -> Path | None:
     """Where hosts share no disk, the shards of a lost host are in the store alone."""
     stored = None
-    if supervisor.lost_hosts and not plan.shared_disk:
+    if supervisor.lost_hosts.names and not plan.shared_disk:
         stored = find_stored_resume(plan.run_dir, supervisor.launch.env, supervisor.log)
     return stored or find_resumable_checkpoint(plan.run_dir, supervisor.log) or _first_resume(supervisor.attempts)
 

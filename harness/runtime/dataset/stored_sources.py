@@ -86,7 +86,7 @@ def _copy_files(store: ObjectStore, text: str, key: str, folder: Path) -> Path:
 def _copy(store: ObjectStore, name: str, path: Path, size: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     for attempt in (1, 2):
-        store.download(name, path)
+        store.download(name, path, size)
         if path.stat().st_size == size:
             return
         if attempt == 2:

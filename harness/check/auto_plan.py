@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.check.check_file import CheckedFile, check_file
+from harness.check.model_findings import check_model_kind
 from harness.errors import ExitCode, UserError
 from harness.facts.devices import find_device
 from harness.findings import Finding, Fix
@@ -99,7 +100,10 @@ def _check_values(request: PlanRequest) -> CheckedFile:
     """The check of a request's spec. Its findings have places in `--set` alone: there is no file to point at."""
     text = spec_as_yaml(spec_from_request(replace(request, overrides=())))
     checked = check_file(name_of(request), overrides=request.overrides, text=text, world_size=request.gpus)
-    findings = tuple(_of_options(finding) for finding in checked.report.findings)
+    found = checked.report.findings
+    if checked.run is not None and not any(finding.is_error for finding in found):
+        found = (*found, *check_model_kind(checked.run.spec))
+    findings = tuple(_of_options(finding) for finding in found)
     return checked._replace(report=checked.report._replace(findings=findings))
 
 

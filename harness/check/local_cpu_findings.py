@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator
 
+from harness.facts.devices import find_device
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.plan.resolved_run import ResolvedRun
@@ -33,7 +35,9 @@ def check_local_cpu(run: ResolvedRun) -> Iterator[Finding]:
             ),
         )
     ranks, cores = run.parallel_dims.world_size or 1, machine.usable_cores()
-    if ranks > cores:
+    kind = find_device(run.spec.cluster.gpu) if run.spec.cluster.gpu else None
+    is_cpu_meant = kind is None or kind.is_cpu or machine.is_cpu_forced({**os.environ, **run.spec.launch.env})
+    if ranks > cores and is_cpu_meant:  # EN027 says that GPUs are missing
         yield Finding(
             "EN017",
             "warning",

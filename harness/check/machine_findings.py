@@ -129,7 +129,8 @@ def with_path_findings(checked: CheckedFile, *, here: bool) -> CheckedFile:
     findings = check_paths(paths, here=here)
     if checked.run is not None and checked.run.kind == "spec":
         findings += check_tokenizer(checked.run.spec.model, checked.run.spec.data)
-        findings += check_model_kind(checked.run.spec)
+        is_told = any(f.gate == "MD020" and f.is_error for f in checked.report.findings)  # by the gate, of its table
+        findings += [f for f in check_model_kind(checked.run.spec) if f.gate != "MD020" or not is_told]
         if checked.run.spec.plugins.file is None:  # which may build another model
             findings += check_adapter_targets(checked.run.spec.model)
     return with_findings(checked, findings)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from harness.facts.language_model import find_answers
 from harness.facts.model_lookup import find_configuration
-from harness.facts.packing_support import MIXES_PACKED_DOCUMENTS
 from harness.findings import Finding, Fix
 from harness.spec.named_paths import is_placeholder
 from harness.spec.run_spec import RunSpec
@@ -34,7 +33,7 @@ def check_model_kind(spec: RunSpec) -> list[Finding]:
     key = "model.config" if model.config is not None else "model.name_or_path"
     if answers.causal is not True:
         return list(_not_causal(kind, answers.causal, answers.why_causal, key, packing=packing))
-    if packing and answers.apart is not True and kind not in MIXES_PACKED_DOCUMENTS:  # of these the gate says it
+    if packing and answers.apart is not True:
         return [packing_finding(kind, answers.apart, answers.why_apart)]
     return []
 

@@ -14,7 +14,7 @@ from harness.facts.devices import find_device
 from harness.facts.model_lookup import is_repository_cached
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
-from harness.hostinfo.hub_access import is_hub_unreachable
+from harness.hostinfo.hub_access import is_hub_offline, is_hub_unreachable
 from harness.plan.planner import make_plan
 from harness.plan.resolved_run import ResolvedRun
 from harness.spec.named_paths import is_hub_name
@@ -62,7 +62,9 @@ def check_devices(run: ResolvedRun) -> Iterator[Finding]:
 
 
 def check_sizes(run: ResolvedRun) -> Iterator[Finding]:
-    """Errors where the plan needs more memory or disk than this machine has, a warning where it barely has enough."""
+    """Errors where training needs more memory or disk than this machine has, of the planned range the least; a warning
+    where it barely has enough.
+    """
     devices = _devices_of(run)
     plan = make_plan(on_this_machine(run), Path.cwd(), with_alternatives=False)
     memory = plan.memory
@@ -70,10 +72,11 @@ def check_sizes(run: ResolvedRun) -> Iterator[Finding]:
         return
     gpu, host, free = _smallest(devices), machine.host_memory().total, _free_on_disks(run)
     found = []
-    if gpu and memory.gpu_peak > gpu:
-        found.append(_too_small("a rank needs", memory.gpu_peak, f"the {devices[0].name} here has", gpu, "cluster.gpu"))
-    if host and memory.host_peak > host:
-        found.append(_too_small("this host needs", memory.host_peak, "this machine has", host, _RANKS))
+    least, training = memory.allocated_peak_range[0], memory.host_bytes_at(memory.training_peak_phase)
+    if gpu and least > gpu:
+        found.append(_too_small("a rank needs", least, f"the {devices[0].name} here has", gpu, "cluster.gpu"))
+    if host and training > host:
+        found.append(_too_small("this host needs", training, "this machine has", host, _RANKS))
     if free is not None and memory.nvme_bytes > free:
         what = "the states on NVMe need"
         found.append(_too_small(what, memory.nvme_bytes, "the disk has", free, "zero.offload_optimizer", " free"))
@@ -101,8 +104,8 @@ def check_weights(run: ResolvedRun, *, planned: bool) -> Iterator[Finding]:
     key = "model.name_or_path"
     if planned:
         yield Finding(_GATE, "info", f"`{name}` is not on this machine: a launch fetches it from the Hub", key)
-    elif is_hub_unreachable() or os.environ.get("HF_HUB_OFFLINE"):
-        why = "HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE") else "the Hub cannot be reached"
+    elif is_hub_offline() or is_hub_unreachable():
+        why = "HF_HUB_OFFLINE is set" if is_hub_offline() else "the Hub cannot be reached"
         fix = Fix("copy the model here and name its folder, or fill the cache: `hf download`")
         yield Finding(_GATE, "error", f"`{name}` is not in the cache of this machine, and {why}", key, fix=fix)
 

@@ -35,6 +35,9 @@ def check_model(draft: Draft, file: str) -> None:
         message = f"`{name}`, of type `{kind}`, is not a causal language model, and a run trains the next token"
         fix = Fix("name a causal language model; BERT and its like are one with `is_decoder: true`")
         raise UserError([Finding("MD164", "error", message, place=place, notes=(answers.why_causal,), fix=fix)])
+    if answers.causal is None:
+        text = f"whether a model of type `{kind}` is a causal language model is not known here ({answers.why_causal})"
+        draft.add_note(place, f"`model.name_or_path`: {text}", "manual", "model.name_or_path")
     if packing and not own_code and answers.apart is not True:
         draft.put(_PACKING, False)
         verb = "attend across" if answers.apart is False else "are not known to keep apart"

@@ -25,7 +25,7 @@ _OWN_CODE = "only the ranks run its own code: they ask it before they train"
 def answers_at_hand(config: Mapping[str, Any], *, packing: bool) -> ModelAnswers | None:
     """The answers of the tables; None where they lack one that is needed. `packing`: both are needed."""
     kind = config.get("model_type")
-    if not _is_decoder(config):
+    if not _is_decoder(config) or (packing and _has_other_layers(config)):
         return None
     if kind in MIXES_PACKED_DOCUMENTS:
         return ModelAnswers(True, "", False, "it attends across the documents of a packed row")
@@ -41,7 +41,19 @@ def find_answers(config: Mapping[str, Any], *, packing: bool, own_code: bool = F
     """
     if own_code and "auto_map" in config:
         return unknown_answers(_OWN_CODE)
-    return answers_at_hand(config, packing=packing) or ask_installed_model(config)
+    at_hand = answers_at_hand(config, packing=packing)
+    if at_hand is not None:
+        return at_hand
+    answers = ask_installed_model(config)
+    return answers._replace(causal=True, why_causal="") if answers.causal is None and _is_decoder(config) else answers
+
+
+def _has_other_layers(config: Mapping[str, Any]) -> bool:
+    """Does it name layers that are no attention, such as convolutions? Those behind the tables may have had none."""
+    kinds = config.get("layer_types")
+    if not isinstance(kinds, list | tuple):
+        return False
+    return not all(isinstance(kind, str) and kind.endswith("attention") for kind in kinds)
 
 
 def _is_decoder(config: Mapping[str, Any]) -> bool:

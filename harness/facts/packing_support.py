@@ -64,7 +64,6 @@ SEPARATES_PACKED_DOCUMENTS = frozenset(
         "granitemoe",
         "granitemoeshared",
         "internlm3",
-        "lfm2",
         "llama",
         "llama4_text",
         "minimax_m2",

@@ -19,13 +19,19 @@ def is_hub_unreachable(environ: Mapping[str, str] | None = None) -> bool:
     and where the user has chosen with HF_HUB_OFFLINE.
     """
     env = os.environ if environ is None else environ
-    if env.get("HF_HUB_OFFLINE") or any(env.get(name) for name in _PROXIES):
+    if is_hub_offline(env) or any(env.get(name) for name in _PROXIES):
         return False
     answers: list[bool] = []
     thread = Thread(target=lambda: answers.append(_connects(env.get("HF_ENDPOINT") or ENDPOINT)), daemon=True)
     thread.start()  # the look-up of a name has no timeout of its own
     thread.join(_TIMEOUT_SECONDS)
     return answers != [True]
+
+
+def is_hub_offline(environ: Mapping[str, str] | None = None) -> bool:
+    """Has the user forbidden the Hub with HF_HUB_OFFLINE, as huggingface_hub reads it?"""
+    env = os.environ if environ is None else environ
+    return env.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 def _connects(endpoint: str) -> bool:

@@ -136,7 +136,7 @@ def _validate_sizes(request: PlanRequest) -> list[Finding]:
 def _validate_overrides(request: PlanRequest) -> list[Finding]:
     """A finding for each key of `--set` that an option of the run sets."""
     options = {key: "--" + name.replace("_", "-") for name, key in OPTION_KEYS.items()}
-    options |= {"cluster.num_nodes": "--gpus", "cluster.gpus_per_node": "--gpus-per-node"}
+    options |= {"cluster.num_nodes": "--gpus", "cluster.gpus_per_node": "--gpus-per-node", "launch.num_gpus": "--gpus"}
     findings = []
     for text in request.overrides:
         key = join_key(key_of_override(text))

@@ -45,8 +45,7 @@ def ask_model(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> M
                     model = _build_copy(part, attempt, trust_remote_code=trust_remote_code)
                     return _ask(model)
                 except Exception as error:  # the code of a model may raise anything for a shape that it does not take
-                    first = (str(error).strip() or "no message").splitlines()[0][:160]
-                    reason = reason or f"no small copy of it answers: {type(error).__name__}: {first}"
+                    reason = reason or f"no small copy of it answers: {type(error).__name__}: {_first_line(error)}"
     return ModelAnswers(None, reason, None, reason)
 
 
@@ -81,7 +80,10 @@ def _ask(model: Any) -> ModelAnswers:
     try:
         apart, why_apart = _ask_apart(model, ids)
     except TypeError as error:
-        apart, why_apart = False, f"it takes no position ids: {str(error).splitlines()[0][:120]}"
+        apart, why_apart = (
+            False,
+            f"it takes no position ids: {_first_line(error)}",
+        )
     return ModelAnswers(True, why_causal, apart, why_apart)
 
 
@@ -139,3 +141,7 @@ def _logits(model: Any, ids: torch.Tensor, **arguments: torch.Tensor) -> torch.T
     if not bool(logits.isfinite().all()):
         raise ValueError("its logits are not finite")
     return logits
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or "no message").splitlines()[0][:160]

@@ -45,7 +45,9 @@ def main() -> int:
         try:
             config = AutoConfig.for_model(kind, **fields)
         except Exception as error:  # a configuration is checked by code of its class
-            answers = unknown_answers(f"its configuration is refused: {str(error).strip().splitlines()[0][:160]}")
+            answers = unknown_answers(
+                f"its configuration is refused: {(str(error).strip() or 'no message').splitlines()[0][:160]}"
+            )
         else:
             answers = ask_model(config)
             sources.append(sys.modules[type(config).__module__])

@@ -88,7 +88,7 @@ def test_a_cpu_is_planned_where_the_spec_names_it(folder, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("gib", "host", "free", "message"),
     [
-        (40, 2000, 5000, "a rank needs"),
+        (20, 2000, 5000, "a rank needs"),
         (80, 24, 5000, "this host needs"),
         (80, 2000, 100, "the states on NVMe need"),
         (80, 2000, 5000, ""),

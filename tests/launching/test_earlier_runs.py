@@ -191,7 +191,7 @@ def test_a_run_in_use_is_only_in_the_way_of_its_own_spec(runs: Runs) -> None:
 
 def test_a_run_that_came_from_a_store_is_not_forgotten(runs: Runs) -> None:
     """Its first checkpoint, as downloaded, is in its own folder."""
-    runs.add("main", 600)
+    runs.add("main", 60)
     branch = runs.folder / "demo-branch"
-    runs.add("branch", 200, resume=step(branch, 200))
-    assert runs.chosen() == "branch 200"
+    runs.add("branch", 20, resume=step(branch, 20))
+    assert runs.chosen() == "branch 20"

@@ -10,7 +10,7 @@ from harness.facts.model_lookup import find_own_code
 from harness.facts.secret_names import is_secret
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
-from harness.secret_text import has_password, remove_passwords
+from harness.secret_text import HIDDEN, has_password, remove_passwords
 from harness.spec.parse.source import KeyPath, join_key
 
 _PIN = "pin `model.revision` to a full commit that was read"
@@ -106,7 +106,7 @@ def password_in_address(ctx: Context) -> Iterator[Finding]:
     """A password in an address.
 
     No text of the file is an address with a password, a token or a signature, such as `https://user:password@host`.
-    Variables of `launch.env` are a matter of SE003, `upload_to` one of ST001.
+    Variables of `launch.env` are a matter of SE003, of `upload_to` and `data` one of ST001.
 
     Why: The file is copied into the run directory, its settings into the report and into the manifest of every
     checkpoint, and with `checkpoint.upload_to` into the store. The server's client takes the password from the
@@ -118,16 +118,18 @@ def password_in_address(ctx: Context) -> Iterator[Finding]:
         telemetry.mlflow_tracking_uri: https://user:password@mlflow.example.com
     """
     for path, text in _iter_texts((), ctx.source.data):
-        if path[:2] != ("launch", "env") and path[-1] != "upload_to" and has_password(text):
-            key = join_key(path)
+        is_elsewhere = path[:2] == ("launch", "env") or path[:1] == ("data",) or path[-1:] == ("upload_to",)
+        if not is_elsewhere and has_password(text):
+            key, address = join_key(path), remove_passwords(text)
+            hint = ": for MLflow MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" if "mlflow" in key else ""
+            is_clean = HIDDEN not in address and all(isinstance(part, str) for part in path)
             yield ctx.finding(
                 f"{ctx.key(key)} is an address with a password, token or signature in it",
                 key,
                 notes=["the run directory, the report and every checkpoint would have it"],
                 fix=Fix(
-                    f"leave it out of {ctx.key(key)}, and set it in the environment: for MLflow "
-                    "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
-                    {key: remove_passwords(text)} if all(isinstance(part, str) for part in path) else {},
+                    f"leave it out of {ctx.key(key)}, and set it in the environment{hint}",
+                    {key: address} if is_clean else {},
                     effect="the client logs in with what the environment has",
                 ),
             )

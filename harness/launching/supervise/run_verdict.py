@@ -94,7 +94,7 @@ def _end_of_training(
     reason = f"it was interrupted by {signal.Signals(stopped_by).name}" if stopped_by is not None else ""
     killed = [rank_exit for rank_exit in rank_exits if rank_exit.signum is not None]
     if killed and not reason:
-        reason = f"rank {killed[0].rank} was killed by {_signal_name(killed[0].signum)} before its end"
+        reason = f"rank {killed[0].rank} was killed by {_signal_name(killed[0].signum or 0)} before its end"
     ended, upload = dict[int, RankStatus](), None
     for rank, status in sorted(statuses.items()):
         ended[rank] = status

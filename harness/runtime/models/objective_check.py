@@ -6,13 +6,16 @@ A launch has asked the same where it had the configuration. The ranks ask a mode
 
 from __future__ import annotations
 
+import os
+
 from transformers import PreTrainedConfig
 
 from harness.facts.language_model import answers_at_hand
+from harness.findings import Finding
 from harness.plan.resolved_run import ResolvedRun
 from harness.runtime.model_behavior import ask_model
 from harness.runtime.plugin_loader import load_plugin
-from harness.runtime.user_errors import user_error
+from harness.runtime.user_errors import print_findings, user_error
 
 
 def check_objective(run: ResolvedRun, config: PreTrainedConfig) -> None:
@@ -33,6 +36,9 @@ def check_objective(run: ResolvedRun, config: PreTrainedConfig) -> None:
             notes=(answers.why_causal,),
             fix="name a causal language model; BERT and its like are one with `is_decoder: true`",
         )
+    if answers.causal is None and os.environ.get("RANK", "0") == "0":
+        message = f"a model of type `{config.model_type}` is not known to be a causal language model"
+        print_findings([Finding("MD164", "warning", message, "model", notes=(answers.why_causal,))])
     if packing and answers.apart is not True:
         verb = "attend across" if answers.apart is False else "are not known to keep apart"
         raise user_error(

@@ -73,7 +73,7 @@ def test_a_full_device_is_told_as_such(tmp_path: Path) -> None:
     assert file.error.errno == errno.ENOSPC
     finding = disk_space.save_failed_finding(4, tmp_path, 1, file.error, 3 * 2**20)
     assert finding.message.startswith(
-        "the checkpoint of step 4 could not be saved on rank 1: no space left on device; it needs 3.00 MiB, "
+        "the checkpoint of step 4 could not be saved on rank 1: no space left on device; it needs 3.00 MiB and a margin of 4.00 MiB, "
     )
     assert finding.message.endswith(f"are free in `{tmp_path}`")
 

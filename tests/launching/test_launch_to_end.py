@@ -112,14 +112,11 @@ def test_its_report_and_the_list_of_runs_show_what_it_measured(both):
     assert (listed[run_dir.name].state, listed[run_dir.name].step) == ("completed", STEPS)
 
 
-def test_going_on_from_the_last_step_exports_again(both):
+def test_a_complete_run_is_not_trained_again(both):
     (first, _, _), (second, code, text) = both[0]
     assert code == 0, text
-    assert second != first
-    assert f"resuming from {first}" in text
-    assert rows(second, "step") == []
-    assert (second / "sample.txt").read_text() == (first / "sample.txt").read_text()
-    assert loads_with_transformers(second / "export")
+    assert second == first
+    assert "already complete" in text
 
 
 def test_nothing_is_left_running_or_in_shared_memory(both):

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.training, needs_store]
 JOB = Path(__file__).parents[1] / "jobs" / "checkpoint_cases.py"
 URL = "s3://bucket/runs/a"
 STEPS = {"train": {"max_steps": 4, "gradient_accumulation_steps": 1}, "eval": {"eval_steps": None}}
+STEPS |= {"scheduler": {"type": "constant"}}
 
 
 def run(

@@ -140,7 +140,7 @@ def test_the_engine_is_as_before_after_a_close(outcomes: dict[str, list[dict[str
     [
         (0, "0", ["harness.engine_watch.engine_differences.EngineDifferenceError: error[AT006]: it is 0", "help: x"]),
         (1, "1", []),
-        (8, "0", ["harness.watch on rank 8: stopped by AT006, as all ranks; rank 0 says why"]),
+        (8, "0", ["harness.watch on rank 8: stopped by AT006, as all ranks; rank 0 says what differs"]),
     ],
 )
 def test_an_error_that_ends_a_program_is_printed_once_and_short(

@@ -130,6 +130,7 @@ def spec(model: Path, zero: dict[str, Any], steps: int) -> RunSpec:
     body = {
         "model": {"name_or_path": str(model), "tokenizer": "bytes"},
         "data": {"train": "builtin:python-docs", "max_length": 16, "eval_fraction": 0.0},
+        "scheduler": {"type": "constant"},  # the resume has one step more
         "train": {"max_steps": steps, "per_device_train_batch_size": 1, "gradient_checkpointing": True, "seed": 1},
         "optimizer": {"learning_rate": 1e-5},
         "precision": {"bf16": True},

@@ -75,9 +75,9 @@ def change_row(_: int) -> None:
 
 def leave_live_parameters(_: int) -> None:
     """DeepSpeed's own limit of gathered parameters, which has no room for the next layer."""
-    from harness.plan.tuned_defaults import max_live_parameters, rules
+    from harness.plan.tuned_defaults import rules, zero_defaults
 
-    rules._RULES = tuple(rule for rule in rules._RULES if rule is not max_live_parameters.choose_default)
+    rules._RULES = tuple(rule for rule in rules._RULES if rule is not zero_defaults.choose_live_parameters)
 
 
 def hold_more_memory(_: int) -> None:

@@ -115,7 +115,7 @@ def write_run(folder: Path, case: Case, text: Path) -> Path:
 
 
 _LORA: dict[str, Any] = {"model": {"lora": {"r": 4, "target_modules": ["q_proj", "v_proj"]}}}
-_WARM: dict[str, Any] = {"scheduler": {"type": "cosine", "warmup_steps": 1}}
+_WARM: dict[str, Any] = {"scheduler": {"type": "constant", "warmup_steps": 1}}
 _ONE_CYCLE: dict[str, Any] = {
     "optimizer": {"betas": [0.9, 0.95]},
     "deepspeed": {

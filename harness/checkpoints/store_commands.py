@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.checkpoints.checkpoint_list import find_manifest
 from harness.checkpoints.manifest import MANIFEST, MAX_MANIFEST_BYTES
 from harness.checkpoints.store_export import upload_export
-from harness.checkpoints.store_source import find_stored_checkpoint, parse_url_finding, store_finding
+from harness.checkpoints.store_source import StoreSource, find_stored_checkpoint, parse_url_finding, store_finding
 from harness.checkpoints.store_transfer import download_checkpoint, upload_files
 from harness.checkpoints.stored_run import PrefixInUseError, StoredRun
 from harness.errors import ExitCode, UserError
@@ -43,7 +43,11 @@ def _upload_checkpoint(path: Path, url: StoreUrl) -> str:
         if owner is not None and run_id in owner.runs:
             stored.owner = owner
         else:
-            stored.claim(run_id, str(manifest.get("run") or folder), ())
+            source = StoreSource.read(manifest.folder.parent.parent)  # where the run came from this prefix
+            here = source is not None and source.url == str(url)
+            origins = ((source.run_id, source.step),) if source is not None and here else ()
+            resumed = source.runs if source is not None and here else ()
+            stored.claim(run_id, str(manifest.get("run") or folder), resumed, origins)
         content = read_regular(manifest.folder / MANIFEST, MAX_MANIFEST_BYTES, follow=False)
         stored.begin_upload(manifest.step, content)
         upload_files(stored.store, manifest.folder, folder, manifest.files)

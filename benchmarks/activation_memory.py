@@ -65,9 +65,9 @@ def measure(forked: Any, folder: Path, train: dict[str, Any], arguments: argpars
     from dataclasses import replace
 
     from harness.plan.planner import make_plan
-    from harness.plan.resolved_run import resolve_run
     from harness.plan.tuned_defaults.rules import with_tuned_defaults
     from harness.render import render_ds_config
+    from harness.run.resolved_run import resolve_run
     from harness.spec.run_spec import RunSpec
     from tests.support.training.model_helpers import JOBS
 

@@ -80,8 +80,8 @@ def spec(megabytes: int) -> dict[str, Any]:
 
 def by_harness(scratch: Path, megabytes: int) -> None:
     """On one rank: one engine, one step, then saves in line and in the background, a step after each of the latter."""
-    from harness.plan.resolved_run import resolve_run
     from harness.render import render_ds_config
+    from harness.run.resolved_run import resolve_run
     from harness.runtime.checkpoint import CheckpointSaver
     from harness.runtime.checkpoint.metadata import package_versions
     from harness.runtime.distributed import destroy_process_group, init_process_group

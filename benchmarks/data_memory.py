@@ -27,7 +27,7 @@ CHILD = """
 import json, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.runtime.dataset.cache import prepare_or_reuse
 from harness.runtime.tokenizer import EOS_TOKEN, PAD_TOKEN, byte_tokenizer
 from harness.spec.run_spec import RunSpec

@@ -40,8 +40,8 @@ def main() -> None:
         return
     from telemetry_overhead import spec
 
-    from harness.plan.resolved_run import resolve_run
     from harness.render import render_ds_config
+    from harness.run.resolved_run import resolve_run
     from harness.spec.run_spec import RunSpec
     from tests.support.training.forked_ranks import ForkedRanks
 

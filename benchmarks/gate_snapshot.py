@@ -37,8 +37,8 @@ from harness.facts.deepspeed_version import DeepSpeedTarget  # noqa: E402
 from harness.findings import Finding, Report  # noqa: E402
 from harness.gates import check_run  # noqa: E402
 from harness.gates.registry import Gate, all_gates  # noqa: E402
-from harness.plan.resolved_run import resolve_run  # noqa: E402
 from harness.render.ds_config import render_ds_config  # noqa: E402
+from harness.run.resolved_run import resolve_run  # noqa: E402
 from harness.spec.spec_loader import load_spec  # noqa: E402
 from harness.views.gate_pages import render_page  # noqa: E402
 

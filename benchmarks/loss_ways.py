@@ -50,9 +50,9 @@ def cut_over_ranks(bf16: bool) -> dict[str, Callable[[Any], Any]]:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from harness.patches.chunked_loss import ChunkedHead, install_chunked_loss
-    from harness.plan.resolved_run import resolve_run
     from harness.plan.tuned_defaults.loss_chunk_size import chunk_size_for
     from harness.render import render_ds_config
+    from harness.run.resolved_run import resolve_run
     from harness.runtime.chunked_cross_entropy import chunked_cross_entropy
     from harness.spec.run_spec import RunSpec
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from harness.check.plan_report import PlanReport  # noqa: E402
 from harness.plan.planner import Plan, make_plan  # noqa: E402
-from harness.plan.resolved_run import resolve_run  # noqa: E402
+from harness.run.resolved_run import resolve_run  # noqa: E402
 from harness.spec.spec_loader import load_spec  # noqa: E402
 from harness.units import format_bytes, format_seconds  # noqa: E402
 from harness.views.plan import render_plan  # noqa: E402

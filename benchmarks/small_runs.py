@@ -22,9 +22,9 @@ LLAMA = {
 
 def run_directory(folder: Path, body: dict[str, Any], ranks: int) -> Path:
     """A new one below `folder`, with the harness's choices; the JSON without them is beside it as `defaults.json`."""
-    from harness.plan.resolved_run import resolve_run
     from harness.plan.tuned_defaults.rules import with_tuned_defaults
     from harness.render import render_ds_config
+    from harness.run.resolved_run import resolve_run
     from harness.spec.run_spec import RunSpec
 
     place = folder / f"run-{len(list(folder.glob('run-*')))}"

@@ -153,8 +153,8 @@ class Both:
     def __init__(self, ranks: Any, scratch: Path, body: dict[str, Any]) -> None:
         from deepspeed.comm import comm
 
-        from harness.plan.resolved_run import resolve_run
         from harness.render import render_ds_config
+        from harness.run.resolved_run import resolve_run
         from harness.runtime.nonfinite_policy import NonfinitePolicy
         from harness.runtime.rank_status import RankStatusWriter
         from harness.runtime.run_config import RunDir

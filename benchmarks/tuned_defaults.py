@@ -161,9 +161,9 @@ def engine_sides(stage: int, arguments: argparse.Namespace) -> tuple[list[Side],
     import torch
     import torch.distributed as dist
 
-    from harness.plan.resolved_run import resolve_run
     from harness.plan.tuned_defaults.rules import with_tuned_defaults
     from harness.render import render_ds_config
+    from harness.run.resolved_run import resolve_run
     from harness.spec.run_spec import RunSpec
 
     watch_the_wire()

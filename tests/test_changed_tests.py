@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.mark.parametrize(
     ("changed", "test", "distance"),
     [
-        ("harness/plan/resolved_run.py", "tests/plan/test_resolved_run.py", 0),
+        ("harness/run/resolved_run.py", "tests/plan/test_resolved_run.py", 0),
         ("harness/cli/launch.py", "tests/cli/test_launch.py", 0),
         ("harness/cli/launch.py", "tests/spec/test_accelerate_config.py", None),
         ("harness/gates/rules/offload_param.py", "tests/gates/test_every_gate.py", 2),

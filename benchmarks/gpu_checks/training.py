@@ -66,8 +66,8 @@ def make_spec(folder: Path, model: dict[str, Any], **sections: dict[str, Any]) -
 
 def resolve(spec: dict[str, Any], world_size: int, *, tuned: bool = False) -> Any:
     """The resolved run; `tuned`: with the harness's defaults, as `harness launch` has them."""
-    from harness.plan.resolved_run import resolve_run
     from harness.plan.tuned_defaults.rules import with_tuned_defaults
+    from harness.run.resolved_run import resolve_run
     from harness.spec.run_spec import RunSpec
 
     run = resolve_run(RunSpec.model_validate_json(json.dumps(spec)), world_size=world_size)

@@ -17,12 +17,12 @@ from benchmarks.published.error_table import measured_seconds
 from benchmarks.published.published_rows import PlannedRow, group_of
 from benchmarks.published.set_aside import is_set_aside
 from harness.facts.devices import Device
-from harness.plan.fitted_rates import FITTED, FittedRates
-from harness.plan.link_rates import GroupRates, group_rates
-from harness.plan.plan_settings import PlanSettings
-from harness.plan.rates import Rates
-from harness.plan.step_time import time_parts
-from harness.plan.step_work import StepWork, count_step_work
+from harness.plan.settings.plan_settings import PlanSettings
+from harness.plan.time.fitted_rates import FITTED, FittedRates
+from harness.plan.time.link_rates import GroupRates, group_rates
+from harness.plan.time.rates import Rates
+from harness.plan.time.step_time import time_parts
+from harness.plan.time.step_work import StepWork, count_step_work
 
 SCALARS = (
     "width",
@@ -135,7 +135,7 @@ def _objective(samples: Sequence[Sample], rates: FittedRates) -> float:
 
 
 def format_rates(rates: FittedRates) -> str:
-    """The rates as the lines of `harness/plan/fitted_rates.py`."""
+    """The rates as the lines of `harness/plan/time/fitted_rates.py`."""
     lines = [f"{name} = {getattr(rates, name):.3g}" for name in SCALARS]
     for table in ("matmul", "attention"):
         lines += [f"{table}.{name} = {share:.3g}" for name, share in getattr(rates, table).items()]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from harness.facts.model_facts import ModelFacts
 from harness.facts.model_lookup import find_model
 from harness.findings import Finding, Fix
-from harness.plan.trainable_split import DEFAULT_TARGETS, is_target
+from harness.plan.weights.trainable_split import DEFAULT_TARGETS, is_target
 from harness.spec.named_paths import is_placeholder
 from harness.spec.sections.model_spec import LoraSpec, ModelSpec
 

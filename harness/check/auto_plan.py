@@ -14,21 +14,21 @@ from harness.check.model_findings import check_model_kind
 from harness.errors import ExitCode, UserError
 from harness.facts.devices import find_device
 from harness.findings import Finding, Fix
-from harness.plan.alternatives import Alternative, best_of_each_kind, kind_of
-from harness.plan.calibration_file import Calibrations
-from harness.plan.pinned_keys import keep_pinned
-from harness.plan.plan_request import (
+from harness.plan.planner import Plan, make_plan
+from harness.plan.search.alternatives import Alternative, best_of_each_kind, kind_of
+from harness.plan.search.pinned_keys import keep_pinned
+from harness.plan.search.plan_request import (
     OPTION_KEYS,
     PlanRequest,
     min_gpus_for_states,
     spec_from_request,
     validate_request,
 )
-from harness.plan.planner import Plan, make_plan
-from harness.plan.resolved_run import ResolvedRun
-from harness.plan.settings_search import filter_fitting, may_fit, search_settings
-from harness.plan.spec_changes import merge_changes, spec_changes_for
-from harness.plan.way_out import WayOut, can_fit, find_way_out
+from harness.plan.search.settings_search import filter_fitting, may_fit, search_settings
+from harness.plan.search.spec_changes import merge_changes, spec_changes_for
+from harness.plan.search.way_out import WayOut, can_fit, find_way_out
+from harness.plan.time.calibration_file import Calibrations
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.parse.source import KeyPath
 from harness.spec.yaml_text import spec_as_yaml
 

@@ -15,10 +15,11 @@ from harness.errors import ExitCode, UserError
 from harness.facts.devices import DEVICES
 from harness.facts.model_lookup import ModelFacts
 from harness.findings import Finding, Fix
-from harness.plan.alternatives import Alternative
-from harness.plan.cost_range import CostRange, DeadlineAnswer, check_deadline, cost_range
 from harness.plan.counted_plan import CountedPlan
-from harness.plan.machine_costs import (
+from harness.plan.plan_usage import usage_error
+from harness.plan.planner import make_plan
+from harness.plan.search.alternatives import Alternative
+from harness.plan.search.machine_costs import (
     GPUS_PER_HOST,
     Candidates,
     Machine,
@@ -26,14 +27,13 @@ from harness.plan.machine_costs import (
     count_gpus,
     place_of,
 )
-from harness.plan.pinned_keys import keep_pinned, key_of_override
-from harness.plan.plan_request import PlanRequest, spec_from_request, validate_request
-from harness.plan.plan_usage import usage_error
-from harness.plan.planner import make_plan
-from harness.plan.price_list import PriceList
-from harness.plan.resolved_run import ResolvedRun
-from harness.plan.spec_changes import merge_changes, spec_changes_for
-from harness.plan.step_time import StepTime
+from harness.plan.search.pinned_keys import keep_pinned, key_of_override
+from harness.plan.search.plan_request import PlanRequest, spec_from_request, validate_request
+from harness.plan.search.price_list import PriceList
+from harness.plan.search.spec_changes import merge_changes, spec_changes_for
+from harness.plan.time.cost_range import CostRange, DeadlineAnswer, check_deadline, cost_range
+from harness.plan.time.step_time import StepTime
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.parse.source import KeyPath, join_key
 from harness.spec.yaml_text import spec_as_yaml
 from harness.units import parse_bytes

@@ -13,7 +13,7 @@ from harness.facts.deepspeed_version import DeepSpeedTarget, resolve_target
 from harness.file_io import read_regular
 from harness.findings import Finding, Fix, LinesOf, Place, Report, sort_findings
 from harness.hostinfo.path_probe import answer_in_time
-from harness.plan.resolved_run import ResolvedRun, resolve_parallel_dims, resolve_run
+from harness.run.resolved_run import ResolvedRun, resolve_parallel_dims, resolve_run
 from harness.spec.hostfile import Cluster, read_hostfile
 from harness.spec.named_paths import (
     HOSTFILE_KEY,

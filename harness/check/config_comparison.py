@@ -17,9 +17,9 @@ from harness.convert.deepspeed_config import fill_auto_values
 from harness.convert.json_merge import auto_values
 from harness.facts.deepspeed_keys import MISSING, block_keys
 from harness.facts.deepspeed_version import DeepSpeedTarget
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
 from harness.render.ds_config import render_with_tuned_defaults
+from harness.run.resolved_run import resolve_run
 from harness.spec.auto_values import SIZED_BY_MODEL
 from harness.spec.deepspeed_mapping import leaves_by_current_name, spec_field_of
 from harness.spec.deepspeed_value_checks import convert_as_deepspeed

@@ -11,12 +11,12 @@ from harness.check import auto_plan
 from harness.errors import ExitCode, UserError
 from harness.facts.model_catalogue import CATALOGUE
 from harness.facts.model_lookup import ModelFacts, facts_from_config
-from harness.plan.alternatives import STAGES_AND_OFFLOADS, with_offload
 from harness.plan.counted_plan import CountedPlan
-from harness.plan.memory_estimate import check_fit, estimate_memory
-from harness.plan.plan_request import PlanRequest, validate_request
-from harness.plan.plan_settings import PlanSettings
+from harness.plan.memory.memory_estimate import check_fit, estimate_memory
 from harness.plan.planner import Plan, make_plan
+from harness.plan.search.alternatives import STAGES_AND_OFFLOADS, with_offload
+from harness.plan.search.plan_request import PlanRequest, validate_request
+from harness.plan.settings.plan_settings import PlanSettings
 
 _MAX_SHOWN = 4
 BASE_MODEL = "meta-llama/Llama-3.1-8B"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from harness.facts.devices import find_device
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 
 FP16_ON_CPU = "PR017"
 _RANKS = "launch.num_gpus"

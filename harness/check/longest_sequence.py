@@ -12,16 +12,16 @@ from harness.check.check_file import CheckedFile, check_file
 from harness.errors import ExitCode, UserError
 from harness.facts.model_positions import find_positions
 from harness.findings import Finding, Fix
-from harness.plan import sequence_lengths as lengths
 from harness.plan.counted_plan import CountedPlan
-from harness.plan.pinned_keys import keep_pinned
-from harness.plan.plan_settings import PlanSettings, settings_of
 from harness.plan.plan_usage import usage_error
 from harness.plan.planner import make_plan
-from harness.plan.resolved_run import ResolvedRun
-from harness.plan.sequence_lengths import LongestSetting
-from harness.plan.settings_search import CandidateSettings
-from harness.plan.spec_changes import merge_changes, spec_changes_for
+from harness.plan.search import sequence_lengths as lengths
+from harness.plan.search.pinned_keys import keep_pinned
+from harness.plan.search.sequence_lengths import LongestSetting
+from harness.plan.search.settings_search import CandidateSettings
+from harness.plan.search.spec_changes import merge_changes, spec_changes_for
+from harness.plan.settings.plan_settings import PlanSettings, settings_of
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.parse.source import KeyPath
 from harness.spec.yaml_text import spec_as_yaml
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from harness.check.check_file import CheckedFile
 from harness.findings import Finding, Fix, Place
-from harness.plan.memory_estimate import MemoryEstimate
+from harness.plan.memory.memory_estimate import MemoryEstimate
 from harness.plan.planner import Plan, make_plan
-from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.sections.model_spec import ModelSpec
 from harness.units import format_bytes
 

@@ -12,11 +12,11 @@ from harness.check.check_file import CheckedFile
 from harness.check.finding_places import place_findings
 from harness.errors import ExitCode
 from harness.findings import Finding
-from harness.plan.alternatives import Alternative, best_of_each_kind
-from harness.plan.plan_request import PlanRequest, batch_finding
 from harness.plan.planner import Plan
-from harness.plan.settings_search import filter_fitting, may_fit
-from harness.plan.way_out import WayOut, find_way_out
+from harness.plan.search.alternatives import Alternative, best_of_each_kind
+from harness.plan.search.plan_request import PlanRequest, batch_finding
+from harness.plan.search.settings_search import filter_fitting, may_fit
+from harness.plan.search.way_out import WayOut, find_way_out
 
 NUM_ALTERNATIVES = 3
 

@@ -16,7 +16,7 @@ from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.hostinfo.hub_access import is_hub_offline, is_hub_unreachable
 from harness.plan.planner import make_plan
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.named_paths import is_hub_name
 from harness.units import format_bytes, pluralize
 

@@ -13,16 +13,23 @@ from harness.errors import UserError
 from harness.facts.devices import device_by_driver_name
 from harness.facts.metrics_schema import SCHEMA_VERSION
 from harness.hostinfo import machine
-from harness.plan.calibration import (
+from harness.plan.plan_usage import usage_error
+from harness.plan.planner import Plan, make_plan
+from harness.plan.time.calibration import (
     MAX_FACTOR,
     CalibratedRun,
     Observation,
     sum_by_rate,
 )
-from harness.plan.machine_fingerprint import Fingerprint, PlanTarget, major_version, rates_digest, target_of, to_gib
-from harness.plan.plan_usage import usage_error
-from harness.plan.planner import Plan, make_plan
-from harness.plan.step_time import PARTS_OF_UPDATE, StepTime, rate_of_part
+from harness.plan.time.machine_fingerprint import (
+    Fingerprint,
+    PlanTarget,
+    major_version,
+    rates_digest,
+    target_of,
+    to_gib,
+)
+from harness.plan.time.step_time import PARTS_OF_UPDATE, StepTime, rate_of_part
 from harness.run_records.run_record import RunRecord, read_run_record
 from harness.units import finite_number, format_seconds
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.checkpoints.manifest import Manifest
-from harness.plan.batch_sizes import resolve_batch_sizes
-from harness.plan.schedule_steps import READ_FIELDS, count_steps, decay_steps, warmup_steps
+from harness.run.batch_sizes import resolve_batch_sizes
+from harness.run.schedule_steps import READ_FIELDS, count_steps, decay_steps, warmup_steps
 from harness.spec.run_spec import SchedulerSpec
 
 DS_SCHEDULES = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest")

@@ -12,7 +12,7 @@ from harness.check.check_file import CheckedFile
 from harness.errors import ExitCode
 from harness.file_io import write_output_file
 from harness.findings import Finding, Fix, LinesOf
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.views import findings_text
 from harness.views.style import escape_unprintable, style_for
 

@@ -19,7 +19,7 @@ from harness.findings import Finding
 from harness.launching.programs.data_preview import preview_data, read_findings
 from harness.launching.setup.code_trust import verify_code_allowed
 from harness.launching.setup.launch_checks import refuse_deepspeed_json
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.named_paths import LocatedPath
 from harness.views import data as view
 from harness.views.style import style_for

@@ -9,9 +9,9 @@ from harness.errors import ExitCode, UserError
 from harness.findings import Finding
 from harness.plan.degrees.degrees_request import CHOICES, DegreesRequest, validate_choice
 from harness.plan.degrees.rank_groups import ParallelDegrees
-from harness.plan.plan_request import DEFAULT_BATCH_TOKENS, default_length
 from harness.plan.plan_usage import check_stage_and_price, parse_count_option, usage_error
-from harness.plan.price_list import split_price_options
+from harness.plan.search.plan_request import DEFAULT_BATCH_TOKENS, default_length
+from harness.plan.search.price_list import split_price_options
 
 _DEFAULTS = {"schedule": None, "precision": "bf16", "checkpointing": "none", "states": "fp32"}
 

@@ -18,14 +18,14 @@ from harness.check.machine_findings import check_for_plan, find_plan_device
 from harness.cli.console import exit_on_errors
 from harness.cli.plan_questions import Answer, PlanOptions, Question
 from harness.errors import ExitCode, UserError
-from harness.plan.cost_range import parse_deadline
-from harness.plan.machine_costs import GPUS_PER_HOST
-from harness.plan.pinned_keys import key_of_override
-from harness.plan.plan_request import validate_count
 from harness.plan.plan_usage import parse_count_option, usage_error
 from harness.plan.planner import Plan
-from harness.plan.price_list import read_price_list
-from harness.plan.resolved_run import ResolvedRun
+from harness.plan.search.machine_costs import GPUS_PER_HOST
+from harness.plan.search.pinned_keys import key_of_override
+from harness.plan.search.plan_request import validate_count
+from harness.plan.search.price_list import read_price_list
+from harness.plan.time.cost_range import parse_deadline
+from harness.run.resolved_run import ResolvedRun
 from harness.units import pluralize
 from harness.views import plan_longest as longest_view
 from harness.views.plan_cheapest import cheapest_as_dict, deadline_as_dict, render_cheapest, render_deadline

@@ -25,11 +25,11 @@ from harness.cli.plan_questions import PlanOptions, answer_question
 from harness.cli.plan_simulate import SIMULATE
 from harness.errors import ExitCode
 from harness.hostinfo import machine
-from harness.plan.calibration_file import load_calibrations
-from harness.plan.pinned_keys import key_of_override
 from harness.plan.plan_usage import check_stage_and_price, parse_count_option
 from harness.plan.planner import make_plan
-from harness.plan.price_list import split_price_options
+from harness.plan.search.pinned_keys import key_of_override
+from harness.plan.search.price_list import split_price_options
+from harness.plan.time.calibration_file import load_calibrations
 
 NO_ARGS_IS_HELP = True
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.check.run_calibration import measure_run
-from harness.plan.calibration_file import Calibrations, add_runs, calibration_path
 from harness.plan.plan_usage import usage_error
 from harness.plan.planner import Plan
+from harness.plan.time.calibration_file import Calibrations, add_runs, calibration_path
 from harness.run_records.run_list import find_run_dir
 from harness.views.plan_calibration import calibrations_as_dict, render_calibrations
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from harness.errors import UserError
-from harness.plan.plan_request import OPTION_KEYS
 from harness.plan.plan_usage import usage_error
+from harness.plan.search.plan_request import OPTION_KEYS
 
 DEGREES = "degrees of parallelism"
 _DEGREE_STARTERS = ("tensor", "pipeline", "context", "expert", "virtual_stages", "schedule", "timeline")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from harness.cli.plan_questions import PlanOptions
 from harness.errors import UserError
-from harness.plan.cost_range import parse_deadline
 from harness.plan.plan_usage import usage_error
+from harness.plan.time.cost_range import parse_deadline
 
 
 def check_options(options: PlanOptions) -> None:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from harness.check import auto_plan
 from harness.cli.plan_calibrate import calibrate_by_runs
 from harness.errors import ExitCode
-from harness.plan.bare_count import count_model_states
-from harness.plan.plan_request import DEFAULT_BATCH_TOKENS, PlanRequest, default_length
 from harness.plan.plan_usage import parse_count_option, usage_error
+from harness.plan.search.bare_count import count_model_states
+from harness.plan.search.plan_request import DEFAULT_BATCH_TOKENS, PlanRequest, default_length
 from harness.views import plan_search as search_view
 
 _EXAMPLE = "harness plan --model llama-3.1-70b --gpus 8 --gpu H100-80GB"

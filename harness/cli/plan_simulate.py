@@ -16,7 +16,7 @@ from harness.errors import ExitCode
 from harness.file_io import write_output_file
 from harness.hostinfo import machine
 from harness.launching.programs.simulation import simulate_rank
-from harness.plan.memory_estimate import MemoryEstimate
+from harness.plan.memory.memory_estimate import MemoryEstimate
 from harness.plan.plan_usage import usage_error
 from harness.plan.planner import Plan, make_plan
 from harness.plan.simulation.comparison import compare_rank

@@ -12,7 +12,7 @@ from harness.facts.model_lookup import find_model
 from harness.findings import Finding, Fix
 from harness.plan.degrees.degrees_request import CHOICES, validate_choice
 from harness.plan.plan_usage import check_stage_and_price, parse_count_option, usage_error
-from harness.plan.state_tables import GPU_COUNTS, MODEL_SIZES, RECIPES, tabulate_peak, tabulate_states
+from harness.plan.search.state_tables import GPU_COUNTS, MODEL_SIZES, RECIPES, tabulate_peak, tabulate_states
 from harness.units import parse_bytes
 from harness.views import plan_states as view
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from harness.plan.degrees.degrees_plan import DegreesPlan
 from harness.plan.degrees.pass_sequence import order_passes
 from harness.plan.degrees.pipeline_timeline import simulate_timeline
-from harness.plan.pipeline_schedule import PassCost
 from harness.plan.plan_usage import usage_error
+from harness.plan.time.pipeline_schedule import PassCost
 from harness.views.plan_degrees import SCHEDULE_NAMES
 from harness.views.plan_timeline import render_timeline_svg
 

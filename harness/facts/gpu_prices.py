@@ -2,7 +2,7 @@
 """On-demand prices of rented GPUs in US dollars a GPU and hour, each with its page and the day on which it was read.
 
 List prices before tax, without storage and traffic; one seller a kind. Prices move: a table older than a year is not
-used (`harness.plan.price_list`).
+used (`harness.plan.search.price_list`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from harness.finding_pages import is_engine_check
 from harness.findings import UNREADABLE_KEYS, Finding, Fix, Report, SkippedGate, sort_findings
 from harness.gates.context import Context
 from harness.gates.registry import Gate, Need, all_gates
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.parse.source import KeyPath, Source
 from harness.spec.run_spec import Consumer
 

@@ -13,7 +13,7 @@ from harness.errors import UnreadableKeyError
 from harness.facts.deepspeed_keys import block_keys, is_typed_block
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding, Fix, Label, Severity
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.deepspeed_mapping import spec_field_of
 from harness.spec.deepspeed_optimizer import deepspeed_optimizer
 from harness.spec.parse.source import KeyPath, Source, join_key

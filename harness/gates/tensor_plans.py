@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from harness.plan.layer_specs import compile_patterns, read_layer_specs
+from harness.plan.weights.layer_specs import compile_patterns, read_layer_specs
 
 
 def has_norm_sums(partition: object, layer_path: str) -> bool:

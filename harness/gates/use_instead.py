@@ -9,7 +9,7 @@ from harness.findings import Finding
 from harness.gates import check_run
 from harness.gates.page import Example
 from harness.gates.registry import Gate
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.hostfile import parse_hostfile
 from harness.spec.parse.source import Source
 from harness.spec.run_spec import RunSpec

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.facts.model_lookup import ModelFacts
-from harness.plan.memory_estimate import MemoryEstimate
-from harness.plan.plan_settings import PlanSettings
+from harness.plan.memory.memory_estimate import MemoryEstimate
 from harness.plan.planner import Plan
-from harness.plan.step_time import StepTime
+from harness.plan.settings.plan_settings import PlanSettings
+from harness.plan.time.step_time import StepTime
 
 
 @dataclass(frozen=True, slots=True)

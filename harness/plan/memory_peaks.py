@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from harness.plan.calibration import Calibration, RateFactor
-from harness.plan.memory_estimate import MemoryEstimate
+from harness.plan.memory.memory_estimate import MemoryEstimate
+from harness.plan.time.calibration import Calibration, RateFactor
 
 PEAK_NAMES = ("allocated", "reserved", "nvidia_smi")
 

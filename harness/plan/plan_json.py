@@ -7,14 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.facts.model_lookup import ModelFacts
-from harness.plan.alternatives import Alternative
-from harness.plan.calibration import Calibration
-from harness.plan.checkpointed_layers import checkpointing_value
-from harness.plan.memory_estimate import MemoryEstimate
-from harness.plan.memory_items import PHASES, MemoryItem
+from harness.plan.memory.memory_estimate import MemoryEstimate
+from harness.plan.memory.memory_items import PHASES, MemoryItem
 from harness.plan.memory_peaks import PEAK_NAMES, peaks_of
 from harness.plan.planner import Plan
-from harness.plan.step_time import StepTime
+from harness.plan.search.alternatives import Alternative
+from harness.plan.settings.checkpointed_layers import checkpointing_value
+from harness.plan.time.calibration import Calibration
+from harness.plan.time.step_time import StepTime
 from harness.plan.tuned_defaults.impact import DefaultImpact
 from harness.plan.unknown_inputs import unknown_inputs
 

@@ -11,35 +11,35 @@ from harness.facts.devices import DEVICES, TERA, Device, describe_device, find_d
 from harness.facts.model_lookup import ModelFacts, ModelLookup, find_model
 from harness.facts.packing_support import TAKES_BORDERS
 from harness.findings import Finding, Fix
-from harness.plan.alternatives import Alternative, best_of_each_kind, title_of
-from harness.plan.async_offload import (
+from harness.plan.memory.memory_estimate import Capacity, Fit, MemoryEstimate, check_fit, estimate_memory
+from harness.plan.memory.zero_partitions import count_frozen_bytes, count_trainable
+from harness.plan.search.alternatives import Alternative, best_of_each_kind, title_of
+from harness.plan.search.async_offload import (
     AsyncOffload,
     list_async_offloads,
     read_async_offload,
     with_async_offload,
     with_current_row,
 )
-from harness.plan.cluster_sizes import parse_size
-from harness.plan.cost_range import CostRange, cost_range
-from harness.plan.goodput import CheckpointCost, checkpoint_cost
-from harness.plan.memory_estimate import Capacity, Fit, MemoryEstimate, check_fit, estimate_memory
-from harness.plan.plan_settings import PlanSettings, settings_of
-from harness.plan.rates import BadRate, Rates, override_links, parse_disks, parse_rate, rates_of
-from harness.plan.resolved_run import ResolvedRun
-from harness.plan.settings_search import filter_fitting, list_alternatives, search_settings
-from harness.plan.step_time import StepTime, estimate_step_time
-from harness.plan.trainable_split import TrainableChoice, TrainableSplit, split_parameters
+from harness.plan.search.settings_search import filter_fitting, list_alternatives, search_settings
+from harness.plan.settings.cluster_sizes import parse_size
+from harness.plan.settings.plan_settings import PlanSettings, settings_of
+from harness.plan.time.cost_range import CostRange, cost_range
+from harness.plan.time.goodput import CheckpointCost, checkpoint_cost
+from harness.plan.time.rates import BadRate, Rates, override_links, parse_disks, parse_rate, rates_of
+from harness.plan.time.step_time import StepTime, estimate_step_time
 from harness.plan.tuned_defaults.impact import DefaultImpact, compute_impacts
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.plan.untested_settings import untested_findings
-from harness.plan.zero_partitions import count_frozen_bytes, count_trainable
+from harness.plan.weights.trainable_split import TrainableChoice, TrainableSplit, split_parameters
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.sections.cluster_spec import ClusterSpec
 from harness.spec.sections.data_spec import DataSpec
 from harness.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:  # a check of a file plans, and needs no calibration
-    from harness.plan.calibration import Calibration
-    from harness.plan.calibration_file import Calibrations
+    from harness.plan.time.calibration import Calibration
+    from harness.plan.time.calibration_file import Calibrations
 
 _TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 

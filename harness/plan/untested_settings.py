@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from harness.facts.devices import Device
 from harness.findings import Finding, Fix
-from harness.plan.checkpointed_layers import tiles_mlp
-from harness.plan.plan_settings import PlanSettings
+from harness.plan.settings.checkpointed_layers import tiles_mlp
+from harness.plan.settings.plan_settings import PlanSettings
 
 
 def untested_findings(settings: PlanSettings, device: Device | None) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.facts.model_lookup import ModelFacts, facts_from_config
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 
 _MIN_SWAP_ELEMENTS = 1 << 18
 """The fewest elements of fp32 that DeepSpeed swaps: 1 MiB."""

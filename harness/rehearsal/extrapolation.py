@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
-from harness.plan.goodput import checkpoint_bytes
-from harness.plan.memory_estimate import MemoryEstimate
-from harness.plan.memory_items import Phase
+from harness.plan.memory.memory_estimate import MemoryEstimate
+from harness.plan.memory.memory_items import Phase
+from harness.plan.memory.zero_partitions import count_frozen_bytes, count_trainable
 from harness.plan.planner import Plan
-from harness.plan.zero_partitions import count_frozen_bytes, count_trainable
+from harness.plan.time.goodput import checkpoint_bytes
 
 MetricsLine = Mapping[str, Any]
 Unit = Literal["bytes", "seconds"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from harness.findings import Finding, Fix
-from harness.plan.memory_estimate import HOST_RESERVE
+from harness.plan.memory.memory_estimate import HOST_RESERVE
 from harness.plan.planner import Plan
 from harness.rehearsal.extrapolation import Quantity
 from harness.units import format_bytes

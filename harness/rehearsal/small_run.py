@@ -16,8 +16,8 @@ from typing import Any
 from harness.facts.layer_keys import LAYER_KEYS, PER_LAYER_KEYS, reduce_layers
 from harness.findings import Finding, Fix
 from harness.plan.planner import Plan, make_plan
-from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.rehearsal import element_settings, small_model_config
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.run_spec import RunSpec
 from harness.units import format_bytes
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.plan.resolved_run import ResolvedRun
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.deepspeed_optimizer import deepspeed_optimizer
 from harness.spec.run_spec import OffloadOptimizerSpec, OffloadParamSpec
 

@@ -12,7 +12,7 @@ from typing import Any
 from harness.locks import RUN_LOCK, current_holder
 from harness.plan.plan_json import plan_json
 from harness.plan.planner import Plan, make_plan
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.run_records.plan_file import PLAN, read_plan
 from harness.run_records.run_files import (
     METRICS,

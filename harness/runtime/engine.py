@@ -14,7 +14,7 @@ import torch
 
 from harness.patches.chunked_loss import ChunkedHead, install_chunked_loss
 from harness.patches.patch_registry import PatchStates
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.runtime.chunked_cross_entropy import chunked_cross_entropy
 from harness.runtime.distributed import Distributed
 from harness.runtime.engine_protocol import Engine

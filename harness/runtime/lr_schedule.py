@@ -13,7 +13,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from harness.plan.schedule_steps import decay_steps, warmup_steps
+from harness.run.schedule_steps import decay_steps, warmup_steps
 from harness.runtime.user_errors import user_error
 from harness.spec.run_spec import SchedulerSpec
 

@@ -18,8 +18,8 @@ from harness.patches.patch_registry import (
 )
 from harness.patches.refused_patches import refusal_of
 from harness.patches.targets import forget_modules
-from harness.plan.patch_facts import patch_facts
-from harness.plan.resolved_run import ResolvedRun
+from harness.plan.settings.patch_facts import patch_facts
+from harness.run.resolved_run import ResolvedRun
 
 
 def resolve_patches(

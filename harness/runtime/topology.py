@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from harness.plan.resolved_run import ParallelDims
+    from harness.run.resolved_run import ParallelDims
 
 
 @dataclass(frozen=True, slots=True)

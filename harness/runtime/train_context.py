@@ -14,7 +14,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from harness.patches.lazy_compile import import_without_compile
 from harness.patches.nvme_counters import replace_aio_handle
 from harness.patches.patch_registry import PatchStates
-from harness.plan.schedule_steps import total_steps
+from harness.run.schedule_steps import total_steps
 from harness.runtime.dataset.batch_prefetch import BatchPrefetcher
 from harness.runtime.dataset.distributed_preparation import prepare_on_node_leaders
 from harness.runtime.dataset.preparation import PreparedData

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from harness.plan.checkpointed_layers import recompute_shares
-from harness.plan.fitted_rates import FITTED
-from harness.plan.flops import NO_RECOMPUTATION, hardware_flops_per_token
-from harness.plan.pipeline_schedule import bubble_fraction
 from harness.plan.planner import Plan
-from harness.plan.resolved_run import ATTN_IMPLEMENTATION
+from harness.plan.settings.checkpointed_layers import recompute_shares
+from harness.plan.time.fitted_rates import FITTED
+from harness.plan.time.pipeline_schedule import bubble_fraction
+from harness.plan.weights.flops import NO_RECOMPUTATION, hardware_flops_per_token
+from harness.run.resolved_run import ATTN_IMPLEMENTATION
 from harness.slowness.run_measurements import (
     RunMeasurements,
     SettingChange,

@@ -17,7 +17,7 @@ from harness.facts.deepspeed_version import resolve_target
 from harness.findings import Finding
 from harness.gates import check_run
 from harness.plan.planner import Plan, make_plan
-from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.spec_loader import load_spec
 
 

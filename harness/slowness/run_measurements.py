@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.plan.plan_settings import PlanSettings
 from harness.plan.planner import Plan
+from harness.plan.settings.plan_settings import PlanSettings
 from harness.run_records.run_record import RunRecord
 from harness.run_records.summary import median_or_none
 from harness.units import finite_number, format_seconds

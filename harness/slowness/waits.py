@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.plan.plan_settings import PlanSettings
+from harness.plan.settings.plan_settings import PlanSettings
 from harness.slowness.run_measurements import (
     RunMeasurements,
     SettingChange,

@@ -14,12 +14,12 @@ from harness.errors import ExitCode, UserError
 from harness.facts.devices import Device, find_device
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
-from harness.plan.alternatives import Alternative, evaluate_alternative
-from harness.plan.plan_settings import settings_of
 from harness.plan.planner import Plan, make_plan
-from harness.plan.resolved_run import ResolvedRun
-from harness.plan.settings_search import search_settings
-from harness.plan.spec_changes import describe_changes, minimal_changes
+from harness.plan.search.alternatives import Alternative, evaluate_alternative
+from harness.plan.search.settings_search import search_settings
+from harness.plan.search.spec_changes import describe_changes, minimal_changes
+from harness.plan.settings.plan_settings import settings_of
+from harness.run.resolved_run import ResolvedRun
 from harness.tuning.candidates import REFERENCE_GPU, Candidate, order_alternatives
 from harness.tuning.tuned_spec import apply_changes, edit_spec
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from harness.facts.devices import Device, find_device
 from harness.facts.model_lookup import ModelFacts
-from harness.plan.alternatives import Alternative
-from harness.plan.plan_settings import PlanSettings
-from harness.plan.rates import Rates
-from harness.plan.settings_search import HEADROOM
-from harness.plan.spec_changes import SpecChanges
-from harness.plan.step_time import estimate_step_time
+from harness.plan.search.alternatives import Alternative
+from harness.plan.search.settings_search import HEADROOM
+from harness.plan.search.spec_changes import SpecChanges
+from harness.plan.settings.plan_settings import PlanSettings
+from harness.plan.time.rates import Rates
+from harness.plan.time.step_time import estimate_step_time
 
 MEMORY_TOLERANCE = 0.10
 """A plan that lacks no more than this share of memory may still fit: tune tries it, and it may run out of memory."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.findings import Finding
-from harness.plan.checkpointed_layers import checkpointing_value
+from harness.plan.settings.checkpointed_layers import checkpointing_value
 from harness.spec.parse.source import join_key
 from harness.tuning.trials import Ranking, Trial
 

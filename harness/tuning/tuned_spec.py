@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from harness.plan.spec_changes import SpecChanges, merge_changes
+from harness.plan.search.spec_changes import SpecChanges, merge_changes
 from harness.spec.parse.source import KeyPath, is_json, join_key, split_key
 from harness.spec.parse.yaml_parser import parse_scalar
 from harness.spec.text_editor import EditError, apply_edits

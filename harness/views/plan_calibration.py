@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.plan.calibration import Calibration, RateFactor
 from harness.plan.planner import Plan
+from harness.plan.time.calibration import Calibration, RateFactor
 from harness.units import pluralize
 
 _NAMES = {

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from harness.check.cheapest_machine import CheapestMachine, MachineRow
-from harness.plan.alternatives import title_of
-from harness.plan.checkpointed_layers import describe_checkpointing
-from harness.plan.cost_range import CostRange, check_deadline
-from harness.plan.plan_settings import PlanSettings
+from harness.plan.search.alternatives import title_of
+from harness.plan.settings.checkpointed_layers import describe_checkpointing
+from harness.plan.settings.plan_settings import PlanSettings
+from harness.plan.time.cost_range import CostRange, check_deadline
 from harness.units import format_bytes, format_count
 from harness.views.plan_lines import cut_text, format_hours_range, wrap_lines
 from harness.views.plan_numbers import format_range, format_time_range

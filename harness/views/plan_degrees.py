@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.plan.degrees.degrees_plan import DegreesPlan
 from harness.plan.degrees.gpu_work import Traffic
-from harness.plan.pipeline_schedule import Schedule
+from harness.plan.time.pipeline_schedule import Schedule
 from harness.units import format_bytes, format_count, format_seconds, pluralize
 from harness.views.style import Style
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from harness.check.auto_plan import SearchResult
 from harness.check.plan_report import PlanReport
-from harness.plan.alternatives import Alternative
-from harness.plan.memory_estimate import MemoryEstimate
-from harness.plan.memory_items import PHASES, MemoryItem, Tier
+from harness.plan.memory.memory_estimate import MemoryEstimate
+from harness.plan.memory.memory_items import PHASES, MemoryItem, Tier
 from harness.plan.planner import Plan
-from harness.plan.settings_search import HEADROOM
-from harness.plan.step_time import TimePart
+from harness.plan.search.alternatives import Alternative
+from harness.plan.search.settings_search import HEADROOM
+from harness.plan.time.step_time import TimePart
 from harness.units import format_bytes, format_count, format_seconds, pluralize
 from harness.views.plan_screen import PHASE_LABELS, device_name, name_of_choice, wrap_name
 from harness.views.plan_tuned_defaults import render_tuned_defaults

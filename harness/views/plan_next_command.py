@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 
 _CHOSEN_BY_SEARCH = ("zero.stage=", "zero.offload_", "train.gradient_checkpointing", "parallel.")
 

@@ -10,15 +10,15 @@ import textwrap
 from collections.abc import Sequence
 
 from harness.check.plan_report import PlanReport
-from harness.plan.alternatives import Alternative, title_of
-from harness.plan.checkpointed_layers import describe_checkpointing
-from harness.plan.cost_range import CostRange
-from harness.plan.memory_estimate import MemoryEstimate
-from harness.plan.memory_items import Phase
+from harness.plan.memory.memory_estimate import MemoryEstimate
+from harness.plan.memory.memory_items import Phase
 from harness.plan.memory_peaks import peaks_of
-from harness.plan.plan_settings import PlanSettings
 from harness.plan.planner import Plan
-from harness.plan.settings_search import HEADROOM
+from harness.plan.search.alternatives import Alternative, title_of
+from harness.plan.search.settings_search import HEADROOM
+from harness.plan.settings.checkpointed_layers import describe_checkpointing
+from harness.plan.settings.plan_settings import PlanSettings
+from harness.plan.time.cost_range import CostRange
 from harness.plan.unknown_inputs import unknown_inputs
 from harness.units import format_count, format_trainable, pluralize
 from harness.views.plan_calibration import format_calibration

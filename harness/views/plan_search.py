@@ -8,12 +8,12 @@ from typing import Any
 
 from harness.check.auto_plan import MinGpusResult, SearchResult
 from harness.check.plan_report import PlanReport
-from harness.plan.alternatives import Alternative
-from harness.plan.bare_count import ModelStates
-from harness.plan.checkpointed_layers import checkpointing_value
 from harness.plan.plan_json import plan_json
-from harness.plan.settings_search import HEADROOM, filter_fitting
-from harness.plan.way_out import WayOut
+from harness.plan.search.alternatives import Alternative
+from harness.plan.search.bare_count import ModelStates
+from harness.plan.search.settings_search import HEADROOM, filter_fitting
+from harness.plan.search.way_out import WayOut
+from harness.plan.settings.checkpointed_layers import checkpointing_value
 from harness.units import format_bytes, format_count
 from harness.views.plan_numbers import format_time
 from harness.views.plan_screen import name_of_choice

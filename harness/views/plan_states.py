@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from harness.plan.state_tables import PeakTable, StatesRow
+from harness.plan.search.state_tables import PeakTable, StatesRow
 from harness.units import format_count
 
 

@@ -7,7 +7,7 @@ from html import escape
 
 from harness.plan.degrees.pass_sequence import PassKind
 from harness.plan.degrees.pipeline_timeline import Timeline, TimelineBox
-from harness.plan.pipeline_schedule import Schedule
+from harness.plan.time.pipeline_schedule import Schedule
 
 _LEFT, _TOP, _ROW, _GAP = 64, 64, 26, 6
 _MIN_WIDTH, _MAX_WIDTH = 720.0, 4800.0

@@ -23,8 +23,8 @@ def main() -> None:
     os.dup2(2, 1)
     from harness.errors import UserError
     from harness.interpreter import remove_repeated_root
-    from harness.plan.resolved_run import ResolvedRun
     from harness.printed_text import guard_streams
+    from harness.run.resolved_run import ResolvedRun
 
     remove_repeated_root()
     from harness.runtime.dataset.preview import preview_dataset

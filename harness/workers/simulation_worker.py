@@ -64,8 +64,8 @@ def run_request(
 
     on_progress("importing torch and DeepSpeed")
     import_deepspeed("auto")
-    from harness.plan.resolved_run import ResolvedRun
     from harness.plan.simulation.clock_rates import ClockRates
+    from harness.run.resolved_run import ResolvedRun
     from harness.runtime.simulation.device import SimulatedRank
     from harness.runtime.simulation.simulated_run import SimulationRequest, deny_writes, simulate
 

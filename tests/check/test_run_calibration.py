@@ -12,7 +12,7 @@ import pytest
 from harness.check.run_calibration import measure_run
 from harness.errors import UserError
 from harness.plan.planner import make_plan
-from harness.plan.step_time import PARTS_OF_UPDATE
+from harness.plan.time.step_time import PARTS_OF_UPDATE
 from tests.support.sample_run import head, on_device, on_gpus, step, tiny, write_run
 
 RUN = on_gpus()

@@ -125,7 +125,7 @@ MEASURED = {
 
 def test_what_was_measured_is_a_cluster_section_that_the_planner_reads() -> None:
     from harness.facts.devices import find_device
-    from harness.plan.rates import override_links, rates_of
+    from harness.plan.time.rates import override_links, rates_of
     from harness.spec.run_spec import ClusterSpec
 
     cluster = ClusterSpec.model_validate(benchmark_runner.to_cluster_section(MEASURED))

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli.app import build_app, main
-from harness.plan import calibration_file
-from harness.plan.machine_fingerprint import Machine
+from harness.plan.time import calibration_file
+from harness.plan.time.machine_fingerprint import Machine
 from harness.spec.yaml_text import spec_as_yaml
 from tests.support.sample_run import head, on_device, on_gpus, step, write_run
 

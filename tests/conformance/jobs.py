@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.render import render_ds_config
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.spec_loader import load_spec
 
 from .shapes import small

@@ -14,9 +14,9 @@ from harness.facts.deepspeed_version import resolve_target
 from harness.findings import Finding
 from harness.gates import check_run
 from harness.gates.registry import all_gates
-from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.render import render_ds_config
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.spec_loader import load_spec
 
 from .case import Case, Json, file_text

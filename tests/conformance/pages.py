@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.errors import UserError
 from harness.facts.deepspeed_version import resolve_target
 from harness.gates.registry import Gate, all_gates
-from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.spec_loader import load_spec
 from tests.support import gate_examples
 

@@ -18,8 +18,8 @@ from harness.convert.conversion import convert_file
 from harness.errors import UserError
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.gates import check_run
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.spec.spec_loader import load_spec
 
 TARGET = DeepSpeedTarget("0.19.8", "asked for")

@@ -11,7 +11,7 @@ from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding
 from harness.gates import check_run
 from harness.gates.registry import all_gates
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.spec_loader import load_spec
 from tests.support.gate_examples import judge
 

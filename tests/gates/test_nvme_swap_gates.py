@@ -11,7 +11,7 @@ import pytest
 
 from harness.facts.deepspeed_version import resolve_target
 from harness.gates import check_run
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.spec_loader import load_spec
 
 LLAMA = {

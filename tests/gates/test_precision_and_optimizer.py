@@ -12,7 +12,7 @@ from harness.check.check_file import check_file
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.gates import check_run
 from harness.hostinfo.machine import Accelerator
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.spec_loader import load_spec
 
 ADAMW = {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}}

@@ -10,7 +10,7 @@ import harness.gates as package
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Fix
 from harness.gates import check_run, registry
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.spec_loader import load_spec
 
 

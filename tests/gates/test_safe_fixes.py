@@ -17,7 +17,7 @@ from harness.facts.deepspeed_version import FALLBACK_VERSION, DeepSpeedTarget
 from harness.findings import Finding, Fix
 from harness.gates import check_run
 from harness.gates.registry import all_gates
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.parse.source import KeyPath, Source, join_key, value_at
 from harness.spec.parse.source_parser import parse
 from harness.spec.spec_loader import load_spec

@@ -16,7 +16,7 @@ from harness.hostinfo import machine
 from harness.launching.setup import launch_checks as module
 from harness.launching.setup.launch_checks import check_launch
 from harness.launching.setup.launch_plan import LaunchPlan, Network, RunTarget, build_launch_plan
-from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.hostfile import Cluster, Host
 from harness.spec.run_spec import RunSpec
 from tests.launching.test_launch_plan import CONFIG, HERE

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from harness.launching.setup import core_binding
-from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.run_spec import RunSpec
 from tests.launching.test_launch_plan import HERE
 from tests.support.launch_process import Launched, clean_up

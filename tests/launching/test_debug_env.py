@@ -10,8 +10,8 @@ import typer
 
 from harness.cli.launch_options import parse_profile
 from harness.launching.setup.debug_env import distributed_debug_env, with_flops_profiler_output
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.telemetry_spec import TelemetrySpec
 from harness.spec.spec_loader import load_spec

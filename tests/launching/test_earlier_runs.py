@@ -14,7 +14,7 @@ from harness.errors import UserError
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.setup.resume import ResumeSource, find_complete_run, resolve_resume
 from harness.launching.setup.run_dir import acquire_lock, write_run_dir
-from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.run_spec import RunSpec
 from harness.verdicts import Verdict, write_verdict
 from tests.support.sample_checkpoints import SPEC, make

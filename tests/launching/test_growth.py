@@ -21,7 +21,7 @@ from harness.launching.supervise.hang_detector import HangDetector, describe_han
 from harness.launching.supervise.node_agents import NodeAgent, NodeAgents
 from harness.launching.supervise.run_verdict import RankExit, decide_verdict
 from harness.launching.supervise.start_up import describe_start_up
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.run_records.rank_statuses import RankStatus
 from harness.runtime.telemetry.stragglers import RankSample, StragglerDetector
 from harness.spec.hostfile import Cluster, parse_hostfile

@@ -19,7 +19,7 @@ from harness.gates import check_run
 from harness.launching.hosts.local_host import LocalHost
 from harness.launching.setup.launch_checks import check_launch
 from harness.launching.setup.launch_plan import RunTarget, build_launch_plan
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.host_selection import parse_hosts, slurm_hosts
 from harness.spec.hostfile import Cluster, parse_hostfile
 from harness.spec.parse.source import Source

@@ -14,7 +14,7 @@ from harness.launching.hosts.local_host import LocalHost, inspect_local_host
 from harness.launching.setup.environment import forwarded_variables
 from harness.launching.setup.launch_checks import check_launch
 from harness.launching.setup.launch_plan import Network, RunTarget, build_launch_plan
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.hostfile import Cluster, Host, hostfile_text
 from harness.spec.run_spec import RunSpec
 from tests.support.fake_gpu import ONE_H200, made_up_gpu

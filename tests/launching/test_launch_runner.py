@@ -21,7 +21,7 @@ from harness.launching.setup.environment import Variable
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise import launch_runner, monitor, verdict_files
 from harness.launching.supervise.launch_runner import run_launch
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from harness.verdicts import VERDICT, read_verdict
 from harness.views.screen import Screen

@@ -17,7 +17,7 @@ from harness.launching.setup.launch_plan import LaunchPlan, RunTarget, build_lau
 from harness.launching.setup.no_ssh import PerNodeLaunch, resolve_node_rank, shared_run_dir, wait_for_leader
 from harness.launching.setup.run_dir import write_run_dir
 from harness.launching.supervise.verdict_files import save_verdict, verdict_from_log, verdict_of_other_hosts
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.hostfile import Cluster
 from harness.spec.run_spec import RunSpec
 from harness.verdicts import Verdict, read_verdict

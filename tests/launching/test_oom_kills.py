@@ -18,7 +18,7 @@ from harness.launching.setup.launch_plan import RunTarget, build_launch_plan
 from harness.launching.setup.run_dir import write_run_dir
 from harness.launching.supervise import monitor as monitoring
 from harness.launching.supervise.monitor import RankMonitor
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from harness.views.screen import Screen
 from tests.launching.test_launch_plan import CONFIG, HERE

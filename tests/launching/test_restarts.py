@@ -20,7 +20,7 @@ from harness.launching.supervise.launch_runner import run_launch
 from harness.launching.supervise.restart_files import read_restarts
 from harness.launching.supervise.termination import grace_seconds
 from harness.locks import RUN_LOCK
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.run_records.run_record import read_run_record
 from harness.run_records.summary import summarise_run
 from harness.spec.run_spec import RunSpec

@@ -13,8 +13,8 @@ from harness.errors import UserError
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.setup.resume import ResumeSource, resolve_resume
 from harness.launching.setup.run_dir import acquire_lock, write_run_dir
-from harness.plan.batch_sizes import BatchSizes
-from harness.plan.resolved_run import resolve_run
+from harness.run.batch_sizes import BatchSizes
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 
 SPEC = RunSpec.model_validate({"train": {"seed": 1}}).model_dump(mode="json")

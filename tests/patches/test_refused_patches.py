@@ -63,7 +63,7 @@ def _change_target(monkeypatch: pytest.MonkeyPatch, patch_name: str) -> None:
 
 
 def test_a_patch_of_every_saving_run_is_refused_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    from harness.plan.resolved_run import resolve_run
+    from harness.run.resolved_run import resolve_run
     from harness.spec.run_spec import RunSpec
     from tests.support.plan_inputs import TINY
 

@@ -10,15 +10,15 @@ import pytest
 
 from harness.check.check_file import check_file
 from harness.facts.devices import DEVICES
-from harness.plan.async_offload import (
+from harness.plan.memory.memory_estimate import Capacity
+from harness.plan.planner import Plan, make_plan
+from harness.plan.search.async_offload import (
     SuperOffload,
     ZenFlow,
     list_async_offloads,
     super_offload_exposed_seconds,
     zenflow_exposed_seconds,
 )
-from harness.plan.memory_estimate import Capacity
-from harness.plan.planner import Plan, make_plan
 from harness.spec.yaml_text import spec_as_yaml
 from tests.support.plan_inputs import plan_of, run_of, settings
 

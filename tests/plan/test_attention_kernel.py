@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from harness.plan.planner import make_plan
-from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.plan.tuned_defaults import attention_kernel
 from harness.plan.tuned_defaults.attention_kernel import AttentionNeeds, choose_kernel
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.run_spec import RunSpec
 
 H100 = AttentionNeeds("NVIDIA H100 80GB HBM3", True, 128, "llama", 65_536, True, False, True, frozenset())

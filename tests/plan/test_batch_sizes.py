@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.plan.batch_sizes import BatchSizes, resolve_batch_sizes
+from harness.run.batch_sizes import BatchSizes, resolve_batch_sizes
 
 
 @pytest.mark.parametrize(

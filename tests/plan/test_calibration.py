@@ -14,12 +14,12 @@ import pytest
 
 from harness.errors import UserError
 from harness.locks import Lock
-from harness.plan import calibration_file
-from harness.plan.calibration import CalibratedRun, Calibration, Observation, RateFactor, combine_runs, fit_rates
-from harness.plan.calibration_file import Calibrations, add_runs, calibration_path, load_calibrations
-from harness.plan.fitted_rates import FITTED
-from harness.plan.machine_fingerprint import Fingerprint, Machine, PlanTarget, major_version, rates_digest
 from harness.plan.memory_peaks import MemoryPeak, scale_peaks
+from harness.plan.time import calibration_file
+from harness.plan.time.calibration import CalibratedRun, Calibration, Observation, RateFactor, combine_runs, fit_rates
+from harness.plan.time.calibration_file import Calibrations, add_runs, calibration_path, load_calibrations
+from harness.plan.time.fitted_rates import FITTED
+from harness.plan.time.machine_fingerprint import Fingerprint, Machine, PlanTarget, major_version, rates_digest
 
 HERE = Machine("Model 1", 2048, "2.8.0", "0.18.0", ("NVIDIA H100 80GB HBM3",))
 PRINT = Fingerprint(

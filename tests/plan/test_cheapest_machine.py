@@ -18,9 +18,9 @@ from harness.cli.app import build_app
 from harness.errors import ExitCode, UserError
 from harness.facts.devices import DEVICES
 from harness.facts.gpu_prices import GPU_PRICES, PRICES_DATE
-from harness.plan.cost_range import check_deadline, cost_range, parse_deadline
-from harness.plan.plan_request import PlanRequest
-from harness.plan.price_list import read_price_list, split_price_options
+from harness.plan.search.plan_request import PlanRequest
+from harness.plan.search.price_list import read_price_list, split_price_options
+from harness.plan.time.cost_range import check_deadline, cost_range, parse_deadline
 from harness.views.plan_cheapest import cheapest_as_dict, render_cheapest
 from harness.views.style import Style
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harness.facts.model_lookup import find_model
-from harness.plan import comm_volume
-from harness.plan.plan_settings import PlanSettings
+from harness.plan.settings.plan_settings import PlanSettings
+from harness.plan.time import comm_volume
 from tests.support.plan_inputs import offload, plan_of, settings
 
 P = 70_553_706_496

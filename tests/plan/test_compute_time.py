@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.plan.step_time import StepTime
+from harness.plan.time.step_time import StepTime
 from tests.support.plan_inputs import plan_of
 
 

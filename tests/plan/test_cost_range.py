@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.plan.cost_range import cost_range
-from harness.plan.step_time import StepTime
+from harness.plan.time.cost_range import cost_range
+from harness.plan.time.step_time import StepTime
 from tests.support.plan_inputs import plan_of, settings
 
 HOUR = StepTime(3600.0, "compute", (), 0.0, 1_000_000, 0.4, 1800.0, 7200.0)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from harness.facts.devices import DEVICES
-from harness.plan.fitted_rates import FITTED, generation_of
+from harness.plan.time.fitted_rates import FITTED, generation_of
 
 
 @pytest.mark.parametrize(

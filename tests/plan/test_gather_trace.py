@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.plan.gather_trace import GatherSettings, ModelModules, replay_gathers
+from harness.plan.memory.gather_trace import GatherSettings, ModelModules, replay_gathers
 
 LAYER, HEAD, NORM = 855_654_400, 128_256 * 8192, 8192
 LLAMA_70B = ModelModules((HEAD,), ((LAYER,),), 80, (NORM,), HEAD, tied=False)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from harness.plan.goodput import (
+from harness.plan.time.goodput import (
     checkpoint_bytes,
     checkpoint_cost,
     optimal_interval_daly,
     optimal_interval_young,
 )
-from harness.plan.rates import Rates
+from harness.plan.time.rates import Rates
 from tests.support.plan_inputs import settings
 
 HOURS = 3600

@@ -15,7 +15,7 @@ from harness.cli.app import build_app
 from harness.errors import ExitCode
 from harness.facts.model_catalogue import CATALOGUE
 from harness.facts.model_positions import find_positions
-from harness.plan.sequence_lengths import largest_number
+from harness.plan.search.sequence_lengths import largest_number
 
 SPEC = """\
 name: small

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from harness.plan.memory_estimate import Capacity, MemoryEstimate, check_fit
-from harness.plan.memory_items import PHASES, MemoryItem, pinned_rounding_bytes
+from harness.plan.memory.memory_estimate import Capacity, MemoryEstimate, check_fit
+from harness.plan.memory.memory_items import PHASES, MemoryItem, pinned_rounding_bytes
 from harness.plan.planner import Plan, make_plan
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from tests.support.plan_inputs import TINY, offload, plan_of, run_of
 
 

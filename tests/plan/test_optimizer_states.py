@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.gates.optimizer_facts import OWN, TORCH
-from harness.plan.optimizer_states import Optimizer
+from harness.plan.weights.optimizer_states import Optimizer
 from tests.support.plan_inputs import offload, plan_of
 
 

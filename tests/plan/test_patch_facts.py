@@ -9,10 +9,10 @@ import pytest
 
 from harness.gates.registry import all_gates
 from harness.patches.patch_registry import PatchFacts
-from harness.plan.patch_facts import patch_facts
-from harness.plan.resolved_run import resolve_run
+from harness.plan.settings.patch_facts import patch_facts
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.render.ds_config import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from harness.spec.spec_loader import load_spec
 from tests.support.gate_examples import judge

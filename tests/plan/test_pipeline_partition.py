@@ -7,7 +7,7 @@ import pytest
 
 from harness.facts.model_facts import ModelFacts
 from harness.facts.model_lookup import facts_from_config
-from harness.plan.pipeline_partition import _divide_evenly, _divide_uniformly, stage_parameters
+from harness.plan.weights.pipeline_partition import _divide_evenly, _divide_uniformly, stage_parameters
 
 SIZES = {
     "hidden_size": 8,

@@ -11,7 +11,7 @@ import pytest
 
 from harness.plan.degrees.pass_sequence import Pass, order_passes
 from harness.plan.degrees.pipeline_timeline import StuckOrder, most_held, simulate_timeline
-from harness.plan.pipeline_schedule import (
+from harness.plan.time.pipeline_schedule import (
     SCHEDULES,
     PassCost,
     Schedule,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.plan.plan_settings import settings_of
-from harness.plan.resolved_run import resolve_run
+from harness.plan.settings.plan_settings import settings_of
+from harness.run.resolved_run import resolve_run
 from harness.spec.hostfile import Cluster
 from harness.spec.run_spec import RunSpec
 from tests.support.plan_inputs import offload, run_of, settings

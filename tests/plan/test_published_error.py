@@ -13,7 +13,7 @@ from benchmarks.published.error_table import Comparison, compare_rows, error_fac
 from benchmarks.published.fit import fit_rates, samples_of
 from benchmarks.published.published_rows import PlannedRow, group_of, plan_row, read_rows, spec_of
 from benchmarks.published.set_aside import is_set_aside
-from harness.plan.fitted_rates import FITTED
+from harness.plan.time.fitted_rates import FITTED
 from harness.spec.run_spec import RunSpec
 
 FILES = sorted((Path(__file__).parents[2] / "benchmarks" / "published").glob("*.jsonl"))

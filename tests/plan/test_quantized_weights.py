@@ -9,13 +9,13 @@ import pytest
 
 from harness.facts.model_facts import ModelFacts
 from harness.facts.model_lookup import find_model
-from harness.plan.goodput import checkpoint_bytes
-from harness.plan.memory_estimate import MemoryEstimate
-from harness.plan.plan_settings import settings_of
+from harness.plan.memory.memory_estimate import MemoryEstimate
+from harness.plan.memory.zero_partitions import count_frozen_bytes
 from harness.plan.planner import make_plan
-from harness.plan.quantized_weights import count_quantized, quantized_bytes
-from harness.plan.step_work import count_step_work
-from harness.plan.zero_partitions import count_frozen_bytes
+from harness.plan.settings.plan_settings import settings_of
+from harness.plan.time.goodput import checkpoint_bytes
+from harness.plan.time.step_work import count_step_work
+from harness.plan.weights.quantized_weights import count_quantized, quantized_bytes
 from harness.spec.sections.model_spec import QuantizationSpec
 from tests.support.plan_inputs import run_of
 

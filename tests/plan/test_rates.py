@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.plan.plan_json import plan_json
-from harness.plan.rates import parse_disks, parse_rate
+from harness.plan.time.rates import parse_disks, parse_rate
 from tests.support.plan_inputs import offload, plan_of
 
 

@@ -10,18 +10,18 @@ import pytest
 
 from harness.facts.devices import find_device
 from harness.facts.model_lookup import find_model
-from harness.plan.checkpointed_layers import (
+from harness.plan.memory.memory_estimate import estimate_memory
+from harness.plan.search.spec_changes import minimal_changes
+from harness.plan.settings.checkpointed_layers import (
     checkpointing_value,
     describe_checkpointing,
     list_checkpointing,
     recompute_shares,
     with_checkpointing,
 )
-from harness.plan.memory_estimate import estimate_memory
-from harness.plan.plan_settings import settings_of
-from harness.plan.resolved_run import ResolvedRun, resolve_run
-from harness.plan.spec_changes import minimal_changes
+from harness.plan.settings.plan_settings import settings_of
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.run_spec import RunSpec
 
 GPU = "H100-80GB"

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from harness.plan.resolved_run import ResolvedRun, _content_digest, resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import ResolvedRun, _content_digest, resolve_run
 from harness.spec.hostfile import Cluster
 from harness.spec.run_spec import RunSpec
 

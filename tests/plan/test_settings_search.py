@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from harness.plan.alternatives import Alternative
-from harness.plan.memory_estimate import Fit
-from harness.plan.plan_request import (
+from harness.plan.memory.memory_estimate import Fit
+from harness.plan.planner import Plan, make_plan
+from harness.plan.search.alternatives import Alternative
+from harness.plan.search.plan_request import (
     PlanRequest,
     min_gpus_for_states,
     spec_from_request,
     validate_request,
 )
-from harness.plan.plan_settings import settings_of
-from harness.plan.planner import Plan, make_plan
-from harness.plan.resolved_run import resolve_run
-from harness.plan.settings_search import filter_fitting, rank_alternatives, search_settings
-from harness.plan.spec_changes import merge_changes, spec_changes_for
+from harness.plan.search.settings_search import filter_fitting, rank_alternatives, search_settings
+from harness.plan.search.spec_changes import merge_changes, spec_changes_for
+from harness.plan.settings.plan_settings import settings_of
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from tests.support.plan_inputs import offload, plan_of, run_of
 

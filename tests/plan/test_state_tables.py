@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import UserError
-from harness.plan.state_tables import MODEL_SIZES, RECIPES, tabulate_peak, tabulate_states
+from harness.plan.search.state_tables import MODEL_SIZES, RECIPES, tabulate_peak, tabulate_states
 
 
 def test_the_table_of_the_zero_paper_for_70b_on_256() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from harness.facts.devices import CPU, find_device
 from harness.facts.model_lookup import facts_from_config, find_model
-from harness.plan.fitted_rates import FITTED
-from harness.plan.flops import FULL_RECOMPUTATION, NO_RECOMPUTATION, hardware_flops_per_token
-from harness.plan.step_time import StepTime, estimate_step_time
-from harness.plan.zero_partitions import local_num_parameters
+from harness.plan.memory.zero_partitions import local_num_parameters
+from harness.plan.time.fitted_rates import FITTED
+from harness.plan.time.step_time import StepTime, estimate_step_time
+from harness.plan.weights.flops import FULL_RECOMPUTATION, NO_RECOMPUTATION, hardware_flops_per_token
 from tests.support.plan_inputs import offload, plan_of, settings
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from harness.facts.model_lookup import find_model
-from harness.plan.flops import FULL_RECOMPUTATION, hardware_flops_per_token
-from harness.plan.step_work import StepWork, count_step_work
+from harness.plan.time.step_work import StepWork, count_step_work
+from harness.plan.weights.flops import FULL_RECOMPUTATION, hardware_flops_per_token
 from tests.support.plan_inputs import offload, settings
 
 TOKENS = 4096

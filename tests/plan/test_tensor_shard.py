@@ -9,15 +9,15 @@ import pytest
 
 from harness.facts.model_families import FAMILIES
 from harness.facts.model_lookup import ModelFacts, Parameter, facts_from_config, find_model
-from harness.plan.planner import make_plan
-from harness.plan.settings_search import search_settings
-from harness.plan.tensor_shard import TensorPlanChoice, shard_model
-from harness.plan.zero_partitions import (
+from harness.plan.memory.zero_partitions import (
     local_num_parameters,
     local_vocab_size,
     partition_model,
     tensor_parallel_shard,
 )
+from harness.plan.planner import make_plan
+from harness.plan.search.settings_search import search_settings
+from harness.plan.weights.tensor_shard import TensorPlanChoice, shard_model
 from tests.support.plan_inputs import TINY, plan_of, run_of, settings
 
 GIB = 1 << 30

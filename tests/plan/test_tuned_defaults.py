@@ -13,13 +13,13 @@ import yaml
 from harness.facts.deepspeed_version import resolve_target
 from harness.facts.model_lookup import find_model
 from harness.gates import check_run
-from harness.plan.memory_estimate import MemoryEstimate
-from harness.plan.plan_settings import settings_of
+from harness.plan.memory.memory_estimate import MemoryEstimate
 from harness.plan.planner import make_plan
-from harness.plan.resolved_run import ResolvedRun, resolve_run
-from harness.plan.tuned_default import TunedDefault
+from harness.plan.settings.plan_settings import settings_of
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.render import render_ds_config
+from harness.run.resolved_run import ResolvedRun, resolve_run
+from harness.run.tuned_default import TunedDefault
 from harness.spec.deepspeed_mapping import spec_field_of
 from harness.spec.run_spec import RunSpec
 from harness.spec.spec_loader import load_spec

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 
 from harness.facts.model_lookup import ModelFacts, Parameter, facts_from_config, find_model
-from harness.plan.zero_partitions import (
+from harness.plan.memory.zero_partitions import (
     _owned_gradient_numel,
     _split_sub_groups,
     local_parameters,

@@ -13,9 +13,9 @@ from harness.facts.layer_keys import LAYER_KEYS, reduce_layers
 from harness.facts.model_catalogue import catalogue_config
 from harness.facts.model_lookup import facts_from_config
 from harness.findings import Finding
-from harness.plan.resolved_run import ResolvedRun
 from harness.rehearsal import small_model_config
 from harness.rehearsal.small_run import AvailableResources, SmallRun, shrink_degrees, shrink_run
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.yaml_text import spec_as_yaml
 
 CONFIGS = Path(__file__).parents[2] / "ds_configs"

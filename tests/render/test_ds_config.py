@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.findings import Finding
 from harness.gates import check_run
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.hostfile import Cluster
 from harness.spec.parse.source import Source
 from harness.spec.run_spec import RunSpec

@@ -28,7 +28,7 @@ from harness.launching.setup.launch_plan import LaunchPlan, RunTarget, build_lau
 from harness.launching.setup.run_dir import write_run_dir
 from harness.launching.supervise import launch_runner
 from harness.locks import Lock, current_holder
-from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.secret_text import HIDDEN
 from harness.spec.hostfile import Cluster
 from harness.spec.run_spec import RunSpec

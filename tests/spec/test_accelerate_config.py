@@ -10,7 +10,7 @@ import pytest
 from harness.check.check_file import check_file
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.gates import check_run
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.spec_loader import load_spec
 
 TARGET = DeepSpeedTarget("0.19.8", "asked for")

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from harness.check.auto_plan import SearchResult, check_request, find_best_plan, name_of
 from harness.facts.model_lookup import find_model
-from harness.plan.alternatives import Alternative
-from harness.plan.plan_request import PlanRequest
 from harness.plan.planner import Plan, make_plan
-from harness.plan.resolved_run import resolve_run
-from harness.plan.settings_search import EQUAL_SPEED, fits_with_headroom
-from harness.plan.spec_changes import merge_changes, spec_changes_for
+from harness.plan.search.alternatives import Alternative
+from harness.plan.search.plan_request import PlanRequest
+from harness.plan.search.settings_search import EQUAL_SPEED, fits_with_headroom
+from harness.plan.search.spec_changes import merge_changes, spec_changes_for
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 
 SEED = 20261125

@@ -14,7 +14,7 @@ from harness.gates import check_run
 from harness.gates.page import Example
 from harness.gates.registry import Gate
 from harness.gates.use_instead import newest_release, use_instead
-from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.hostfile import read_hostfile
 from harness.spec.parse.source import Source
 from harness.spec.spec_loader import load_spec

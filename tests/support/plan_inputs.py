@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.plan.memory_estimate import MemoryEstimate
-from harness.plan.plan_settings import PlanSettings, settings_of
+from harness.plan.memory.memory_estimate import MemoryEstimate
 from harness.plan.planner import Plan, make_plan
-from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.plan.settings.plan_settings import PlanSettings, settings_of
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.run_spec import RunSpec
 
 TINY = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness import __version__
 from harness.hostinfo.machine import package_version
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.spec_loader import load_spec
 from tests.support.sample_run import head, on_device, step
 

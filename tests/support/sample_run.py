@@ -13,8 +13,8 @@ from typing import Any
 
 from harness.plan.plan_json import plan_json
 from harness.plan.planner import make_plan
-from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.run_spec import RunSpec
 from harness.verdicts import Verdict, write_verdict
 

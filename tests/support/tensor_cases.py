@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from harness.check.check_file import check_file
 from harness.facts.model_lookup import ModelFacts, facts_from_config
-from harness.plan.tensor_shard import TensorPlanChoice, TensorShard, shard_model
+from harness.plan.weights.tensor_shard import TensorPlanChoice, TensorShard, shard_model
 
 _SMALL = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "vocab_size": 128}
 KV = {**_SMALL, "num_key_value_heads": 2, "intermediate_size": 80, "head_dim": 8}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.check.check_file import check_file
-from harness.plan.alternatives import Alternative, evaluate_alternative
 from harness.plan.planner import make_plan
+from harness.plan.search.alternatives import Alternative, evaluate_alternative
 from harness.tuning.candidates import Candidate
 from harness.tuning.trials import Trial, TrialState, rank_trials
 from harness.tuning.tune_report import TuneReport

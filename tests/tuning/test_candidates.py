@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from harness.check.check_file import check_file
-from harness.plan.alternatives import Alternative
-from harness.plan.plan_settings import PlanSettings, settings_of
 from harness.plan.planner import Plan, make_plan
-from harness.plan.settings_search import HEADROOM, search_settings
-from harness.plan.spec_changes import describe_changes, minimal_changes
+from harness.plan.search.alternatives import Alternative
+from harness.plan.search.settings_search import HEADROOM, search_settings
+from harness.plan.search.spec_changes import describe_changes, minimal_changes
+from harness.plan.settings.plan_settings import PlanSettings, settings_of
 from harness.tuning.candidates import MEMORY_TOLERANCE, order_alternatives
 from harness.tuning.tuned_spec import apply_changes
 

@@ -11,8 +11,8 @@ import pytest
 
 from harness.check.plan_report import PlanReport
 from harness.plan.planner import Plan, make_plan
-from harness.plan.resolved_run import resolve_run
-from harness.plan.way_out import find_way_out
+from harness.plan.search.way_out import find_way_out
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from harness.views.plan import render_plan
 from harness.views.style import Style

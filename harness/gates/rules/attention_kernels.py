@@ -9,9 +9,9 @@ from harness.facts.attention_dropout import has_attention_dropout
 from harness.facts.packing_support import MIXES_PACKED_DOCUMENTS, SEPARATES_BY_BORDERS
 from harness.findings import Finding, Fix
 from harness.gates.registry import Context, gate
-from harness.plan.resolved_run import ATTN_IMPLEMENTATION
 from harness.plan.tuned_defaults.attention_kernel import choose_default
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
+from harness.run.resolved_run import ATTN_IMPLEMENTATION
 
 _FLASH = ("flash_attention_2", "flash_attention_3")
 _MAX_HEAD_SIZE = 256

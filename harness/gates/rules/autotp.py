@@ -9,7 +9,7 @@ from harness.facts.tensor_parallel_plans import SCALED_EMBEDDINGS
 from harness.findings import Finding, Fix
 from harness.gates.divisors import largest_divisor
 from harness.gates.registry import Cite, Context, gate
-from harness.plan.tensor_shard import TensorPlanChoice, shard_model
+from harness.plan.weights.tensor_shard import TensorPlanChoice, shard_model
 
 _DEGREE = "parallel.tensor_parallel_size"
 _INFERENCE_BLOCKS = ("tp", "tensor_parallel")

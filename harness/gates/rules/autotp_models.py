@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from harness.facts.tensor_parallel_plans import SCALED_EMBEDDINGS
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
-from harness.plan.tensor_shard import TensorPlanChoice, TensorShard, shard_model
+from harness.plan.weights.tensor_shard import TensorPlanChoice, TensorShard, shard_model
 from harness.units import format_bytes
 
 _DEGREE = "parallel.tensor_parallel_size"

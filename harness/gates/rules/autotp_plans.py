@@ -9,7 +9,7 @@ from typing import Any
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
 from harness.gates.tensor_plans import PRESETS, SPLIT_HEAD_NORMS, has_norm_sums
-from harness.plan.layer_specs import assign_roles, compile_pattern, read_layer_specs
+from harness.plan.weights.layer_specs import assign_roles, compile_pattern, read_layer_specs
 from harness.spec.suggestions import nearest_name
 
 _DEGREE = "parallel.tensor_parallel_size"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
 from harness.patches.patch_registry import all_patches, is_switched_off
-from harness.plan.patch_facts import patch_facts
+from harness.plan.settings.patch_facts import patch_facts
 from harness.spec.suggestions import nearest_name
 
 

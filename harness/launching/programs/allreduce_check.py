@@ -21,7 +21,7 @@ from harness.findings import Finding, Fix
 from harness.launching.hosts.local_host import LocalHost
 from harness.launching.process.processes import find_run_processes, kill_all
 from harness.launching.setup.launch_plan import LaunchPlan, Network, RunTarget, build_launch_plan
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.hostfile import hostfile_text
 
 MARK = "HARNESS-ALLREDUCE "

@@ -19,7 +19,7 @@ from harness.launching.hosts.local_host import workers_folder
 from harness.launching.process.child_process import read_child_answer
 from harness.launching.setup.code_trust import AllowedCode
 from harness.launching.setup.environment import ALLOWED_CODE_VARIABLE
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.named_paths import is_hub_name
 
 _REQUIRED_PACKAGES = ("torch", "transformers", "datasets", "numpy")

@@ -21,10 +21,10 @@ from harness.launching.hosts.local_host import LocalHost, inspect_local_host
 from harness.launching.programs.output_folder import make_output_folder
 from harness.launching.programs.rehearsal_runner import Log, RehearsalStage, run_rehearsal
 from harness.plan.planner import Plan, make_plan
-from harness.plan.resolved_run import ResolvedRun
 from harness.rehearsal.extrapolation import Quantity, extrapolate
 from harness.rehearsal.rehearsal_findings import evaluate_rehearsal
 from harness.rehearsal.small_run import SAVE_STEPS, STEPS, AvailableResources, SmallRun, shrink_run
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.yaml_text import spec_as_yaml
 
 

@@ -18,8 +18,8 @@ from harness.diagnosis.run_diagnosis import diagnose_run
 from harness.errors import UserError
 from harness.interpreter import python_command
 from harness.launching.process.child_process import spawn_child, terminate_child
-from harness.plan.resolved_run import ResolvedRun
-from harness.plan.spec_changes import SpecChanges
+from harness.plan.search.spec_changes import SpecChanges
+from harness.run.resolved_run import ResolvedRun
 from harness.run_records.run_files import json_of, read_metrics
 from harness.run_records.run_record import read_run_record
 from harness.spec.parse.source import join_key

@@ -21,7 +21,7 @@ from harness.launching.setup.jobset import (
     nvme_folders,
     path_in_pod,
 )
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SERVICE_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")

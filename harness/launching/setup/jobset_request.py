@@ -22,7 +22,7 @@ from harness.launching.setup.launch_checks import refuse_deepspeed_json
 from harness.launching.setup.launch_request import LaunchLog, LaunchRejected, LaunchRequest
 from harness.launching.setup.slurm import drop_options
 from harness.plan.planner import make_plan
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.host_selection import HostSelection
 from harness.spec.run_spec import RunSpec
 

@@ -32,8 +32,8 @@ from harness.object_stores.store_url import is_store_url
 from harness.patches.patch_registry import select_patches
 from harness.patches.refused_patches import refusal_of
 from harness.patches.targets import forget_modules
-from harness.plan.patch_facts import patch_facts
-from harness.plan.resolved_run import ResolvedRun
+from harness.plan.settings.patch_facts import patch_facts
+from harness.run.resolved_run import ResolvedRun
 
 _INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "EN027", "EN130", "HO018", "MD154", "MD162"}
 """Findings about programs, devices and a port that this machine lacks, now."""

@@ -22,7 +22,7 @@ from harness.launching.setup.code_trust import AllowedCode
 from harness.launching.setup.core_binding import core_binding_args
 from harness.launching.setup.environment import ALLOWED_CODE_VARIABLE, Variable, redacted_value
 from harness.launching.setup.run_secrets import EXACT_FILES, SECRETS_FILE, find_secrets, hide_secrets, render_secrets
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.secret_text import hide_passwords
 from harness.spec.pinned_memory import pins_natively
 

@@ -15,7 +15,7 @@ from harness.launching.hosts.local_host import LocalHost
 from harness.launching.setup.launch_plan import LaunchPlan, RunTarget
 from harness.launching.setup.no_ssh import PerNodeLaunch
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.host_selection import HostSelection
 from harness.verdicts import Verdict
 

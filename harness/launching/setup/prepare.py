@@ -56,8 +56,8 @@ from harness.launching.setup.store_checks import require_stores, with_environmen
 from harness.nvme_dirs import with_run_swap_dirs
 from harness.plan.plan_json import plan_json
 from harness.plan.planner import make_plan
-from harness.plan.resolved_run import ResolvedRun
 from harness.render import DSConfig, render_with_tuned_defaults
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.hostfile import Cluster, hostfile_text
 from harness.spec.parse.source import Source
 from harness.spec.pinned_memory import pins_natively

@@ -35,9 +35,9 @@ from harness.launching.setup.earlier_runs import (
 )
 from harness.launching.setup.run_dir import list_runs
 from harness.object_stores.store_url import is_store_url
-from harness.plan.batch_sizes import BatchSizes, keep_global_batch
-from harness.plan.resolved_run import ResolvedRun
 from harness.planted_files import TRUSTED_ACCOUNTS, find_foreign_owner, find_foreign_owner_below
+from harness.run.batch_sizes import BatchSizes, keep_global_batch
+from harness.run.resolved_run import ResolvedRun
 from harness.run_records.run_list import fix_for_no_checkpoint, known_runs_notes, resolve_run_path
 from harness.units import format_bytes
 from harness.verdicts import Verdict

@@ -32,7 +32,7 @@ from harness.launching.supervise.cleanup import remove_swap_folders
 from harness.launching.supervise.export_step import export_at_end, require_final_checkpoint
 from harness.launching.supervise.supervisor import ReplanWithoutHosts, supervise_run
 from harness.launching.supervise.verdict_files import save_last_verdict
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.verdicts import Verdict
 
 

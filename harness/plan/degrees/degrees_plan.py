@@ -18,8 +18,8 @@ from harness.plan.degrees.rank_groups import StageLayers, assign_layers
 from harness.plan.degrees.stage_memory import StageMemory, estimate_stage
 from harness.plan.degrees.step_traffic import stage_traffic
 from harness.plan.degrees.work_seconds import WorkSeconds, work_seconds
-from harness.plan.pipeline_schedule import PassCost, bubble_overhead
-from harness.plan.rates import Rates
+from harness.plan.time.pipeline_schedule import PassCost, bubble_overhead
+from harness.plan.time.rates import Rates
 
 _NODE_LIMITED = {"deepseek_v3": 4}
 """Groups of experts, one a host, that a token is routed to at most (`topk_group`, DeepSeek-V3 section 2.1.2)."""

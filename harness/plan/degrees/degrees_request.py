@@ -10,10 +10,10 @@ from typing import Literal, get_args
 
 from harness.facts.model_lookup import ModelFacts
 from harness.findings import Finding, Fix
-from harness.plan.bytes_per_parameter import BytesPerParameter
 from harness.plan.degrees.rank_groups import ParallelDegrees
-from harness.plan.pipeline_schedule import SCHEDULES, Schedule
-from harness.plan.plan_request import validate_count, validate_gpu
+from harness.plan.search.plan_request import validate_count, validate_gpu
+from harness.plan.time.pipeline_schedule import SCHEDULES, Schedule
+from harness.plan.weights.bytes_per_parameter import BytesPerParameter
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 Checkpointing = Literal["none", "selective", "full"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from harness.plan.pipeline_schedule import Schedule
+from harness.plan.time.pipeline_schedule import Schedule
 
 PassKind = Literal["forward", "backward", "input", "weight"]
 """`backward` is the whole one; `input` and `weight` are its two halves where a schedule splits it."""

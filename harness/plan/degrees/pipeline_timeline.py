@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.plan.degrees.pass_sequence import Pass, StageOrder
-from harness.plan.pipeline_schedule import PassCost
+from harness.plan.time.pipeline_schedule import PassCost
 
 
 @dataclass(frozen=True, slots=True)

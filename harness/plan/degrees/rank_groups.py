@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.plan.degrees.gpu_work import GroupKind
-from harness.plan.pipeline_schedule import Schedule
+from harness.plan.time.pipeline_schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 """Activations of a layer, a head and a stage on one GPU, with the fused kernels that such runs have. Bytes.
 
 The terms are those of arXiv 2205.05198 (section 4) for today's layers: a flash kernel keeps no scores, a fused norm
-keeps its input, and there is no dropout. `harness.plan.activation_bytes` has those of `transformers`, which keep more.
+keeps its input, and there is no dropout. `harness.plan.memory.activation_bytes` has those of `transformers`,
+which keep more.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from harness.plan.degrees.degrees_request import DegreesRequest
 from harness.plan.degrees.local_matrices import LocalNumel, count_local
 from harness.plan.degrees.rank_groups import StageLayers
 from harness.plan.degrees.stage_activations import head_activation_bytes, layer_activation_bytes
-from harness.plan.pipeline_schedule import micro_batches_in_flight
-from harness.plan.transient_memory import ALLOCATOR_SLACK, CUDA_CONTEXT, NCCL_BUFFERS
+from harness.plan.memory.transient_memory import ALLOCATOR_SLACK, CUDA_CONTEXT, NCCL_BUFFERS
+from harness.plan.time.pipeline_schedule import micro_batches_in_flight
 
 
 @dataclass(frozen=True, slots=True)

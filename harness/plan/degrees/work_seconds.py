@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Seconds of a step's work on a known kind of GPU, from the planner's fitted rates. The only module here with a rate.
 
-Nothing here is fitted: matrix products, attention, launches and traffic have the rates of `harness.plan.fitted_rates`.
+Nothing here is fitted: matrix products, attention, launches and traffic have the rates of
+`harness.plan.time.fitted_rates`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 
 from harness.facts.devices import Device
 from harness.plan.degrees.gpu_work import GpuWork, MatrixProduct, Traffic
-from harness.plan.fitted_rates import FITTED, FittedRates
-from harness.plan.rates import Rates
+from harness.plan.time.fitted_rates import FITTED, FittedRates
+from harness.plan.time.rates import Rates
 
 _CALL_SECONDS = 20e-6
 """Seconds of one collective or message without its bytes."""

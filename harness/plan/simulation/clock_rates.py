@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The planner's rates as costs of single operations, for the clock of the simulated device.
 
-Every figure is one of `harness.plan.rates`, `fitted_rates` and `link_rates`, as `step_time` uses it; a calibration
+Every figure is one of `harness.plan.time.rates`, `fitted_rates` and `link_rates`, as `step_time` uses it; a calibration
 scales both alike.
 """
 
@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.facts.devices import Device
-from harness.plan.compute_time import launch_seconds
-from harness.plan.fitted_rates import FITTED, FittedRates
-from harness.plan.link_rates import LinkRates, link_rates
-from harness.plan.plan_settings import PlanSettings
 from harness.plan.planner import Plan
-from harness.plan.rates import Rates
-from harness.plan.step_time import MESSAGE_LATENCY
-from harness.plan.step_work import StepWork, count_step_work
+from harness.plan.settings.plan_settings import PlanSettings
+from harness.plan.time.compute_time import launch_seconds
+from harness.plan.time.fitted_rates import FITTED, FittedRates
+from harness.plan.time.link_rates import LinkRates, link_rates
+from harness.plan.time.rates import Rates
+from harness.plan.time.step_time import MESSAGE_LATENCY
+from harness.plan.time.step_work import StepWork, count_step_work
 
 _KERNELS_OF_A_LAYER = 58
 """Kernels of one pass through a Llama layer of `transformers`: those that the seconds of a launch are fitted to."""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from harness.plan.memory_estimate import ITEM_GROUPS, MemoryEstimate, estimate_memory
-from harness.plan.memory_items import MemoryItem, Phase, Tier
-from harness.plan.plan_settings import PlanSettings
+from harness.plan.memory.memory_estimate import ITEM_GROUPS, MemoryEstimate, estimate_memory
+from harness.plan.memory.memory_items import MemoryItem, Phase, Tier
 from harness.plan.planner import Plan
+from harness.plan.settings.plan_settings import PlanSettings
 
 _DEVICES: tuple[tuple[Tier, str], ...] = (("gpu", "cuda"), ("host", "cpu"))
 _SIMULATED_PHASES: Mapping[Phase, tuple[str, ...]] = {

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.plan.memory_estimate import MemoryEstimate
-from harness.plan.memory_items import pinned_rounding_bytes
+from harness.plan.memory.memory_estimate import MemoryEstimate
+from harness.plan.memory.memory_items import pinned_rounding_bytes
 from harness.plan.simulation.comparison import ROUNDING
 
 _NOT_SIMULATED = ("cache", "staged")

@@ -13,8 +13,8 @@ from harness.facts.layer_keys import LAYER_KEYS, find_key, reduce_layers
 from harness.facts.model_lookup import find_configuration
 from harness.plan.plan_usage import usage_error
 from harness.plan.planner import Plan
-from harness.plan.resolved_run import ResolvedRun
 from harness.plan.simulation.clock_rates import clock_rates
+from harness.run.resolved_run import ResolvedRun
 
 ACCUMULATION = 2
 """Micro-batches of a simulated step: the first writes gradients, the second adds to them, and others repeat it."""

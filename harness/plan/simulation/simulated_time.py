@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.plan.planner import Plan
-from harness.plan.step_time import StepTime, replace_parts
+from harness.plan.time.step_time import StepTime, replace_parts
 
 HOST = "host"
 """The rest of a step: launches, Python, waits without work."""

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from harness.facts.packing_support import SEPARATES_BY_BORDERS
 from harness.hostinfo import machine
-from harness.plan.resolved_run import ATTN_IMPLEMENTATION
-from harness.plan.tuned_default import TunedDefault
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
+from harness.run.resolved_run import ATTN_IMPLEMENTATION
+from harness.run.tuned_default import TunedDefault
 from harness.spec.run_spec import RunSpec
 
 KEY = ATTN_IMPLEMENTATION

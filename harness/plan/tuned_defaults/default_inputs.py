@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.facts.model_lookup import ModelFacts
-from harness.plan.plan_settings import PlanSettings
-from harness.plan.resolved_run import ResolvedRun
+from harness.plan.settings.plan_settings import PlanSettings
+from harness.run.resolved_run import ResolvedRun
 
 _SECTIONS = ("offload_optimizer", "offload_param")
 

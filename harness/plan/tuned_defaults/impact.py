@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
-from harness.plan import comm_volume
-from harness.plan.memory_estimate import estimate_memory
-from harness.plan.plan_settings import PlanSettings, settings_of
-from harness.plan.rates import Rates
-from harness.plan.resolved_run import ResolvedRun
-from harness.plan.step_time import estimate_step_time
-from harness.plan.tuned_default import TunedDefault
-from harness.plan.zero_partitions import local_num_parameters
+from harness.plan.memory.memory_estimate import estimate_memory
+from harness.plan.memory.zero_partitions import local_num_parameters
+from harness.plan.settings.plan_settings import PlanSettings, settings_of
+from harness.plan.time import comm_volume
+from harness.plan.time.rates import Rates
+from harness.plan.time.step_time import estimate_step_time
+from harness.run.resolved_run import ResolvedRun
+from harness.run.tuned_default import TunedDefault
 
 
 @dataclass(frozen=True, slots=True)

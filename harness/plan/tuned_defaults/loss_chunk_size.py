@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from harness.patches.patch_registry import PatchFacts, is_planned
-from harness.plan.tuned_default import TunedDefault
+from harness.plan.memory.zero_partitions import local_vocab_size
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
-from harness.plan.zero_partitions import local_vocab_size
+from harness.run.tuned_default import TunedDefault
 
 KEY = "train.loss_chunk_size"
 _CHUNK_LOGITS_BYTES = 1 << 28

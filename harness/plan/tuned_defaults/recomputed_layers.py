@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from harness.facts.devices import Device, describe_device, find_device
 from harness.facts.model_facts import ModelFacts
-from harness.plan.checkpointed_layers import checkpointing_value, recompute_shares, with_checkpointing
-from harness.plan.cluster_sizes import parse_size
-from harness.plan.flops import FlopsInputs, executed_flops
-from harness.plan.memory_estimate import estimate_memory
-from harness.plan.plan_settings import PlanSettings
-from harness.plan.tuned_default import TunedDefault
+from harness.plan.memory.memory_estimate import estimate_memory
+from harness.plan.settings.checkpointed_layers import checkpointing_value, recompute_shares, with_checkpointing
+from harness.plan.settings.cluster_sizes import parse_size
+from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
+from harness.plan.weights.flops import FlopsInputs, executed_flops
+from harness.run.tuned_default import TunedDefault
 from harness.units import parse_bytes
 
 KEY = "train.gradient_checkpointing"

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.facts.model_lookup import ModelFacts, find_model
-from harness.plan.plan_settings import settings_of
-from harness.plan.resolved_run import ResolvedRun
-from harness.plan.tuned_default import TunedDefault
+from harness.plan.settings.plan_settings import settings_of
 from harness.plan.tuned_defaults import attention_kernel, loss_chunk_size, recomputed_layers, zero_defaults
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
+from harness.run.resolved_run import ResolvedRun
+from harness.run.tuned_default import TunedDefault
 
 _RULES: tuple[Callable[[DefaultInputs], TunedDefault | tuple[TunedDefault, ...] | None], ...] = (
     zero_defaults.choose_reduce_bucket,

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from harness.facts.model_lookup import ModelFacts
-from harness.plan.gathered_parameters import embedding_numel_kept_gathered, num_layers_kept_gathered
-from harness.plan.plan_settings import PlanSettings
-from harness.plan.tuned_default import TunedDefault
+from harness.plan.memory.gathered_parameters import embedding_numel_kept_gathered, num_layers_kept_gathered
+from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
+from harness.run.tuned_default import TunedDefault
 
 _DEFAULT_REDUCE = 500_000_000
 _MAX_REDUCE = 50_000_000

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from deepspeed.accelerator import get_accelerator
 
-from harness.plan.checkpoint_memory import SAVE_BLOCK_BYTES
+from harness.plan.memory.checkpoint_memory import SAVE_BLOCK_BYTES
 
 
 class StagedCopy:

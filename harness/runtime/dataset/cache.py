@@ -26,8 +26,8 @@ from harness import input_limits
 from harness.errors import UserError
 from harness.file_io import fsync_folder, parse_json, read_regular, replace_file
 from harness.locks import Lock, LockHeld
-from harness.plan.resolved_run import ResolvedRun
 from harness.planted_files import TRUSTED_ACCOUNTS, find_foreign_owner_below
+from harness.run.resolved_run import ResolvedRun
 from harness.runtime.dataset.data_plan import DataPlan, build_data_plan
 from harness.runtime.dataset.plugin_documents import add_plugin_documents
 from harness.runtime.dataset.preparation import LAYOUT_VERSION, PreparedData, prepare_data

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
 from harness.file_io import replace_file
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.runtime.dataset.bad_records import SKIPPED_FILE
 from harness.runtime.dataset.cache import prepare_or_reuse, read_cache
 from harness.runtime.dataset.preparation import META_FILE, PreparedData

@@ -14,7 +14,7 @@ import numpy as np
 
 from harness import input_limits
 from harness.file_io import parse_json, read_regular, replace_file
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.runtime.dataset.bad_records import BadRecordLog
 from harness.runtime.dataset.data_plan import DataGroup, DataPlan
 from harness.runtime.dataset.eval_split import EvalSplit, split_eval

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.runtime.dataset.preparation import PreparedData
 from harness.runtime.dataset.sampling_order import group_by_length, mix_sources, shuffle_rows
 from harness.runtime.dataset.token_dataset import TokenDataset, open_token_dataset

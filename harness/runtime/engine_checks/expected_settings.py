@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harness.runtime.topology import Topology
 
 if TYPE_CHECKING:
-    from harness.plan.resolved_run import ParallelDims
+    from harness.run.resolved_run import ParallelDims
     from harness.spec.sections.training_spec import SchedulerSpec
 
 TORCH_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "bfloat16": "bfloat16", "float16": "float16"}

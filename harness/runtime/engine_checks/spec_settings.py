@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.plan.resolved_run import ParallelDims, ResolvedRun
+from harness.run.resolved_run import ParallelDims, ResolvedRun
 from harness.runtime.engine_checks.expected_settings import TORCH_DTYPES, ExpectedSettings, torch_dtype_name
 from harness.runtime.models.model_config import is_random_init
 from harness.spec.deepspeed_optimizer import deepspeed_optimizer

@@ -19,8 +19,8 @@ import torch
 from accelerate.utils import set_seed
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from harness.plan.resolved_run import ResolvedRun
 from harness.plan.tuned_defaults.attention_kernel import missing_package
+from harness.run.resolved_run import ResolvedRun
 from harness.runtime import plugin_loader
 from harness.runtime.models import sdpa_varlen
 from harness.runtime.models.activation_checkpointing import enable_activation_checkpointing

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 
 from harness.facts.language_model import answers_at_hand
 from harness.findings import Finding
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.runtime.model_behavior import ask_model
 from harness.runtime.plugin_loader import load_plugin
 from harness.runtime.user_errors import print_findings, user_error

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from harness.facts.packing_support import SEPARATES_BY_BORDERS, TAKES_BORDERS
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.runtime.micro_batch import MicroBatch, copy_to_device
 from harness.runtime.user_errors import user_error
 

@@ -21,7 +21,7 @@ from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
 from harness.runtime.user_errors import user_error
 
 if TYPE_CHECKING:
-    from harness.plan.resolved_run import ParallelDims
+    from harness.run.resolved_run import ParallelDims
     from harness.runtime.topology import Topology
 
 AttentionFunction = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]

@@ -24,7 +24,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from harness.facts.pipeline_support import compile_layer_pattern
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.runtime import plugin_loader
 from harness.runtime.distributed import Distributed
 from harness.runtime.models.model_builder import model_kwargs

@@ -21,8 +21,8 @@ from typing import Any, cast
 import torch
 from transformers import AutoConfig, PretrainedConfig
 
-from harness.plan.resolved_run import ResolvedRun
 from harness.plan.simulation.clock_rates import ClockRates
+from harness.run.resolved_run import ResolvedRun
 from harness.runtime.distributed import Distributed
 from harness.runtime.engine import build_engine, install_loss, resolve_topology
 from harness.runtime.engine_protocol import Engine

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from harness.facts.model_lookup import ModelFacts, ModelLookup, facts_from_config
-from harness.plan.checkpointed_layers import shares_of_layers
-from harness.plan.flops import (
+from harness.plan.settings.checkpointed_layers import shares_of_layers
+from harness.plan.weights.flops import (
     ALL_GRADIENTS,
     NO_RECOMPUTATION,
     FlopsInputs,
@@ -27,7 +27,7 @@ from harness.plan.flops import (
     flops_6n,
     needed_flops,
 )
-from harness.plan.resolved_run import ResolvedRun
+from harness.run.resolved_run import ResolvedRun
 from harness.runtime.dataset.token_dataset import TokenDataset
 from harness.runtime.models.quantized_base import full_numel
 

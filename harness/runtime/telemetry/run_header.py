@@ -8,10 +8,10 @@ from typing import Any
 
 from harness import __version__
 from harness.hostinfo import machine
-from harness.plan import comm_volume
-from harness.plan.plan_settings import settings_of
-from harness.plan.resolved_run import ResolvedRun
-from harness.plan.zero_partitions import local_num_parameters
+from harness.plan.memory.zero_partitions import local_num_parameters
+from harness.plan.settings.plan_settings import settings_of
+from harness.plan.time import comm_volume
+from harness.run.resolved_run import ResolvedRun
 from harness.runtime.metrics import FORMAT_VERSION
 from harness.runtime.parallel import tensor_parallel
 from harness.runtime.pipeline import pipeline_module

@@ -18,7 +18,7 @@ from harness.plan.degrees.gpu_work import (
     Window,
 )
 from harness.plan.degrees.work_seconds import WorkSeconds, work_seconds
-from harness.plan.rates import Rates
+from harness.plan.time.rates import Rates
 
 H100 = DEVICES["H100-80GB"]
 PRODUCT = MatrixProduct("mlp", 8192, 8192, 8192, 1000)

@@ -214,8 +214,8 @@ class Evil:
 
 def write(folder: Path, case: str, model: Path, *settings: dict[str, Any] | None) -> None:
     """A run directory of a case of `runtime_settings`, with sections on top."""
-    from harness.plan.resolved_run import resolve_run
     from harness.render import render_ds_config
+    from harness.run.resolved_run import resolve_run
     from harness.spec.run_spec import RunSpec
 
     whole = spec(case, model)

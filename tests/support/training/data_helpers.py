@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from harness.findings import Finding
-from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.runtime.dataset.cache import prepare_or_reuse
 from harness.runtime.dataset.preparation import PreparedData
 from harness.runtime.dataset.token_dataset import TokenDataset, open_token_dataset

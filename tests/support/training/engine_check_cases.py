@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from tests.support.training.parity_cases import write_text
 from tests.support.training.runtime_helpers import JOBS

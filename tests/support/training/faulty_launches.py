@@ -19,8 +19,8 @@ from harness.launching.setup.environment import Variable
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise.launch_runner import LaunchResult, run_launch
 from harness.locks import LockHolder
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from harness.views.screen import Screen
 from tests.support.training.forked_ranks import ForkedRanks

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 
 LLAMA = {

@@ -10,12 +10,12 @@ from typing import Any
 
 from harness.facts.model_lookup import ModelFacts, facts_from_config
 from harness.hostinfo.machine import can_link_libaio
-from harness.plan.memory_items import MemoryItem
-from harness.plan.model_states import model_state_items
-from harness.plan.plan_settings import PlanSettings, settings_of
-from harness.plan.resolved_run import resolve_run
-from harness.plan.trainable_split import TrainableChoice
-from harness.plan.zero_partitions import partition_model
+from harness.plan.memory.memory_items import MemoryItem
+from harness.plan.memory.model_states import model_state_items
+from harness.plan.memory.zero_partitions import partition_model
+from harness.plan.settings.plan_settings import PlanSettings, settings_of
+from harness.plan.weights.trainable_split import TrainableChoice
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.model_spec import ModelSpec
 

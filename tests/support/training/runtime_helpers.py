@@ -87,7 +87,7 @@ def remove_shared_buffers(port: int) -> None:
 
 def write_run(folder: Path, spec: dict[str, Any], config: dict[str, Any], world_size: int = 2) -> Path:
     """A run directory as the launching side makes it, with this DeepSpeed JSON."""
-    from harness.plan.resolved_run import resolve_run
+    from harness.run.resolved_run import resolve_run
     from harness.spec.run_spec import RunSpec
 
     folder.mkdir(parents=True)

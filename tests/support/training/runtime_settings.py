@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 
 STEPS, WARMUP, LENGTH, SEED, DECAY = 6, 2, 32, 7, 0.1

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.plan.planner import make_plan
-from harness.plan.resolved_run import resolve_run
 from harness.plan.simulation.request import build_request
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from tests.support.training.model_shapes import GPT2, LLAMA
 

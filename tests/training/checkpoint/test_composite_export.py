@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from harness.errors import UserError
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.runtime.export import export_checkpoint
 from harness.runtime.export.export_tensors import ExportTensors
 from harness.runtime.export.source_parts import add_source_parts

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UserError
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.runtime.dataset.eval_split import split_eval
 from harness.runtime.dataset.preparation import PreparedData, PreparedGroup, unigram_cross_entropy
 from harness.runtime.dataset.sampler import EvalData, TrainData, open_eval_data, open_train_data

@@ -21,8 +21,8 @@ from deepspeed.utils import groups
 
 from harness.checkpoints.manifest import read_manifest
 from harness.errors import UserError
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
 from harness.runtime.rank_status import RankStatusWriter
 from harness.runtime.run_config import RunDir

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import torch
 from deepspeed.accelerator import get_accelerator
 
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
 from harness.runtime.models import build_model, zero3_weights
 from harness.runtime.models.model_config import load_config

@@ -19,8 +19,8 @@ load_native_library()
 import torch  # noqa: E402 - the library must be there before torch
 import torch.distributed as dist  # noqa: E402
 
-from harness.plan.link_rates import LinkRates  # noqa: E402
 from harness.plan.simulation.clock_rates import ClockRates  # noqa: E402
+from harness.plan.time.link_rates import LinkRates  # noqa: E402
 
 MILLI = 1e-3
 RATES = ClockRates(

@@ -11,7 +11,7 @@ from pathlib import Path
 import deepspeed
 import torch
 
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
 from harness.runtime.engine import build_engine
 from harness.runtime.models import build_model, load_config

@@ -21,8 +21,8 @@ import torch
 
 from harness.checkpoints.manifest import write_manifest
 from harness.errors import UserError
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.runtime import train as loop
 from harness.runtime.checkpoint import restore_checkpoint
 from harness.runtime.distributed import destroy_process_group, init_process_group

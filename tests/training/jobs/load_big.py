@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
 from harness.runtime.models import build_model
 from harness.runtime.models.model_config import load_config

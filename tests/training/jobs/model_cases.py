@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save_file
 
 from harness.errors import UserError
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
 from harness.runtime.engine import build_engine
 from harness.runtime.models import build_model

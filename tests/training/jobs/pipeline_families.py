@@ -18,8 +18,8 @@ import torch
 from torch import distributed as dist
 from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
-from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
 from harness.runtime.engine_checks.model_weights import master_weights
 from harness.runtime.micro_batch import MicroBatch

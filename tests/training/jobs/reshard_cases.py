@@ -14,8 +14,8 @@ from typing import Any
 
 from deepspeed.utils import groups
 
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.runtime import train as loop
 from harness.runtime.checkpoint import reshard
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.errors import UserError
-from harness.plan.resolved_run import ParallelDims
+from harness.run.resolved_run import ParallelDims
 from harness.runtime.distributed import destroy_process_group, init_process_group
 from harness.runtime.micro_batch import MicroBatch
 from harness.runtime.parallel.sequence_parallel import init_sequence_groups, install_ulysses_attention

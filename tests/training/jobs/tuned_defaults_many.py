@@ -15,9 +15,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.counting import calls_of, watch_the_wire, wire
 from harness.patches.chunked_loss import ChunkedHead, install_chunked_loss
-from harness.plan.resolved_run import resolve_run
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.runtime.chunked_cross_entropy import chunked_cross_entropy
 from harness.spec.run_spec import RunSpec
 

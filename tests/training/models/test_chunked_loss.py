@@ -14,7 +14,7 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 from harness.patches import patch_registry
 from harness.patches.chunked_loss import PATCH, ChunkedHead, install_chunked_loss
 from harness.patches.patch_registry import PatchStates, Target, all_patches
-from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.runtime.chunked_cross_entropy import chunked_cross_entropy
 from harness.runtime.engine import install_loss
 from harness.runtime.micro_batch import MicroBatch

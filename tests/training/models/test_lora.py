@@ -14,8 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
 from harness.errors import UserError
 from harness.findings import Fix
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.runtime.engine import weight_decay_groups
 from harness.runtime.lr_schedule import scheduler_factory
 from harness.runtime.models.lora import adapter_config, adapter_files, add_adapters, shorten_names

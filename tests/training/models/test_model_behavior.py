@@ -16,7 +16,7 @@ from harness.errors import UserError
 from harness.facts.packing_support import MIXES_PACKED_DOCUMENTS, SEPARATES_PACKED_DOCUMENTS
 from harness.hostinfo import model_answers
 from harness.hostinfo.model_answers import ask_installed_model
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.runtime.model_behavior import _ask, ask_model
 from harness.runtime.models.objective_check import check_objective
 from harness.spec.run_spec import RunSpec

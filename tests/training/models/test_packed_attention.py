@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from harness.errors import UserError
-from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch, find_borders
 from harness.runtime.models import sdpa_varlen
 from harness.runtime.models.packed_attention import (

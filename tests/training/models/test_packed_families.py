@@ -12,7 +12,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from harness.errors import UserError
 from harness.facts.packing_support import SEPARATES_BY_BORDERS
-from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.runtime.micro_batch import MicroBatch, find_borders
 from harness.runtime.models import sdpa_varlen
 from harness.runtime.models.packed_attention import install_packed_attention

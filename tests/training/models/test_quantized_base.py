@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, set_seed
 
 from harness.errors import UserError
 from harness.facts.model_lookup import find_model
-from harness.plan.quantized_weights import count_quantized
-from harness.plan.resolved_run import resolve_run
+from harness.plan.weights.quantized_weights import count_quantized
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.runtime.engine import weight_decay_groups
 from harness.runtime.export import export_checkpoint
 from harness.runtime.lr_schedule import scheduler_factory

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.errors import UserError
-from harness.plan.checkpointed_layers import shares_of_layers
-from harness.plan.flops import FlopsInputs, executed_flops
+from harness.plan.settings.checkpointed_layers import shares_of_layers
+from harness.plan.weights.flops import FlopsInputs, executed_flops
 from harness.runtime.models.activation_checkpointing import enable_activation_checkpointing
 from harness.runtime.models.tiled_mlp import TiledForward, tile_mlps
 from harness.spec.sections.training_spec import CheckpointingSpec, TrainSpec

@@ -16,7 +16,7 @@ import pytest
 import tests.support.training.parity_cases as table
 import tests.support.training.tensor_pipeline_cells as cells
 from harness.plan.planner import make_plan
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.parity_runs import Result, run, start_forked

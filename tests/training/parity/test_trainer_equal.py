@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from harness.plan.resolved_run import resolve_run
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.runtime.synthetic_files import write_model
 from harness.spec.run_spec import RunSpec
 from tests.support.training.forked_ranks import ForkedRanks

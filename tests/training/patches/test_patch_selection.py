@@ -12,7 +12,7 @@ from tests.support.training.runtime_helpers import ROOT, rank_environment
 CODE = """
 from harness.patches import patch_registry as registry
 from harness.errors import UserError
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.runtime.patch_selection import check_usable, resolve_patches
 from harness.spec.run_spec import RunSpec
 

@@ -18,8 +18,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.facts.model_lookup import facts_from_config
 from harness.facts.pipeline_support import layer_class_names
-from harness.plan.plan_settings import settings_of
-from harness.plan.zero_partitions import partition_model
+from harness.plan.memory.zero_partitions import partition_model
+from harness.plan.settings.plan_settings import settings_of
 from harness.runtime.pipeline.parameter_names import pipeline_parts
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.training.jobs.pipeline_families import FAMILIES, WAYS, make_run

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from harness.plan.planner import make_plan
-from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.run_spec import RunSpec
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.runtime_helpers import TINY, metric_lines, write_run

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.plan.async_offload import AsyncOffload, SuperOffload, ZenFlow, with_async_offload
-from harness.plan.memory_estimate import estimate_memory
-from harness.plan.zero_partitions import partition_model
+from harness.plan.memory.memory_estimate import estimate_memory
+from harness.plan.memory.zero_partitions import partition_model
+from harness.plan.search.async_offload import AsyncOffload, SuperOffload, ZenFlow, with_async_offload
 from tests.support.plan_inputs import TINY, plan_of, settings
 
 JOB = Path(__file__).parents[1] / "jobs" / "count_async_offload.py"

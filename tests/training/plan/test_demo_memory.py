@@ -10,9 +10,9 @@ import pytest
 
 from harness.facts.deepspeed_version import resolve_target
 from harness.plan.planner import make_plan
-from harness.plan.resolved_run import resolve_run
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.spec.spec_loader import load_spec
 from tests.support.training.runtime_helpers import ROOT, launch, metric_lines
 

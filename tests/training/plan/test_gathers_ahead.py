@@ -16,12 +16,12 @@ import pytest
 from harness.facts.deepspeed_version import resolve_target
 from harness.facts.model_facts import ModelFacts
 from harness.facts.model_lookup import facts_from_config, find_model
-from harness.plan.gathered_items import gathered_items
+from harness.plan.memory.gathered_items import gathered_items
+from harness.plan.memory.zero_partitions import partition_model
 from harness.plan.planner import make_plan
-from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
-from harness.plan.zero_partitions import partition_model
 from harness.render import render_ds_config
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.spec_loader import load_spec
 from tests.support.training.forked_ranks import ForkedRanks
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from harness.plan.memory_estimate import MemoryEstimate
-from harness.plan.memory_items import Phase
+from harness.plan.memory.memory_estimate import MemoryEstimate
+from harness.plan.memory.memory_items import Phase
 from harness.plan.planner import make_plan
-from harness.plan.resolved_run import resolve_run
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.model_helpers import JOBS, make_big_model

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from harness.plan.memory_items import MemoryItem
-from harness.plan.model_states import model_state_items
-from harness.plan.zero_partitions import partition_model
+from harness.plan.memory.memory_items import MemoryItem
+from harness.plan.memory.model_states import model_state_items
+from harness.plan.memory.zero_partitions import partition_model
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.plan_grid import MODELS, Case
 

@@ -15,18 +15,18 @@ import transformers
 from torch.utils._pytree import tree_iter
 
 from harness.facts.model_lookup import facts_from_config
-from harness.plan.activation_bytes import (
+from harness.plan.memory.activation_bytes import (
     MicroBatchShape,
     checkpointed_input_bytes,
     head_bytes,
     kept_attention_bytes,
     layer_bytes,
 )
-from harness.plan.activation_items import activation_items
-from harness.plan.plan_settings import settings_of
-from harness.plan.resolved_run import resolve_run
-from harness.plan.trainable_split import TrainableChoice
-from harness.plan.trained_weights import frozen_head_bytes, model_training
+from harness.plan.memory.activation_items import activation_items
+from harness.plan.settings.plan_settings import settings_of
+from harness.plan.weights.trainable_split import TrainableChoice
+from harness.plan.weights.trained_weights import frozen_head_bytes, model_training
+from harness.run.resolved_run import resolve_run
 from harness.runtime.models import kept_attention
 from harness.runtime.models.activation_checkpointing import enable_activation_checkpointing
 from harness.runtime.models.lora import add_adapters

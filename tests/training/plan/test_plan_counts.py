@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.plan.memory_items import MemoryItem
-from harness.plan.trainable_split import split_parameters
+from harness.plan.memory.memory_items import MemoryItem
+from harness.plan.weights.trainable_split import split_parameters
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.plan_grid import CASES, MODELS, MUON, TRAINED, WORLDS, Case
 

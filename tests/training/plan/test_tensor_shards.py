@@ -23,9 +23,9 @@ from harness.facts.model_catalogue import CATALOGUE, catalogue_config
 from harness.facts.model_families import FAMILIES
 from harness.facts.model_lookup import facts_from_config
 from harness.facts.tensor_parallel_plans import GUESSED_SPECS, KNOWN_STYLES, PRESET_SPECS, TRANSFORMERS_PLANS
-from harness.plan.layer_specs import convert_transformers_plan, find_spec, role_of
-from harness.plan.tensor_shard import TensorPlanChoice, shard_model
-from harness.plan.zero_partitions import local_num_parameters, partition_model
+from harness.plan.memory.zero_partitions import local_num_parameters, partition_model
+from harness.plan.weights.layer_specs import convert_transformers_plan, find_spec, role_of
+from harness.plan.weights.tensor_shard import TensorPlanChoice, shard_model
 from tests.support.plan_inputs import settings
 from tests.support.tensor_cases import CASES, EXPERTS, UNTIED, Case, choice_of, tensor_gates
 from tests.support.training.forked_ranks import ForkedRanks

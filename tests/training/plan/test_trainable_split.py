@@ -13,7 +13,7 @@ import transformers
 from harness.check.adapter_findings import check_adapter_targets
 from harness.errors import UserError
 from harness.facts.model_lookup import facts_from_config
-from harness.plan.trainable_split import DEFAULT_TARGETS, TrainableChoice, split_parameters
+from harness.plan.weights.trainable_split import DEFAULT_TARGETS, TrainableChoice, split_parameters
 from harness.runtime.models.lora import add_adapters
 from harness.runtime.models.trainable_parameters import freeze_parameters
 from harness.spec.sections.model_spec import ModelSpec

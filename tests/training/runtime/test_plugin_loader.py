@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.runtime import plugin_loader
 from harness.spec.run_spec import RunSpec
 from tests.support.training.forked_ranks import ForkedRanks

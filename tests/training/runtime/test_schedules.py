@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from harness.errors import UserError
-from harness.plan.schedule_steps import decay_steps, warmup_steps
+from harness.run.schedule_steps import decay_steps, warmup_steps
 from harness.runtime.lr_schedule import check_schedule, scheduler_factory
 from harness.spec.run_spec import SchedulerSpec
 

@@ -15,9 +15,9 @@ import pytest
 
 from harness.launching.process.child_process import child_environ
 from harness.plan.planner import Plan, make_plan
-from harness.plan.resolved_run import resolve_run
 from harness.plan.simulation.request import build_request
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 
 ROOT = Path(__file__).parents[3]

@@ -18,7 +18,7 @@ import pytest
 import harness
 from harness.launching.process.child_process import child_environ
 from harness.plan.planner import make_plan
-from harness.plan.resolved_run import resolve_run
+from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from harness.spec.yaml_text import spec_as_yaml
 from tests.support.plan_inputs import TINY

@@ -12,8 +12,8 @@ from deepspeed.runtime.config import DeepSpeedConfig
 
 from harness.convert.conversion import convert_file
 from harness.facts.deepspeed_version import resolve_target
-from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
 from harness.spec.spec_loader import load_spec
 
 ADAM = {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}}

@@ -11,8 +11,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 
-from harness.plan.flops import GradientShares
-from harness.plan.resolved_run import resolve_run
+from harness.plan.weights.flops import GradientShares
+from harness.run.resolved_run import resolve_run
 from harness.runtime.dataset.token_dataset import BlockDataset, DocumentDataset, TokenDataset
 from harness.runtime.telemetry.flops_counter import FlopsCounter, make_flops_counter
 from harness.spec.run_spec import RunSpec

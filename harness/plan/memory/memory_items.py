@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An item of the memory table: bytes of one kind, on one tier, for one rank, with its formula and its source.
+
+`model_states`, `model_states_zero3`, `activation_items` and `transient_memory` make the items; here are only products
+and rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Tier = Literal["gpu", "host", "nvme"]
+Phase = Literal["load", "forward", "backward", "step", "save", "resume", "export"]
+PHASES: tuple[Phase, ...] = ("load", "forward", "backward", "step", "save", "resume", "export")
+"""In the order of a run: building the model and the engine, a micro-batch, the step, a checkpoint written and read,
+the Hugging Face folder made from it.
+"""
+ENGINE: tuple[Phase, ...] = ("load", "forward", "backward", "step", "save", "resume")
+"""From `deepspeed.initialize` on."""
+TRAINING: tuple[Phase, ...] = ("forward", "backward", "step", "save")
+"""From the first step on."""
+OPTIMIZER: tuple[Phase, ...] = (*TRAINING, "resume")
+"""From the first step on, and while a checkpoint is read, which has the states."""
+MICRO_BATCH: tuple[Phase, ...] = ("forward", "backward")
+FORWARD: tuple[Phase, ...] = ("forward",)
+BACKWARD: tuple[Phase, ...] = ("backward",)
+STEP: tuple[Phase, ...] = ("step",)
+SAVE: tuple[Phase, ...] = ("save",)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryItem:
+    """Bytes of one kind on one tier, for one rank, or for all ranks of a host together where it is `shared`.
+
+    `pinned_blocks`: sizes of its page-locked blocks. `moments`: those of its phases at which it is there, if it is not
+    there all the time (`harness.plan.memory.memory_moments`).
+    """
+
+    tier: Tier
+    kind: str
+    description: str
+    bytes: int
+    formula: str
+    source: str
+    phases: tuple[Phase, ...] = ENGINE
+    pinned_blocks: tuple[int, ...] = ()
+    assumed: bool = False
+    shared: bool = False
+    moments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ElementBytes:
+    """`width` bytes for each of `count` elements, which the formula calls `name`."""
+
+    width: int
+    count: int
+    name: str
+
+    @property
+    def bytes(self) -> int:
+        """The product."""
+        return self.width * self.count
+
+    def __str__(self) -> str:
+        return f"{self.width} {'' if self.name.startswith('P') else 'x '}{self.name}"
+
+
+def memory_item(
+    tier: Tier, label: tuple[str, str], amount: ElementBytes, source: str, phases: tuple[Phase, ...] = ENGINE
+) -> MemoryItem:
+    """An item of (kind, description) with the formula of its amount."""
+    return MemoryItem(tier, *label, amount.bytes, str(amount), source, phases)
+
+
+def pinned_item(
+    label: tuple[str, str],
+    amount: ElementBytes,
+    source: str,
+    blocks: tuple[int, ...] = (),
+    phases: tuple[Phase, ...] = ENGINE,
+) -> MemoryItem:
+    """The same in page-locked host memory; `blocks` in elements, by default one of the whole amount."""
+    sizes = tuple(amount.width * count for count in blocks or (amount.count,))
+    return MemoryItem("host", *label, amount.bytes, str(amount), source, phases, pinned_blocks=sizes)
+
+
+def pinned_rounding_bytes(items: Iterable[MemoryItem]) -> int:
+    """Bytes that torch's pinned allocator adds: it rounds every block up to a power of two (CachingHostAllocator.h)."""
+    return sum((1 << (block - 1).bit_length()) - block for item in items for block in item.pinned_blocks if block)

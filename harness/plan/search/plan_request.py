@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run without a spec, from the command line: its checks, and the values of its spec. No files, no gates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.facts.devices import DEVICES, Device, find_device, suggest_device
+from harness.facts.model_lookup import find_configuration, find_model
+from harness.facts.model_positions import find_positions
+from harness.findings import Finding, Fix
+from harness.plan.search.pinned_keys import key_of_override
+from harness.plan.time.rates import parse_disks
+from harness.spec.overrides import apply_overrides
+from harness.spec.parse.source import KeyPath, Source, join_key
+from harness.units import parse_bytes, pluralize
+
+_MAX_GPUS = 1_000_000
+_DEFAULT_LENGTH = 4096
+DEFAULT_BATCH_TOKENS = "1048576"
+OPTION_KEYS: Mapping[str, str] = {
+    "model": "model.name_or_path",
+    "gpus": "cluster.gpus_per_node",
+    "gpu": "cluster.gpu",
+    "gpus_per_node": "cluster.gpus_per_node",
+    "host_memory": "cluster.host_memory",
+    "nvme": "cluster.nvme",
+    "zero_stage": "zero.stage",
+    "max_length": "data.max_length",
+    "batch_tokens": "train.global_batch_size",
+}
+"""The key of a spec that stands for an option of a run without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """The options of a run that has no spec. `stage` None: the planner chooses. `overrides`: those of `--set`."""
+
+    model: str
+    gpus: int
+    gpu: str
+    gpus_per_node: int | None = None
+    host_memory: str | None = None
+    nvme: str | None = None
+    stage: int | None = None
+    max_length: int = _DEFAULT_LENGTH
+    tokens_per_step: int = int(DEFAULT_BATCH_TOKENS)
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def gpus_per_host(self) -> int:
+        """GPUs a host: 8 by default, and never more than there are."""
+        return min(self.gpus_per_node or 8, self.gpus)
+
+    @property
+    def pinned(self) -> tuple[KeyPath, ...]:
+        """The keys of the spec that no search may change."""
+        stage: tuple[KeyPath, ...] = () if self.stage is None else (("zero", "stage"),)
+        return (*stage, *map(key_of_override, self.overrides))
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences a step: the same number on every rank, as near to the tokens as that can be."""
+        return self.gpus * max(1, round(self.tokens_per_step / self.max_length / self.gpus))
+
+    @property
+    def planned_tokens(self) -> int:
+        """Tokens of those sequences."""
+        return self.global_batch_size * self.max_length
+
+
+def default_length(model: str) -> int:
+    """Tokens of a sequence where no option says them: no more than the model has positions."""
+    positions = find_positions(model, find_configuration(model, None, Path.cwd(), None))
+    return min(_DEFAULT_LENGTH, positions or _DEFAULT_LENGTH)
+
+
+def validate_request(request: PlanRequest) -> list[Finding]:
+    """Every finding about a request at once."""
+    findings = [
+        *validate_count("--gpus", request.gpus, _MAX_GPUS),
+        *validate_count("--max-length", request.max_length, 1 << 24),
+    ]
+    if request.gpus_per_node is not None:
+        findings += validate_count("--gpus-per-node", request.gpus_per_node, 1024)
+    if not findings and request.gpus % request.gpus_per_host:
+        message = f"{request.gpus} GPUs do not fill hosts of {request.gpus_per_host}"
+        findings.append(Finding("MM007", "error", message, fix=Fix("give `--gpus-per-node`")))
+    model = find_model(request.model, build=False)
+    if model.facts is None and "not among the families" not in model.why_not:
+        fix = Fix("name a folder with a `config.json`, or a model of the catalogue such as `llama-3.1-70b`")
+        message = f"the model's size is not known: {model.why_not}"
+        findings.append(Finding("MM001", "error", message[:400], "model.name_or_path", fix=fix))
+    return [*findings, *validate_gpu(request.gpu), *_validate_sizes(request), *_validate_overrides(request)]
+
+
+def validate_count(option: str, value: int, maximum: int) -> list[Finding]:
+    """A finding for a count that no machine has."""
+    if 1 <= value <= maximum:
+        return []
+    message = f"`{option} {value}` is not a number from 1 to {maximum:,}"
+    return [Finding("MM007", "error", message, fix=Fix(f"give `{option}` a number from 1 to {maximum:,}"))]
+
+
+def validate_gpu(name: str) -> list[Finding]:
+    """A finding for an unknown kind of GPU."""
+    if find_device(name) is not None:
+        return []
+    similar = suggest_device(name)
+    fix = Fix(f"give `--gpu {similar}`" if similar else "choose one of the known kinds")
+    notes = ("known kinds: " + ", ".join(DEVICES),)
+    return [Finding("MM003", "error", f"GPU kind `{name}` is not known", notes=notes, fix=fix)]
+
+
+def _validate_sizes(request: PlanRequest) -> list[Finding]:
+    findings = []
+    for option, text, parse in (
+        ("--host-memory", request.host_memory, parse_bytes),
+        ("--nvme", request.nvme, parse_disks),
+    ):
+        try:
+            size = None if text is None else parse(text)
+            if size is not None and size < 10**8:
+                raise ValueError(f"`{text}` is {pluralize(size, 'byte')}" if size else f"`{text}` is zero")
+            if size is not None and size > 10**18:
+                raise ValueError(f"`{text}` is more than any host has")
+        except ValueError as error:
+            fix = Fix("write a size such as `2TB`" + (" or `8x3.5TB`" if option == "--nvme" else ""))
+            findings.append(Finding("MM004", "error", f"`{option}`: {error}", fix=fix))
+    return findings
+
+
+def _validate_overrides(request: PlanRequest) -> list[Finding]:
+    """A finding for each key of `--set` that an option of the run sets."""
+    options = {key: "--" + name.replace("_", "-") for name, key in OPTION_KEYS.items()}
+    options |= {"cluster.num_nodes": "--gpus", "cluster.gpus_per_node": "--gpus-per-node", "launch.num_gpus": "--gpus"}
+    findings = []
+    for text in request.overrides:
+        key = join_key(key_of_override(text))
+        if key in options:
+            message = f"without a spec, `{key}` is the option `{options[key]}`"
+            findings.append(Finding("MM007", "error", message, fix=Fix(f"give `{options[key]}` instead of `--set`")))
+    return findings
+
+
+def batch_finding(request: PlanRequest) -> Finding | None:
+    """A warning if no step can have exactly the requested tokens, with the nearest numbers that it can have."""
+    asked, planned = request.tokens_per_step, request.planned_tokens
+    if asked == planned:
+        return None
+    whole = request.gpus * request.max_length
+    below = asked // whole * whole
+    message = (
+        f"{asked:,} tokens per step are not a multiple of {whole:,}, a sequence of {request.max_length:,} tokens "
+        f"on each of {pluralize(request.gpus, 'rank')}: planned with {planned:,}"
+    )
+    possible = [f"`--batch-tokens {tokens}`" for tokens in (below, below + whole) if tokens]
+    fix = Fix(f"give {' or '.join(possible)}, fewer GPUs, or a shorter `--max-length`")
+    return Finding("MM007", "warning", message, fix=fix)
+
+
+def spec_from_request(request: PlanRequest) -> dict[str, Any]:
+    """The run spec of a request, as plain values: ZeRO-3 and micro-batch 1, before the search. Raises UserError for an
+    override that is no `key=value`.
+    """
+    cluster: dict[str, Any] = {
+        "num_nodes": request.gpus // request.gpus_per_host,
+        "gpus_per_node": request.gpus_per_host,
+        "gpu": request.gpu,
+    }
+    cluster |= {"host_memory": request.host_memory} if request.host_memory else {}
+    cluster |= {"nvme": request.nvme} if request.nvme else {}
+    values = {
+        "model": {"name_or_path": request.model, "attn_implementation": "sdpa"},
+        "data": {"train": "data/*.jsonl", "max_length": request.max_length},
+        "train": {
+            "num_train_epochs": 1,
+            "per_device_train_batch_size": 1,
+            "global_batch_size": request.global_batch_size,
+            "gradient_checkpointing": True,
+        },
+        "optimizer": {"learning_rate": 1e-5, "weight_decay": 0.1},
+        "precision": {"bf16": True},
+        "zero": {"stage": 3 if request.stage is None else request.stage},
+        "cluster": cluster,
+    }
+    return apply_overrides(Source("--set", "yaml", "", values), request.overrides).data
+
+
+def min_gpus_for_states(bytes_of_states: float, device: Device) -> int:
+    """GPUs of this kind whose memory holds the states alone, in the vendor's gigabytes: 14 for 70 B on 80 GB."""
+    return max(1, -(-int(bytes_of_states) // nominal_memory(device)))
+
+
+def nominal_memory(device: Device) -> int:
+    """The size in the kind's name, decimal: what the literature divides by."""
+    digits = "".join(c for c in device.name.rpartition("-")[2] if c.isdigit())
+    return int(digits) * 10**9 if digits else max(1, device.memory)

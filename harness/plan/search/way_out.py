@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A way out where nothing fits: the closest settings; how many ranks, how much host memory or disks would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from harness.facts.devices import Device
+from harness.facts.model_lookup import ModelFacts
+from harness.plan.memory.memory_estimate import HOST_RESERVE, Capacity
+from harness.plan.search.alternatives import STAGES_AND_OFFLOADS, Alternative, evaluate_alternative, with_offload
+from harness.plan.search.settings_search import HEADROOM, CandidateSettings, fits_with_headroom
+from harness.plan.settings.checkpointed_layers import with_checkpointing
+from harness.plan.settings.plan_settings import settings_of
+from harness.run.resolved_run import ResolvedRun, resolve_run
+
+_MAX_HOSTS = 4096
+_GPUS_OF_A_HOST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class WayOut:
+    """`closest` lacks least. `ranks`: the fewest of the same kind that would do, on hosts of `ranks_per_host`, None
+    where 4,096 hosts do not. `host_bytes`: host memory with which the same ranks would do; `nvme_bytes`: disks of a
+    host with which they would, where nobody said that there are any.
+    """
+
+    closest: Alternative | None
+    ranks: int | None
+    ranks_per_host: int
+    host_bytes: int | None
+    nvme_bytes: int | None
+
+
+def find_way_out(
+    run: ResolvedRun,
+    model: ModelFacts,
+    device: Device | None,
+    capacity: Capacity,
+    alternatives: Sequence[Alternative],
+) -> WayOut | None:
+    """`alternatives`: those of the run, none of which fits. None while the run's ranks are unknown."""
+    settings = settings_of(run)
+    if settings is None:
+        return None
+    too_large = [each for each in alternatives if each.fit.fits is False]
+    closest = max(too_large, key=lambda each: each.fit.headroom or 0.0, default=None)
+    per_host, world = settings.ranks_per_host, settings.world_size
+    host_bytes, nvme_bytes = _enough_host(alternatives, capacity), _enough_disks(alternatives, capacity)
+
+    def would_fit(ranks: int, ranks_per_host: int) -> bool:
+        return can_fit(with_ranks(run, ranks, ranks_per_host), model, device, capacity)
+
+    inside = [count for count in (2, 4, _GPUS_OF_A_HOST) if world < count and settings.num_hosts == 1]
+    ranks = next((count for count in inside if would_fit(count, count)), None)
+    if ranks is not None:
+        return WayOut(
+            closest, ranks, ranks, _enough_host(alternatives, capacity), _enough_disks(alternatives, capacity)
+        )
+    per_host = max(per_host, _GPUS_OF_A_HOST) if settings.num_hosts == 1 else per_host
+    hosts = _fewest_hosts(lambda hosts: would_fit(hosts * per_host, per_host), world // per_host)
+    ranks = None if hosts is None else hosts * per_host
+    return WayOut(closest, ranks, per_host, host_bytes, nvme_bytes)
+
+
+def _fewest_hosts(would_fit: Callable[[int], bool], too_few: int) -> int | None:
+    """Doubling, then halving the distance: the fewest of more than `too_few`."""
+    low, high = too_few, max(2 * too_few, too_few + 1)
+    while not would_fit(high):
+        low, high = high, 2 * high
+        if high > _MAX_HOSTS:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if would_fit(middle) else (middle, high)
+    return high
+
+
+def with_ranks(run: ResolvedRun, ranks: int, ranks_per_host: int) -> ResolvedRun:
+    """The run on more hosts of its kind, with about as many sequences a step: a multiple of the ranks."""
+    spec = run.spec
+    dims = run.parallel_dims
+    sequences = run.batch.global_batch or ranks
+    data = max(1, ranks // dims.model_parallel_size)
+    train = spec.train.model_copy(
+        update={
+            "per_device_train_batch_size": 1,
+            "global_batch_size": data * max(1, round(sequences / data)),
+            "gradient_accumulation_steps": None,
+        }
+    )
+    cluster = spec.cluster.model_copy(
+        update={"gpus_per_node": ranks_per_host, "num_nodes": max(1, ranks // ranks_per_host)}
+    )
+    spec = spec.model_copy(update={"train": train, "cluster": cluster})
+    return resolve_run(spec, name=run.name, world_size=ranks, kind=run.kind)
+
+
+def can_fit(run: ResolvedRun, model: ModelFacts, device: Device | None, capacity: Capacity) -> bool:
+    """Do the thriftiest settings fit: one sequence at a time, with checkpointing, at any stage and offload?"""
+    settings = settings_of(run)
+    if settings is None:
+        return False
+    candidates = CandidateSettings(run, model)
+    sequences = settings.micro_batch * settings.accumulation
+    thrifty = with_checkpointing(replace(settings, micro_batch=1, accumulation=sequences), checkpointing=True)
+    for stage, optimizer_device, param_device in reversed(STAGES_AND_OFFLOADS):
+        other = candidates.resolve(with_offload(thrifty, stage, optimizer_device, param_device))
+        if other is not None and fits_with_headroom(evaluate_alternative(model, settings, other, device, capacity)):
+            return True
+    return False
+
+
+def _enough_host(alternatives: Sequence[Alternative], capacity: Capacity) -> int | None:
+    """The least host memory with which one of them fits that lacks nothing else."""
+    if capacity.host is None:
+        return None
+    needs = [
+        int(each.host_peak / (1 - HOST_RESERVE) / (1 - HEADROOM)) + 1
+        for each in alternatives
+        if each.fit.binding == "host memory" and _fits_gpu_and_disks(each, capacity)
+    ]
+    return min(needs, default=None)
+
+
+def _fits_gpu_and_disks(each: Alternative, capacity: Capacity) -> bool:
+    gpu_fits = capacity.gpu is None or each.gpu_peak <= capacity.gpu * (1 - HEADROOM)
+    return gpu_fits and (not each.nvme_bytes or (capacity.nvme is not None and each.nvme_bytes <= capacity.nvme))
+
+
+def _enough_disks(alternatives: Sequence[Alternative], capacity: Capacity) -> int | None:
+    """The smallest disks with which one of them fits, where their size is unknown."""
+    if capacity.nvme is not None:
+        return None
+    needs = [
+        each.nvme_bytes
+        for each in alternatives
+        if each.nvme_bytes and each.fit.fits is None and (each.fit.headroom or 0.0) >= HEADROOM
+    ]
+    return int(min(needs) / (1 - HEADROOM)) + 1 if needs else None

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers that recompute their activations: how many, the shares of the work that is repeated, words for both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from harness.plan.settings.plan_settings import PlanSettings
+from harness.plan.weights.flops import RecomputeShares
+
+
+def is_recomputed(index: int, settings: PlanSettings) -> bool:
+    """Does this layer of a pipeline stage, counted from 0, compute its activations again?"""
+    return settings.checkpointing and index % settings.checkpoint_every == 0
+
+
+def count_recomputed(num_layers: int, every: int) -> int:
+    """Layers 0, `every`, 2 x `every` and so on of so many."""
+    return -(-num_layers // every)
+
+
+def tiles_mlp(settings: PlanSettings) -> bool:
+    """Does the MLP of a layer run in more than one tile?"""
+    return 0 < settings.mlp_tile_size < settings.tokens_per_micro_batch
+
+
+def recompute_shares(settings: PlanSettings, num_layers: int) -> RecomputeShares:
+    """The shares for a model of so many layers, cut into equal stages."""
+    every = settings.checkpoint_every if settings.checkpointing else None
+    layers = -(-num_layers // settings.pipeline_parallel_size)
+    return shares_of_layers(layers, every, keeps_attention=settings.keeps_attention, in_tiles=tiles_mlp(settings))
+
+
+def shares_of_layers(
+    num_layers: int, every: int | None, *, keeps_attention: bool, in_tiles: bool = False
+) -> RecomputeShares:
+    """The shares of so many layers of one rank of which every K-th recomputes, or none.
+
+    A tile computes its first two products again in the backward pass. A layer that recomputes runs its tiles too, all
+    but the end of the last one.
+    """
+    share = count_recomputed(num_layers, every) / num_layers if every else 0.0
+    return RecomputeShares(share, 0.0 if keeps_attention else share, 2 + share if in_tiles else 0.0)
+
+
+def with_checkpointing(settings: PlanSettings, *, checkpointing: bool) -> PlanSettings:
+    """The settings with every layer recomputed, or none."""
+    return replace(settings, checkpointing=checkpointing, checkpoint_every=1, keeps_attention=False)
+
+
+def list_checkpointing(settings: PlanSettings) -> list[PlanSettings]:
+    """The settings with no layer recomputed, with every layer, and as they are."""
+    choices = [with_checkpointing(settings, checkpointing=each) for each in (False, True)]
+    return choices if settings in choices else [*choices, settings]
+
+
+def checkpointing_value(settings: PlanSettings) -> bool | dict[str, Any]:
+    """The value of `train.gradient_checkpointing` for these settings."""
+    if not settings.checkpointing:
+        return False
+    value: dict[str, Any] = {}
+    if settings.checkpoint_every > 1:
+        value["every"] = settings.checkpoint_every
+    if settings.keeps_attention:
+        value["keep"] = "attention"
+    return value or True
+
+
+def describe_checkpointing(settings: PlanSettings, word: str = "gradient checkpointing") -> str:
+    """`gradient checkpointing of every 2nd layer, attention kept`, or `no gradient checkpointing`."""
+    if not settings.checkpointing:
+        return f"no {word}"
+    of_layers = f" of every {_ordinal(settings.checkpoint_every)} layer" if settings.checkpoint_every > 1 else ""
+    return f"{word}{of_layers}" + (", attention kept" if settings.keeps_attention else "")
+
+
+def _ordinal(number: int) -> str:
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, "th")
+    return f"{number}{suffix}"

@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings that memory and time depend on, with DeepSpeed's defaults. Reads a ResolvedRun; no arithmetic.
+
+Defaults: `deepspeed/runtime/zero/config.py` and `zero/offload_config.py` of 0.19.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from harness.patches.patch_registry import PatchFacts, is_planned
+from harness.plan.settings.block_values import block_value, dtype_bytes, has_decay, is_switched_on
+from harness.plan.settings.patch_facts import patch_facts
+from harness.plan.weights.bytes_per_parameter import BytesPerParameter
+from harness.plan.weights.optimizer_states import Optimizer
+from harness.plan.weights.tensor_shard import DEFAULT_PLAN, TensorPlanChoice
+from harness.plan.weights.trainable_split import TrainableChoice
+from harness.run.resolved_run import ResolvedRun
+from harness.spec.pinned_memory import pins_natively
+from harness.spec.run_spec import RunSpec
+from harness.spec.sections.model_spec import QuantizationSpec
+
+OffloadDevice = Literal["none", "cpu", "nvme"]
+_ACTIVATION_CHECKPOINTING = "activation_checkpointing"
+_BF16_STATE_KEYS = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """The settings of a plan. `*_bytes` are bytes an element; sizes of buckets and thresholds are in elements.
+
+    `hpz_partition_size`: ranks that share ZeRO++'s second shard of the parameters (`zero_hpz_partition_size`), 1 for
+    none. `activation_device`: where the inputs of checkpointed layers wait; `partition_activations`: each
+    tensor-parallel rank keeps its part of them. `leaf_decoder_layers`: ZeRO-3 gathers a decoder layer as one
+    (`leaf_module`). `packing`: rows hold several documents. `loss_chunk_size`: tokens whose logits exist at once, 0 for
+    all of a micro-batch. `tensor_plan`: what the run says about AutoTP's plan.
+
+    `separate_offload_grads`: an optimizer on the CPU or on NVMe has fp32 gradients of its own, as in DeepSpeed without
+    the harness (`patches/cpu_offload_single_grad.py`, `nvme_offload_no_grad_swap.py`).
+    `keeps_first_step_states`: the states of the first step stay in host memory where swapping is pipelined, as in
+    DeepSpeed without the harness (`patches/nvme_release.py`). `trainable`: what the spec says of adapters and of frozen
+    parameters, None where all of them are trained. `compiled`: `train.torch_compile`. `binds_cores`: the launcher binds
+    each rank to cores of its own.
+
+    `keeps_first_states`: the engine keeps the states of a first optimizer, of all parameters. `flattens_masters`: the
+    master weights are one buffer. `autocast_bytes`: bytes of a gradient that autocast communicates in a format of its
+    own, which has its own buckets; 0 where there is one format. `copies_for_save`: saves in the background, from a copy
+    in host memory. `reentrant_checkpointing`: every layer's input requires a gradient, frozen embeddings or not.
+    `steps_matrices_by_muon`: with one momentum, and `num_states` for all else. `checkpoint_every`: with
+    `checkpointing`, layers 0, K, 2K and so on recompute; `keeps_attention`: all but their attention. `mlp_tile_size`:
+    tokens of an MLP at once, 0 for all. `built_bytes`: those of a weight of the model that is built; weights that
+    are read have the training format, new ones fp32. `quantization`: of the frozen
+    weights, None for none. `rank`: the rank whose memory it is; None for the one with the most.
+    """
+
+    stage: int
+    optimizer_device: OffloadDevice
+    param_device: OffloadDevice
+    mixed_precision: bool
+    param_bytes: int
+    grad_bytes: int
+    comm_bytes: int
+    master_bytes: int
+    state_bytes: int
+    num_states: int
+    micro_batch: int
+    accumulation: int
+    seq_length: int
+    checkpointing: bool
+    attention: str
+    data_parallel_size: int
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    sequence_parallel_size: int
+    ranks_per_host: int
+    decay_groups: bool
+    overlap_comm: bool
+    contiguous_gradients: bool
+    pin_memory: bool
+    reduce_bucket_size: int
+    sub_group_size: int
+    prefetch_bucket_size: int
+    param_persistence_threshold: int
+    max_live_parameters: int
+    max_reuse_distance: int
+    optimizer_buffers: int
+    parameter_buffers: int
+    parameter_buffer_size: int
+    max_in_cpu: int
+    hpz_partition_size: int = 1
+    activation_device: OffloadDevice = "none"
+    partition_activations: bool = False
+    quantized_weights: bool = False
+    quantized_gradients: bool = False
+    multi_rank_bucket_allreduce: bool = True
+    pipeline_read: bool = False
+    pipeline_write: bool = False
+    offload_ratio: float = 1.0
+    leaf_decoder_layers: bool = False
+    pins_natively: bool = False
+    packing: bool = False
+    loss_chunk_size: int = 0
+    tensor_plan: TensorPlanChoice = DEFAULT_PLAN
+    separate_offload_grads: bool = False
+    keeps_first_step_states: bool = False
+    trainable: TrainableChoice | None = None
+    compiled: bool = False
+    checkpoint_every: int = 1
+    keeps_attention: bool = False
+    mlp_tile_size: int = 0
+    binds_cores: bool = False
+    keeps_first_states: bool = False
+    flattens_masters: bool = True
+    autocast_bytes: int = 0
+    copies_for_save: bool = False
+    reentrant_checkpointing: bool = False
+    steps_matrices_by_muon: bool = False
+    built_bytes: int = 4
+    quantization: QuantizationSpec | None = None
+    rank: int | None = None
+    pipeline_partition_method: str = "parameters"
+
+    @property
+    def bytes_per_parameter(self) -> BytesPerParameter:
+        """Bytes a parameter. Without 16-bit weights there are no masters at stage 0, a second copy above it."""
+        master = self.master_bytes if self.mixed_precision or self.stage else 0
+        return BytesPerParameter(self.param_bytes, self.grad_bytes, master, self.state_bytes * self.num_states)
+
+    @property
+    def swap_buffers_per_sub_group(self) -> int:
+        """Swap buffers of one sub-group of the optimizer: its master weights, its states, its gradient."""
+        return self.num_states + 2
+
+    @property
+    def momentum_bytes(self) -> int:
+        """Bytes of Muon's momentum of an element: as gradients, but at stages 1 and 2 on the CPU as Adam's states."""
+        return self.state_bytes if self.stage in (1, 2) and self.optimizer_device != "none" else self.comm_bytes
+
+    @property
+    def zero_world_size(self) -> int:
+        """Ranks that ZeRO divides over: data-parallel ranks, and with Ulysses the sequence-parallel ones too."""
+        return self.data_parallel_size * self.sequence_parallel_size
+
+    @property
+    def world_size(self) -> int:
+        """All ranks."""
+        return self.zero_world_size * self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def num_hosts(self) -> int:
+        """The hosts of these ranks."""
+        return -(-self.world_size // self.ranks_per_host)
+
+    @property
+    def tokens_per_micro_batch(self) -> int:
+        """Tokens that one rank holds activations for."""
+        return self.micro_batch * -(-self.seq_length // self.sequence_parallel_size)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step over all ranks."""
+        return self.micro_batch * self.accumulation * self.data_parallel_size * self.seq_length
+
+    @property
+    def uses_bf16_optimizer(self) -> bool:
+        """Stage 1 with fp32 gradient accumulation under 16-bit weights is another class, with whole fp32 gradients."""
+        return self.stage == 1 and self.mixed_precision and self.grad_bytes == 4 and self.optimizer_device == "none"
+
+
+class _ZeroValues:
+    """`zero.KEY` of the spec, else `deepspeed.zero_optimization.KEY`, else the tuned default, else DeepSpeed's."""
+
+    def __init__(self, run: ResolvedRun) -> None:
+        self._zero = run.spec.zero
+        raw = run.spec.deepspeed.get("zero_optimization")
+        self._raw: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
+        self._tuned_defaults = {
+            default.key.removeprefix("zero_optimization."): default.value for default in run.tuned_defaults or ()
+        }
+
+    def _value(self, key: str) -> Any:
+        value = getattr(self._zero, key, None)
+        return self._raw.get(key, self._tuned_defaults.get(key)) if value is None else value
+
+    def get_int(self, key: str, default: int) -> int:
+        value = self._value(key)
+        return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else default
+
+    def get_bool(self, key: str, default: bool) -> bool:
+        value = self._value(key)
+        return value if isinstance(value, bool) else default
+
+    def get_offload_value(self, key: str, default: Any) -> Any:
+        """`SECTION.KEY` of the spec, or its tuned default; a tuned default exists only for keys that the spec leaves
+        out.
+        """
+        section, name = key.split(".")
+        offload = getattr(self._zero, section)
+        return self._tuned_defaults.get(key, getattr(offload, name) if offload else default)
+
+
+def settings_of(run: ResolvedRun) -> PlanSettings | None:
+    """The settings of a run, or None while its ranks or its micro-batch are unknown."""
+    spec, batch, data = run.spec, run.batch, run.parallel_dims.data
+    if data is None or batch.micro_batch is None:
+        return None
+    zero, stage = _ZeroValues(run), spec.zero.stage
+    optimizer, parameters = spec.zero.offload_optimizer, spec.zero.offload_param
+    optimizer_device: OffloadDevice = optimizer.device if optimizer and stage else "none"
+    if optimizer_device == "nvme" and stage < 3:
+        optimizer_device = "cpu"  # stage_1_and_2.py: any offload device is the CPU
+    mixed = spec.precision.bf16 or spec.precision.fp16
+    width = 2 if mixed else 4
+    kind = Optimizer.of(spec.deepspeed.get("optimizer"), spec.optimizer.type, spec.optimizer.momentum)
+    is_offloaded = optimizer_device != "none"
+    master, state = _master_and_state_bytes(spec) if mixed else (4, 4)
+    layers = run.checkpointing
+    checkpointing = layers is not None
+    facts = patch_facts(run)
+    return PlanSettings(
+        stage=stage,
+        optimizer_device=optimizer_device,
+        param_device=parameters.device if parameters and stage == 3 else "none",
+        mixed_precision=mixed,
+        param_bytes=width,
+        grad_bytes=dtype_bytes(block_value(spec.deepspeed, "data_types", "grad_accum_dtype"), width),
+        comm_bytes=_comm_bytes(run, width),
+        master_bytes=master,
+        state_bytes=state,
+        num_states=kind.num_states(stage=stage, is_offloaded=is_offloaded),
+        micro_batch=batch.micro_batch,
+        accumulation=batch.accumulation or 1,
+        seq_length=spec.data.max_length,
+        checkpointing=checkpointing,
+        checkpoint_every=layers.every if layers else 1,
+        mlp_tile_size=spec.train.mlp_tile_size or 0,
+        keeps_attention=bool(layers and layers.keep == "attention"),
+        attention=run.attn_implementation or "sdpa",
+        data_parallel_size=data,
+        tensor_parallel_size=run.parallel_dims.tensor,
+        pipeline_parallel_size=run.parallel_dims.pipeline,
+        pipeline_partition_method=spec.parallel.pipeline_partition_method,
+        sequence_parallel_size=run.parallel_dims.sequence,
+        ranks_per_host=_ranks_per_host(run),
+        decay_groups=has_decay(spec),
+        overlap_comm=zero.get_bool("overlap_comm", stage == 3)
+        and run.parallel_dims.pipeline == 1,  # switched off there
+        contiguous_gradients=zero.get_bool("contiguous_gradients", True),
+        pin_memory=optimizer.pin_memory if optimizer else True,
+        pins_natively=pins_natively(spec.zero, spec.launch.env),
+        reduce_bucket_size=zero.get_int("reduce_bucket_size", 500_000_000),
+        sub_group_size=zero.get_int("sub_group_size", 1_000_000_000),
+        prefetch_bucket_size=zero.get_int("stage3_prefetch_bucket_size", 50_000_000),
+        param_persistence_threshold=zero.get_int("stage3_param_persistence_threshold", 100_000),
+        max_live_parameters=zero.get_int("stage3_max_live_parameters", 1_000_000_000),
+        max_reuse_distance=zero.get_int("stage3_max_reuse_distance", 1_000_000_000),
+        optimizer_buffers=zero.get_offload_value("offload_optimizer.buffer_count", 4),
+        parameter_buffers=zero.get_offload_value("offload_param.buffer_count", 5),
+        parameter_buffer_size=zero.get_offload_value("offload_param.buffer_size", 100_000_000),
+        max_in_cpu=parameters.max_in_cpu if parameters else 1_000_000_000,
+        hpz_partition_size=zero.get_int("zero_hpz_partition_size", 1) if stage == 3 else 1,
+        activation_device="cpu" if checkpointing and _offloads_activations(spec) else "none",
+        partition_activations=checkpointing
+        and block_value(spec.deepspeed, _ACTIVATION_CHECKPOINTING, "partition_activations") is True,
+        quantized_weights=stage == 3 and zero.get_bool("zero_quantized_weights", False),
+        quantized_gradients=stage == 3 and zero.get_bool("zero_quantized_gradients", False),
+        multi_rank_bucket_allreduce=zero.get_bool("use_multi_rank_bucket_allreduce", True),
+        pipeline_read=zero.get_offload_value("offload_optimizer.pipeline_read", False),
+        pipeline_write=zero.get_offload_value("offload_optimizer.pipeline_write", False),
+        offload_ratio=optimizer.ratio if optimizer and stage == 3 else 1.0,
+        leaf_decoder_layers=any(
+            default.key == "zero_optimization.leaf_module.classes" for default in run.tuned_defaults or ()
+        ),
+        packing=spec.data.packing,
+        loss_chunk_size=run.loss_chunk_size if _is_patched(run, facts, "chunked-loss") else 0,
+        tensor_plan=TensorPlanChoice.from_block(spec.deepspeed.get("tensor_parallel")),
+        separate_offload_grads=optimizer_device != "none"
+        and not (
+            _is_patched(run, facts, "cpu-offload-single-grad") or _is_patched(run, facts, "nvme-offload-no-grad-swap")
+        ),
+        keeps_first_step_states=not _is_patched(run, facts, "nvme-release", stage=3, optimizer_device="nvme"),
+        trainable=TrainableChoice.from_spec(spec.model),
+        compiled=bool(spec.train.torch_compile),
+        binds_cores=bool(spec.launch.bind_cores_to_rank),
+        keeps_first_states=kind.keeps_first_states(stage=stage, is_offloaded=is_offloaded, mixed_precision=mixed),
+        flattens_masters=stage > 0 or kind.is_fused,
+        reentrant_checkpointing=spec.train.gradient_checkpointing_use_reentrant or _offloads_activations(spec),
+        steps_matrices_by_muon=kind.is_muon,
+        built_bytes=4 if spec.model.name_or_path is None or spec.model.random_init else width,
+        quantization=spec.model.quantization,
+        autocast_bytes=_autocast_bytes(run, width),
+        copies_for_save=run.kind == "spec"
+        and spec.checkpoint.async_save
+        and spec.checkpoint.save_steps is not None
+        and "nvme" not in (optimizer_device, parameters.device if parameters else "none"),
+    )
+
+
+def _is_patched(run: ResolvedRun, facts: PatchFacts, name: str, **alternative: Any) -> bool:
+    """Will the harness change DeepSpeed so? It does nothing to a run that a DeepSpeed JSON stands for.
+
+    `alternative`: facts of other settings of this run, which the plan compares; swapping is pipelined in them.
+    """
+    if alternative:
+        facts = facts._replace(is_swapping_pipelined=True, **alternative)
+    return run.kind == "spec" and is_planned(name, facts, run.spec.launch.patches)
+
+
+def _offloads_activations(spec: RunSpec) -> bool:
+    """The spec's own key is rendered as DeepSpeed's, which a JSON may set too and which then decides."""
+    raw = block_value(spec.deepspeed, _ACTIVATION_CHECKPOINTING, "cpu_checkpointing")
+    return spec.train.offload_activations if raw is None else raw is True
+
+
+def _master_and_state_bytes(spec: RunSpec) -> tuple[int, int]:
+    """Bytes of a master weight and of one optimizer state, which bf16 may have in 16 bits."""
+    return tuple(2 if is_switched_on(spec.deepspeed, "bf16", key) else 4 for key in _BF16_STATE_KEYS)  # type: ignore[return-value]
+
+
+def _is_autocast(run: ResolvedRun) -> bool:
+    return run.spec.zero.stage > 0 and is_switched_on(run.spec.deepspeed, "torch_autocast", "enabled")
+
+
+def _autocast_bytes(run: ResolvedRun, width: int) -> int:
+    """Bytes of the gradients of linear layers under autocast, where other gradients are wider
+    (`runtime/torch_autocast.py`).
+    """
+    dtype = block_value(run.spec.deepspeed, "torch_autocast", "dtype")
+    bytes_of_linears = dtype_bytes(dtype, 2)
+    return bytes_of_linears if _is_autocast(run) and bytes_of_linears != width else 0
+
+
+def _comm_bytes(run: ResolvedRun, width: int) -> int:
+    """Bytes of a gradient between ranks: with Ulysses alone fp32 unless `communication_data_type` says
+    otherwise. (With autocast, ZeRO ignores that key.)
+    """
+    name = None if _is_autocast(run) else run.spec.deepspeed.get("communication_data_type")
+    is_ulysses_group = run.parallel_dims.sequence > 1 and run.parallel_dims.autotp == 1
+    return dtype_bytes(name, 4 if is_ulysses_group else width)
+
+
+def _ranks_per_host(run: ResolvedRun) -> int:
+    world = run.parallel_dims.world_size or 1
+    if run.cluster is not None:
+        return min(max(host.slots for host in run.cluster.hosts), world)
+    return min(run.spec.cluster.gpus_per_node or -(-world // (run.spec.cluster.num_nodes or 1)), world)

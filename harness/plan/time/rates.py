@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Assumed rates where nobody measured: shares of data sheets, host memory, disks, failures.
+
+Every figure has a source and can be overridden in the spec's `cluster` section; `harness doctor --measure` gives some.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from harness.facts.devices import Device
+from harness.plan.time.fitted_rates import FITTED, MEASURED_HOST_SPREAD, UNSCALED, Scale, Spread
+from harness.spec.run_spec import ClusterSpec
+from harness.units import parse_bytes
+
+CPU_ADAM_BYTES = 28
+"""Host memory traffic of CPU Adam a parameter: reads of 4 fp32 tensors, writes of 3; 0.97 of a stream was measured."""
+CPU_STEP_BYTES = 42
+"""The same with unscaling (8) and the cast to 16 bits (6): runtime/zero/stage3.py `unscale_and_clip_grads`."""
+LARGEST_FILE_SYSTEM = 2e12
+"""Bytes a second that all hosts together write to one file system, at most: the sustained rate of the largest that was
+published, 7,500 servers (arXiv 2407.21783, section 3.3.1). A file system that is not named is not known to reach it, so
+that a checkpoint is never planned faster than this.
+"""
+
+
+_HOST_BANDWIDTH = ((16e9, 230e9), (32e9, 380e9), (64e9, 580e9))
+"""Memory bandwidth of a host of two sockets by the PCIe rate of its GPUs: six channels of DDR4-2666, eight of
+DDR4-3200, eight of DDR5-4800 a socket, at 0.9 of the arithmetic. A guess of the generation; `doctor --measure` measures
+it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Bytes a second: a host's memory (0: `host_bandwidth` guesses it), its disks, its network to other hosts (0: the
+    share of each of its GPUs, `Device.network`, summed); hours between failures of one GPU. `efficiency`: share of the
+    peak of all executed operations where the spec gives it, 0 for the fitted shares. `scale` and `spread`: those of a
+    calibration by a run on the same machines.
+    """
+
+    efficiency: float = 0.0
+    link_efficiency: float = 0.8
+    host_memory: float = 0.0
+    nvme_read: float = 10e9
+    nvme_write: float = 5e9
+    network: float = 0.0
+    checkpoint_write: float = 5e9
+    checkpoint_shared: float = LARGEST_FILE_SYSTEM
+    failure_hours: float = 50_700.0
+    restart_seconds: float = 600.0
+    scale: Scale = UNSCALED
+    spread: Spread = FITTED.spread
+
+    def host_bandwidth(self, device: Device) -> float:
+        """Bytes a second of a host's memory: the given one, else that of the hosts that such GPUs are sold in."""
+        if self.host_memory:
+            return self.host_memory
+        return next((host for pcie, host in _HOST_BANDWIDTH if device.pcie <= pcie), _HOST_BANDWIDTH[-1][1])
+
+    def as_text(self, device: Device) -> tuple[str, ...]:
+        """One line a figure, with its source."""
+        forward, backward = FITTED.attention_shares(device.name)
+        large = FITTED.matmul_share(device.name, 8192, 8192)
+        compute = (
+            f"compute at {self.efficiency:.0%} of the dense peak, causal attention at half"
+            if self.efficiency
+            else f"compute: matrix products at up to {large:.0%} of the dense peak, fused attention at {forward:.0%}"
+            f" forward and {backward:.0%} backward, fitted to published runs (docs/plan.md)"
+        )
+        return (
+            compute,
+            f"links, network and PCIe at {self.link_efficiency:.0%} of their data sheet",
+            "between hosts: the sum of a host's network cards"
+            + (f", {self.network / 1e9:g} GB/s in each direction" if self.network else ", one per GPU"),
+            f"host memory {self.host_bandwidth(device) / 1e9:.0f} GB/s per node, of which the CPU optimizer reaches"
+            f" {FITTED.host_memory_share:.0%} (fitted); CPU Adam moves {CPU_ADAM_BYTES} bytes per parameter,"
+            f" {CPU_STEP_BYTES} with unscaling and the cast, 6 more if the step casts its gradients",
+            f"NVMe {self.nvme_read / 1e9:.0f} GB/s read and {self.nvme_write / 1e9:.0f} GB/s written per node",
+            f"checkpoints written at {self.checkpoint_write / 1e9:.0f} GB/s per node, by all nodes together at"
+            f" {self.checkpoint_shared / 1e9:,.0f} GB/s at most",
+            f"one failure in {self.failure_hours:,.0f} hours a GPU (Llama 3 paper, section 3.3.4),"
+            f" {self.restart_seconds:.0f} s to restart",
+        )
+
+
+class BadRate(ValueError):
+    """A figure of `cluster` that is no rate; `key` is its name."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+def parse_rate(text: str | int) -> float:
+    """Bytes a second from `400GB/s`, `25 GB/s` or a plain number. Raises ValueError with a sentence for the user."""
+    if isinstance(text, int):
+        return float(parse_bytes(text))
+    try:
+        rate = parse_bytes(re.sub(r"\s*/\s*s(ec)?\s*$", "", text))
+    except ValueError:
+        raise ValueError(f"`{text}` is not a rate such as `400GB/s`") from None
+    if rate <= 0:
+        raise ValueError(f"`{text}` is not a rate above 0")
+    return float(rate)
+
+
+def parse_disks(text: str | int) -> int:
+    """Bytes from `8x3.5TB`, `28TB` or a plain number. Raises ValueError with a sentence for the user."""
+    if isinstance(text, int):
+        return parse_bytes(text)
+    number, times, size = text.lower().partition("x")
+    if not times:
+        return parse_bytes(text)
+    if not number.strip().isdigit():
+        raise ValueError(f"`{text}` is not a size such as `28TB` or `8x3.5TB`")
+    try:
+        return int(number) * parse_bytes(size.strip())
+    except ValueError:
+        raise ValueError(f"`{text}` is not a size such as `28TB` or `8x3.5TB`") from None
+
+
+def rates_of(cluster: ClusterSpec) -> Rates:
+    """The assumed rates with those of the spec. Raises BadRate at the first that is no rate."""
+    overrides: dict[str, float] = {}
+    for key, name in (
+        ("host_memory_bandwidth", "host_memory"),
+        ("nvme_read_bandwidth", "nvme_read"),
+        ("nvme_write_bandwidth", "nvme_write"),
+        ("network_bandwidth", "network"),
+        ("checkpoint_write_bandwidth", "checkpoint_write"),
+        ("checkpoint_shared_bandwidth", "checkpoint_shared"),
+    ):
+        value = getattr(cluster, key)
+        if value is not None:
+            overrides[name] = _parse_cluster_rate(key, value)
+    for key, name in (("compute_efficiency", "efficiency"), ("failure_hours_per_gpu", "failure_hours")):
+        if getattr(cluster, key) is not None:
+            overrides[name] = getattr(cluster, key)
+    rates = replace(Rates(), **overrides)  # type: ignore[arg-type]
+    if not rates.host_memory:
+        return rates
+    return replace(rates, spread=replace(rates.spread, cpu_optimizer=MEASURED_HOST_SPREAD))
+
+
+def override_links(device: Device | None, cluster: ClusterSpec) -> Device | None:
+    """The device with the links of the spec, which count in full: no share is taken off."""
+    if device is None:
+        return None
+    overrides = {}
+    for key, name in (("link_bandwidth", "link"), ("pcie_bandwidth", "pcie")):
+        value = getattr(cluster, key)
+        if value is not None:
+            overrides[name] = _parse_cluster_rate(key, value) / Rates().link_efficiency
+    return replace(device, **overrides)  # type: ignore[arg-type]
+
+
+def _parse_cluster_rate(key: str, value: str | int) -> float:
+    try:
+        return parse_rate(value)
+    except ValueError as error:
+        raise BadRate(f"cluster.{key}", str(error)) from None

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time of one optimizer step on a known kind of GPU: compute, collectives, CPU Adam, PCIe and NVMe, with their overlap.
+
+The work is counted (`harness.plan.time.step_work`), the rates are fitted (`harness.plan.time.fitted_rates`) or given.
+An estimate with a range, not a measurement; no figure for an unknown device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.facts.devices import Device
+from harness.facts.model_lookup import ModelFacts
+from harness.plan.settings.plan_settings import PlanSettings
+from harness.plan.time.compute_time import compute_time
+from harness.plan.time.fitted_rates import FITTED, FittedRates
+from harness.plan.time.link_rates import GroupRates, group_rates
+from harness.plan.time.rates import Rates
+from harness.plan.time.step_work import CollectiveWork, OptimizerWork, StepWork, count_step_work
+from harness.plan.weights.flops import model_flops_per_token
+
+MESSAGE_LATENCY = 20e-6
+"""Seconds of one message between pipeline stages, without its bytes."""
+_COMPUTE, _CPU_OPTIMIZER, _NVME = "compute", "CPU optimizer", "NVMe"
+_AFTER_STEP = "parameters gathered after the step"
+PARTS_OF_UPDATE = (_CPU_OPTIMIZER, _NVME, "PCIe at the step", _AFTER_STEP, "GPU optimizer")
+"""Parts of the optimizer's step, which do not depend on the batch; all others are of the passes."""
+_RATES = {
+    _COMPUTE: "compute",
+    _CPU_OPTIMIZER: "cpu_optimizer",
+    _NVME: "nvme",
+    "parameters from NVMe": "nvme",
+    "PCIe": "pcie",
+    "PCIe at the step": "pcie",
+    "GPU optimizer": "gpu_optimizer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TimePart:
+    """One kind of work: its seconds, those of them that nothing else hides, and the factor by which a fast and a slow
+    run differ from them.
+    """
+
+    name: str
+    seconds: float
+    exposed: float
+    scatter: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of one optimizer step, by part. `fixed_seconds`: those that do not depend on the batch. `mfu` is that of
+    `model_flops_per_token`. `fast_seconds`, `slow_seconds`: four of five measured runs lie between them.
+    """
+
+    seconds: float
+    bottleneck: str
+    parts: tuple[TimePart, ...]
+    fixed_seconds: float
+    tokens_per_step: int
+    mfu: float
+    fast_seconds: float = 0.0
+    slow_seconds: float = 0.0
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Seconds of a fast and of a slow run of this setting."""
+        return self.fast_seconds, self.slow_seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Over all ranks."""
+        return self.tokens_per_step / self.seconds
+
+    @property
+    def break_even_tokens(self) -> float:
+        """Tokens a step at which half of the time goes to what does not depend on the batch."""
+        variable = self.seconds - self.fixed_seconds
+        return self.tokens_per_step * self.fixed_seconds / variable if variable > 0 else 0.0
+
+    def seconds_of(self, name: str) -> float:
+        """Seconds of a part, hidden ones included; 0 if there is none."""
+        return next((part.seconds for part in self.parts if part.name == name), 0.0)
+
+
+def estimate_step_time(
+    model: ModelFacts,
+    settings: PlanSettings,
+    device: Device | None,
+    rates: Rates | None = None,
+    fitted: FittedRates = FITTED,
+    work: StepWork | None = None,
+) -> StepTime | None:
+    """The estimate, or None without a device whose peak is known. `work`: that of these settings, where the caller has
+    counted it already.
+    """
+    if device is None or device.is_cpu:
+        return None
+    rates = rates or Rates()
+    work, links = work or count_step_work(model, settings), group_rates(settings, device, rates)
+    parts = time_parts(work, settings, device, rates, links, fitted)
+    peak = device.flops_16 if settings.mixed_precision else device.flops_32
+    flops = settings.tokens_per_step * model_flops_per_token(model, settings.seq_length)
+    return _sum_parts(parts, settings.tokens_per_step, flops / (peak * settings.world_size))
+
+
+def replace_parts(time: StepTime, parts: Sequence[TimePart]) -> StepTime:
+    """The step of the same tokens with other parts."""
+    return _sum_parts(parts, time.tokens_per_step, time.mfu * time.seconds)
+
+
+def _sum_parts(parts: Sequence[TimePart], tokens: int, peak_seconds: float) -> StepTime:
+    """`peak_seconds`: those of the model's operations at the peak of all GPUs."""
+    seconds = sum(part.exposed for part in parts)
+    return StepTime(
+        seconds=seconds,
+        bottleneck=max(parts, key=lambda part: part.exposed).name,
+        parts=tuple(parts),
+        fixed_seconds=sum(part.exposed for part in parts if part.name in PARTS_OF_UPDATE),
+        tokens_per_step=tokens,
+        mfu=peak_seconds / seconds,
+        fast_seconds=sum(part.exposed / part.scatter for part in parts),
+        slow_seconds=sum(part.exposed * part.scatter for part in parts),
+    )
+
+
+def time_parts(
+    work: StepWork, settings: PlanSettings, device: Device, rates: Rates, links: GroupRates, fitted: FittedRates
+) -> list[TimePart]:
+    """The parts of a step that take time. The bubble of a pipeline is part of compute."""
+    compute = compute_time(work.compute, settings, device, rates, fitted)
+    parts = [
+        TimePart(_COMPUTE, compute.seconds, compute.seconds),
+        *_collective_parts(work.collectives, settings, links, fitted, compute.seconds),
+        *_offload_parts(work.optimizer, settings, device, rates, fitted, compute.seconds),
+    ]
+    return [_scale_part(part, rates, compute.attention_share) for part in parts if part.seconds > 0]
+
+
+def rate_of_part(name: str) -> str:
+    """The field of `Scale` and `Spread` that a part of a step goes by."""
+    return _RATES.get(name, "collectives")
+
+
+def _scale_part(part: TimePart, rates: Rates, attention_share: float) -> TimePart:
+    """The part by a calibration, with its scatter; that of compute lies between products and attention."""
+    rate, spread = rate_of_part(part.name), rates.spread
+    factor, scatter = getattr(rates.scale, rate), getattr(spread, rate)
+    if part.name == _COMPUTE:
+        scatter = scatter ** (1 - attention_share) * spread.attention**attention_share
+    return TimePart(part.name, part.seconds * factor, part.exposed * factor, scatter)
+
+
+def _collective_parts(
+    work: CollectiveWork, settings: PlanSettings, links: GroupRates, fitted: FittedRates, compute: float
+) -> list[TimePart]:
+    """Ring collectives: payload x (N - 1) / N over the slowest edge, and the issue of each gather and reduction. Where
+    they overlap with compute, a share of the shorter one is hidden.
+    """
+    ranks, hpz = settings.zero_world_size, settings.hpz_partition_size
+    share = (ranks - 1) / ranks
+    gather = work.gather * share / links.zero + (work.hpz_gather * (hpz - 1) / hpz / links.hpz if hpz > 1 else 0.0)
+    reduce = work.reduce * share / links.zero
+    issue = (work.gathers * fitted.gather_seconds + work.reductions * fitted.reduction_seconds) if ranks > 1 else 0.0
+    after = gather if settings.stage in (1, 2) else 0.0
+    data = gather + reduce - after
+    can_overlap = settings.overlap_comm and work.prefetches
+    hidden = fitted.overlap * min(1.0, compute / (data + issue or 1.0)) if can_overlap else 0.0
+    inside = work.tensor / links.tensor + work.sequence / links.sequence
+    between = work.pipeline / links.pipeline + work.messages * MESSAGE_LATENCY
+    return [
+        TimePart("collectives", data, data * (1 - hidden)),
+        TimePart("issue of collectives", issue, issue * (1 - hidden)),
+        TimePart(_AFTER_STEP, after, after),
+        TimePart("tensor and sequence parallelism", inside, inside),
+        TimePart("pipeline messages", between, between),
+    ]
+
+
+def _offload_parts(
+    work: OptimizerWork,
+    settings: PlanSettings,
+    device: Device,
+    rates: Rates,
+    fitted: FittedRates,
+    compute: float,
+) -> list[TimePart]:
+    """A share of the copies during the passes is hidden; the step and the copies after it overlap with nothing."""
+    pcie = device.pcie * rates.link_efficiency
+    during, boundary = work.pcie / pcie, work.pcie_step / pcie
+    host = work.host_bytes / (rates.host_bandwidth(device) * fitted.host_memory_share)
+    host /= fitted.bound_cores if settings.binds_cores else 1.0
+    gpu = work.gpu_elements * fitted.optimizer_bytes / (device.bandwidth * fitted.memory_share) + fitted.step_seconds
+    nvme = work.nvme
+    swap = _swap_seconds(work, settings, rates, host)
+    written = (nvme.gradients_write + nvme.parameters_write) / rates.nvme_write
+    read = nvme.parameters_read / rates.nvme_read
+    return [
+        TimePart("PCIe", during, max(during - compute, fitted.pcie_exposed * during)),
+        TimePart("PCIe at the step", boundary, boundary),
+        TimePart("GPU optimizer", gpu, gpu),
+        TimePart(_CPU_OPTIMIZER, host, host),
+        TimePart(_NVME, swap + written, swap + written),
+        TimePart("parameters from NVMe", read, max(0.0, read - compute) if settings.prefetch_bucket_size else read),
+    ]
+
+
+def _swap_seconds(work: OptimizerWork, settings: PlanSettings, rates: Rates, step: float) -> float:
+    """Seconds beyond the CPU step: a pipelined read or write overlaps with Adam (pipelined_optimizer_swapper.py)."""
+    read, write = work.nvme.optimizer_read / rates.nvme_read, work.nvme.optimizer_write / rates.nvme_write
+    overlapped = (read if settings.pipeline_read else 0.0) + (write if settings.pipeline_write else 0.0)
+    return read + write - overlapped + max(0.0, overlapped - step)

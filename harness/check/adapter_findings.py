@@ -11,27 +11,28 @@ import re
 from collections.abc import Iterable, Iterator
 
 from harness.facts.model_facts import ModelFacts
-from harness.facts.model_lookup import find_model
 from harness.findings import Finding, Fix
 from harness.plan.weights.trainable_split import DEFAULT_TARGETS, is_target
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.named_paths import is_placeholder
-from harness.spec.sections.model_spec import LoraSpec, ModelSpec
+from harness.spec.sections.model_spec import LoraSpec
 
 _KEY = "model.lora.target_modules"
 _HEADS = ("lm_head", "embed_out")
 """Heads, which have no weight of their own where they are tied."""
 
 
-def check_adapter_targets(model: ModelSpec) -> list[Finding]:
+def check_adapter_targets(run: ResolvedRun) -> list[Finding]:
     """The findings about targets that are no modules of the model (MD152 one of several, MD155 all of them or another
     kind of module).
     """
+    model = run.spec.model
     lora = model.lora
     if lora is None or lora.target_modules is None or model.trust_remote_code:
         return []
     if model.name_or_path is not None and is_placeholder(model.name_or_path):
         return []
-    facts = find_model(model.name_or_path, model.config, None, model.revision).facts
+    facts = run.find_model().facts
     if facts is None or facts.experts or "language_model" in facts.layer_path:
         return []
     try:

@@ -190,6 +190,8 @@ def check_loaded_run(
     host_findings = [*loaded.host_findings, *(_check_world_size(loaded.cluster, world_size) or loaded.slot_findings)]
     partial = loaded.loaded_spec.partial
     run = _resolve_readable(loaded, spec, world_size, default_world_size)
+    if partial is None:
+        run = run._replace(found_model=run.find_model(Path(file).parent if file != "-" else None))
     from harness.gates import check_run
 
     report = check_run(

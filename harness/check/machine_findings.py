@@ -22,6 +22,7 @@ from harness.check.planned_machine import (
     check_weights,
     is_run_here,
     on_this_machine,
+    plan_here,
     runs_on_local_cpu,
 )
 from harness.check.tokenizer_findings import check_tokenizer
@@ -114,7 +115,7 @@ def _with_local_findings(checked: CheckedFile, *, planned: bool) -> CheckedFile:
         findings = list(check_local_cpu(run)) if runs_on_local_cpu(run) else []
         if not planned and report.ok:
             findings += [*check_devices(run), *check_weights(run, planned=True)]
-            findings += () if any(finding.is_error for finding in findings) else check_sizes(run)
+            findings += () if any(finding.is_error for finding in findings) else check_sizes(run, plan_here(run))
     except UnreadableKeyError:  # the keys that decide have errors of their own
         return checked
     if any(f.gate == FP16_ON_CPU for f in findings):  # an error in the place of the gate's warning
@@ -132,7 +133,7 @@ def with_path_findings(checked: CheckedFile, *, here: bool) -> CheckedFile:
         is_told = any(f.gate == "MD020" and f.is_error for f in checked.report.findings)  # by the gate, of its table
         findings += [f for f in check_model_kind(checked.run.spec) if f.gate != "MD020" or not is_told]
         if checked.run.spec.plugins.file is None:  # which may build another model
-            findings += check_adapter_targets(checked.run.spec.model)
+            findings += check_adapter_targets(checked.run)
     return with_findings(checked, findings)
 
 

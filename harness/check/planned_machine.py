@@ -15,7 +15,7 @@ from harness.facts.model_lookup import is_repository_cached
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.hostinfo.hub_access import is_hub_offline, is_hub_unreachable
-from harness.plan.planner import make_plan
+from harness.plan.planner import Plan, make_plan
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.named_paths import is_hub_name
 from harness.units import format_bytes, pluralize
@@ -48,6 +48,11 @@ def on_this_machine(run: ResolvedRun) -> ResolvedRun:
     return run._replace(spec=run.spec.model_copy(update={"cluster": changed}))
 
 
+def plan_here(run: ResolvedRun) -> Plan:
+    """The plan of the run on this machine, without alternatives."""
+    return make_plan(on_this_machine(run), Path.cwd(), with_alternatives=False)
+
+
 def check_devices(run: ResolvedRun) -> Iterator[Finding]:
     """An error where this machine has no GPU for a run that is planned for some, or fewer than ranks."""
     kind = find_device(run.spec.cluster.gpu) if run.spec.cluster.gpu else None
@@ -61,12 +66,11 @@ def check_devices(run: ResolvedRun) -> Iterator[Finding]:
         yield Finding(_GATE, "error", message, _RANKS, fix=Fix(f"set `{_RANKS}: {len(devices)}`"))
 
 
-def check_sizes(run: ResolvedRun) -> Iterator[Finding]:
+def check_sizes(run: ResolvedRun, plan: Plan) -> Iterator[Finding]:
     """Errors where training needs more memory or disk than this machine has, of the planned range the least; a warning
-    where it barely has enough.
+    where it barely has enough. `plan`: that of the run here.
     """
     devices = _devices_of(run)
-    plan = make_plan(on_this_machine(run), Path.cwd(), with_alternatives=False)
     memory = plan.memory
     if memory is None:
         return

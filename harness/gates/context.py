@@ -263,15 +263,7 @@ class Context:
 
     @cached_property
     def _model_lookup(self) -> ModelLookup:
-        from harness.facts.model_lookup import find_model
-
-        spec, folder = self.run.spec.model, Path(self.source.file).parent if self.source.file != "-" else None
-        lookup = find_model(spec.name_or_path, spec.config, None, spec.revision)
-        return (
-            lookup
-            if lookup.facts or folder is None
-            else find_model(spec.name_or_path, spec.config, folder, spec.revision)
-        )
+        return self.run.find_model(Path(self.source.file).parent if self.source.file != "-" else None)
 
     @property
     def model(self) -> ModelFacts | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.facts.devices import DEVICES, TERA, Device, describe_device, find_device, suggest_device
-from harness.facts.model_lookup import ModelFacts, ModelLookup, find_model
+from harness.facts.model_lookup import ModelFacts, ModelLookup
 from harness.facts.packing_support import TAKES_BORDERS
 from harness.findings import Finding, Fix
 from harness.plan.memory.memory_estimate import Capacity, Fit, MemoryEstimate, check_fit, estimate_memory
@@ -141,8 +141,7 @@ def make_plan(
     """
     run = with_tuned_defaults(run, base_dir)
     spec = run.spec
-    named = spec.model
-    lookup = find_model(named.name_or_path, named.config, base_dir, named.revision, build=build, estimate=not build)
+    lookup = run.find_model(base_dir, build=build, estimate=not build)
     device, rates, capacity, cluster_findings = _resolve_cluster(run, gpu)
     settings = settings_of(run)
     is_local = _is_local_cpu_run(run, device, capacity, settings)

@@ -6,7 +6,8 @@ work out stays None, and a gate says why.
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.facts.secret_names import is_secret
 from harness.run.batch_sizes import BatchSizes, resolve_batch_sizes
@@ -15,6 +16,9 @@ from harness.secret_text import HIDDEN
 from harness.spec.hostfile import Cluster
 from harness.spec.run_spec import InputKind, RunSpec
 from harness.spec.sections.training_spec import CheckpointingSpec
+
+if TYPE_CHECKING:
+    from harness.facts.model_lookup import ModelLookup
 
 FORMAT_VERSION = 2
 _LOSS_CHUNK_SIZE = "train.loss_chunk_size"
@@ -65,6 +69,17 @@ class ResolvedRun(NamedTuple):
     kind: InputKind = "spec"
     tuned_defaults: tuple[TunedDefault, ...] | None = None
     """Values for keys that the spec leaves out; None until `plan.tuned_defaults` fills them in."""
+    found_model: ModelLookup | None = None
+    """The model as its check found it, for all who ask after that; not in `to_json`."""
+
+    def find_model(self, base_dir: Path | None = None, *, build: bool = False, estimate: bool = False) -> ModelLookup:
+        """The facts of the run's model, looked up once; the arguments are those of `facts.find_model`."""
+        from harness.facts.model_lookup import find_model
+
+        found, named = self.found_model, self.spec.model
+        if found is not None and (found.facts is not None or not (build or estimate)):
+            return found
+        return find_model(named.name_or_path, named.config, base_dir, named.revision, build=build, estimate=estimate)
 
     @property
     def loss_chunk_size(self) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from harness.check.check_file import CheckedFile, check_file
 from harness.check.machine_findings import check_for_plan
-from harness.check.planned_machine import check_sizes, check_weights
+from harness.check.planned_machine import check_sizes, check_weights, plan_here
 from harness.cli.app import main
 from harness.hostinfo import machine
 from harness.hostinfo.machine import Accelerator, HostMemory
@@ -101,7 +101,7 @@ def test_a_launch_stops_where_the_plan_needs_more(gib, host, free, message, fold
     nvme = SPEC.replace("{device: cpu}", f"{{device: nvme, nvme_path: {folder}/disk}}")
     run = check_file("large.yaml", text=nvme.replace("max_length: 2048", "max_length: 8192"), world_size=8).run
     assert run is not None
-    found = list(check_sizes(run))
+    found = list(check_sizes(run, plan_here(run)))
     assert [(f.gate, f.severity) for f in found] == ([("EN027", "error")] if message else [])
     assert all(f.message.startswith(message) for f in found)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from harness.check.missing_software import find_missing_software
-from harness.check.planned_machine import check_devices, check_sizes, check_weights
+from harness.check.planned_machine import check_devices, check_weights
 from harness.errors import UserError
 from harness.findings import Finding, Fix
 from harness.hostinfo.deepspeed_accelerator import find_other_devices
@@ -74,8 +74,7 @@ def check_launch(
     if local_ranks is not None and not any(finding.is_error for finding in findings):
         findings += _check_patches(run, local_host)
     if local_ranks is not None and node_rank is None and not any(finding.is_error for finding in findings):
-        findings += list(check_weights(run, planned=False))
-        findings += list(check_devices(run)) or check_sizes(run)
+        findings += [*check_weights(run, planned=False), *check_devices(run)]
     findings += _check_own_disks(run, local_host, node_rank)
     if "HO018" not in run.spec.ignore:
         findings += _check_port(run, local_host, node_rank)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -17,12 +17,13 @@ from harness.check.check_file import LoadedRun, check_file, check_loaded_run, ch
 from harness.check.deepspeed_release import untested_release_note
 from harness.check.finding_places import place_findings
 from harness.check.machine_findings import with_findings, with_launch_findings
+from harness.check.planned_machine import check_sizes, on_this_machine
 from harness.checkpoints.store_source import SOURCE_FILE
 from harness.errors import ExitCode, UserError
 from harness.facts.deepspeed_version import resolve_target
 from harness.facts.required_ops import required_ops
 from harness.file_io import relative_to_cwd
-from harness.findings import LinesOf, Report
+from harness.findings import Finding, LinesOf, Report
 from harness.hostinfo.host_survey import Survey
 from harness.hostinfo.machine import host_memory
 from harness.launching.hosts.local_host import LocalHost, inspect_local_host, unresolved_names_note
@@ -55,7 +56,7 @@ from harness.launching.setup.slurm import NOT_SUBMITTED, SlurmJob, build_job, jo
 from harness.launching.setup.store_checks import require_stores, with_environment
 from harness.nvme_dirs import with_run_swap_dirs
 from harness.plan.plan_json import plan_json
-from harness.plan.planner import make_plan
+from harness.plan.planner import Plan, make_plan
 from harness.render import DSConfig, render_with_tuned_defaults
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.hostfile import Cluster, hostfile_text
@@ -66,11 +67,14 @@ _UNHEALTHY_HOSTS = "No rank was started and nothing was written. `harness prefli
 
 
 class RunFiles(NamedTuple):
-    """The run with its tuned defaults, its DeepSpeed JSON, and the files of the run directory that follow from them."""
+    """The run with its tuned defaults, its DeepSpeed JSON, the files of the run directory that follow from them, and
+    the plan: that of this machine where all ranks are here.
+    """
 
     run: ResolvedRun
     config: DSConfig
     documents: dict[str, str]
+    plan: Plan
 
 
 class _RunLocation(NamedTuple):
@@ -129,7 +133,7 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         require_stores(urls, env, source.runs, node_rank=location.node_rank, read_only=request.dry_run)
         log_environment_notes(local_host, log.on_note, reaches_hosts=location.reaches_hosts)
         files = _build_run_files(run, text, checked.report, local_host, location.run_dir, loaded.overrides)
-        _check_compiler(request, files, local_host, location, log)
+        _check_startable_files(request, files, local_host, location, log)
     except UserError as error:
         return LaunchRejected(place_findings(error.findings, text), checked.lines_of, error.code, NOTHING_WRITTEN)
     documents = files.documents | ({SOURCE_FILE: source.stored.to_text()} if source.stored else {})
@@ -206,9 +210,9 @@ def _build_run_files(
     run, rendered = render_with_tuned_defaults(run, local_host.cwd)
     own_folders = with_flops_profiler_output(with_run_swap_dirs(rendered.config, run_dir), run_dir)
     config = DSConfig(own_folders, {})
-    plan = make_plan(
-        run, local_host.cwd, None if local_host.num_accelerators else "cpu", local_memory=host_memory().total or None
-    )
+    planned = on_this_machine(run) if is_local(run, local_host) else run
+    gpu = None if local_host.num_accelerators else "cpu"
+    plan = make_plan(planned, local_host.cwd, gpu, local_memory=host_memory().total or None)
     documents = {
         "spec.yaml": source.text,
         "spec.resolved.json": json.dumps(run.to_json(), indent=2) + "\n",
@@ -220,7 +224,7 @@ def _build_run_files(
         documents["overrides.txt"] = "".join(f"{text}\n" for text in overrides)
     if run.cluster is not None:
         documents["hostfile"] = hostfile_text(run.cluster)
-    return RunFiles(run, config, documents)
+    return RunFiles(run, config, documents, plan)
 
 
 def _build_job(
@@ -252,8 +256,14 @@ def _check_startable(
     findings = list(check_launch(run, local_host, location.run_dir, location.node_rank))
     if run.kind != "spec":
         findings.insert(0, refuse_deepspeed_json(request.spec))
-    if request.dry_run:
-        findings = soften_for_dry_run(findings, has_local_ranks=not location.reaches_hosts)
+    _refuse_errors(request, findings, log, has_local_ranks=not location.reaches_hosts)
+
+
+def _refuse_errors(
+    request: LaunchRequest, found: Iterable[Finding], log: LaunchLog, *, has_local_ranks: bool = True
+) -> None:
+    """Log the warnings. Raises UserError for errors; a dry run takes what this machine lacks as a warning."""
+    findings = soften_for_dry_run(found, has_local_ranks=has_local_ranks) if request.dry_run else list(found)
     warnings = [f for f in findings if not f.is_error]
     if warnings:
         log.on_findings(warnings, None)
@@ -268,12 +278,16 @@ def _required_ops(files: RunFiles, local_host: LocalHost) -> tuple[str, ...]:
     return required_ops(files.config.config, accelerated=local_host.accelerated, pins_natively=natively)
 
 
-def _check_compiler(
+def _check_startable_files(
     request: LaunchRequest, files: RunFiles, local_host: LocalHost, location: _RunLocation, log: LaunchLog
 ) -> None:
-    """Check that the ops of this machine's own ranks can be compiled. Raises UserError; a warning in a dry run."""
+    """Check that this machine's own ranks fit, and that their ops can be compiled. Raises UserError; warnings in a dry
+    run.
+    """
     if location.reaches_hosts:
         return
+    if location.node_rank is None:
+        _refuse_errors(request, check_sizes(files.run, files.plan), log)
     ops = _required_ops(files, local_host)
     environ = {**local_host.environ, **files.run.spec.launch.env}
     findings = [
@@ -282,8 +296,7 @@ def _check_compiler(
     ]
     if findings and not request.dry_run:
         raise UserError(findings, ExitCode.PREFLIGHT)
-    if findings:
-        log.on_findings(soften_for_dry_run(findings, has_local_ranks=True), None)
+    _refuse_errors(request, findings, log)
 
 
 def _find_resume_source(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from harness.facts.model_lookup import ModelFacts, find_model
+from harness.facts.model_lookup import ModelFacts
 from harness.plan.settings.plan_settings import settings_of
 from harness.plan.tuned_defaults import attention_kernel, loss_chunk_size, recomputed_layers, zero_defaults
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
@@ -36,9 +36,7 @@ def with_tuned_defaults(run: ResolvedRun, base_dir: Path | None = None) -> Resol
     """
     if run.tuned_defaults is not None:
         return run
-    spec = run.spec.model
-    lookup = find_model(spec.name_or_path, spec.config, base_dir, spec.revision)
-    return run._replace(tuned_defaults=tuned_defaults_for(run, lookup.facts))
+    return run._replace(tuned_defaults=tuned_defaults_for(run, run.find_model(base_dir).facts))
 
 
 def tuned_defaults_for(run: ResolvedRun, model: ModelFacts | None) -> tuple[TunedDefault, ...]:

@@ -3,7 +3,7 @@
 
     python -m benchmarks.gpu_checks.simulated_figures --write
 
-runs `harness plan --simulate` for the spec of each check, at full and at toy size (two minutes on one core, no GPU),
+runs `harness simulate` for the spec of each check, at full and at toy size (two minutes on one core, no GPU),
 and writes `simulated_figures.json`. A machine with a GPU reads that file: its minutes are for what only it has, and the
 simulated device was not tried with a torch for CUDA. Without `--write` it prints the figures.
 """

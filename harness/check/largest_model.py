@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness plan --largest-model`: the largest model of the catalogue that fits on a cluster."""
+"""`harness size --largest-model`: the largest model of the catalogue that fits on a cluster."""
 
 from __future__ import annotations
 

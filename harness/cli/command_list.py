@@ -22,7 +22,11 @@ COMMAND_GROUPS: dict[str, dict[str, Command]] = {
         "schema": Command("schema", "Print the JSON Schema of run specs, for editors"),
     },
     "Plan a run": {
-        "plan": Command("plan", "Estimate memory and step time; list alternatives"),
+        "plan": Command("plan", "Estimate memory and step time of a run spec; list alternatives"),
+        "size": Command("size", "Plan a model on GPUs without a spec: fastest, fewest, cheapest"),
+        "simulate": Command("simulate", "Run DeepSpeed at full size on a simulated GPU, beside the plan"),
+        "calibrate": Command("calibrate", "Fit the plan's constants to runs of this machine"),
+        "degrees": Command("degrees", "Plan any degrees of parallelism, as arithmetic"),
         "render": Command("render", "Print the DeepSpeed JSON of a run spec"),
         "rehearse": Command("rehearse", "Run all phases of a run in small, before a long one"),
         "tune": Command("tune", "Time the planner's best settings; write the fastest as a spec"),

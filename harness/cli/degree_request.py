@@ -30,7 +30,7 @@ def request_from_options(own: dict[str, Any], values: dict[str, Any]) -> Degrees
     check_stage_and_price(values["zero_stage"], find_price(values))
     model, gpus, gpu = values["model"], values["gpus"], values["gpu"]
     if model is None or gpus is None or gpu is None:
-        example = "harness plan --model llama-3.1-405b --gpus 16384 --gpu H100-80GB --tensor 8 --pipeline 16"
+        example = "harness degrees --model llama-3.1-405b --gpus 16384 --gpu H100-80GB --tensor 8 --pipeline 16"
         raise usage_error("degrees of parallelism need `--model`, `--gpus` and `--gpu`", f"try `{example}`")
     chunks = 1 if own["virtual_stages"] is None else own["virtual_stages"]
     words = {name: own[name] or default for name, default in _DEFAULTS.items()}

@@ -55,7 +55,7 @@ def _answer_cheapest(options: PlanOptions) -> Answer:
     prices = read_price_list(options.kind_prices, options.price_file, date.today())
     prices = prices if options.gpu is None else prices.only(options.gpu)
     if options.spec is None and options.model is None:
-        example = "harness plan --model llama-3.1-8b --cheapest --tokens 1e9"
+        example = "harness size --model llama-3.1-8b --cheapest --tokens 1e9"
         raise usage_error("`--cheapest` needs a spec or `--model`", f"try `{example}`")
     if options.spec is None:
         placed = RunToPlace.from_request(replace(options, gpu=_ANY_GPU).to_request(needs_gpus=False))

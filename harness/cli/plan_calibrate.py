@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness plan --calibrate RUN` and `--calibration FILE`."""
+"""`harness calibrate RUN` and `--calibration FILE`."""
 
 from __future__ import annotations
 

@@ -9,13 +9,13 @@ import typer
 
 from harness.cli.completion import complete_run
 
-_NO_SPEC, _SEARCH = "Without a spec", "Search"
+_MODEL, _SEARCH = "Model and GPUs", "Search"
 _Text = str | None
 _Number = int | None
 OptionalSpec = Annotated[_Text, typer.Argument(metavar="[SPEC]", help="A run spec (YAML).", show_default=False)]
 ModelOption = Annotated[
     _Text,
-    typer.Option("--model", metavar="NAME", help="A model of the catalogue, or a folder.", rich_help_panel=_NO_SPEC),
+    typer.Option("--model", metavar="NAME", help="A model of the catalogue, or a folder.", rich_help_panel=_MODEL),
 ]
 ParamsOption = Annotated[
     _Text,
@@ -23,26 +23,26 @@ ParamsOption = Annotated[
         "--params",
         metavar="COUNT",
         help="Instead of a model: a bare count of parameters, such as 70e9.",
-        rich_help_panel=_NO_SPEC,
+        rich_help_panel=_MODEL,
     ),
 ]
-GpusOption = Annotated[_Number, typer.Option("--gpus", metavar="N", help="Number of GPUs.", rich_help_panel=_NO_SPEC)]
+GpusOption = Annotated[_Number, typer.Option("--gpus", metavar="N", help="Number of GPUs.", rich_help_panel=_MODEL)]
 GpuOption = Annotated[
-    _Text, typer.Option("--gpu", metavar="KIND", help="Kind of GPU, such as H100-80GB.", rich_help_panel=_NO_SPEC)
+    _Text, typer.Option("--gpu", metavar="KIND", help="Kind of GPU, such as H100-80GB.", rich_help_panel=_MODEL)
 ]
 GpusPerNodeOption = Annotated[
-    _Number, typer.Option("--gpus-per-node", metavar="N", help="GPUs per host. Default: 8.", rich_help_panel=_NO_SPEC)
+    _Number, typer.Option("--gpus-per-node", metavar="N", help="GPUs per host. Default: 8.", rich_help_panel=_MODEL)
 ]
 HostMemoryOption = Annotated[
-    _Text, typer.Option("--host-memory", metavar="SIZE", help="Memory per host, such as 2TB.", rich_help_panel=_NO_SPEC)
+    _Text, typer.Option("--host-memory", metavar="SIZE", help="Memory per host, such as 2TB.", rich_help_panel=_MODEL)
 ]
 NvmeOption = Annotated[
     _Text,
-    typer.Option("--nvme", metavar="SIZE", help="Local disks per host, such as 8x3.5TB.", rich_help_panel=_NO_SPEC),
+    typer.Option("--nvme", metavar="SIZE", help="Local disks per host, such as 8x3.5TB.", rich_help_panel=_MODEL),
 ]
 ZeroStageOption = Annotated[
     _Number,
-    typer.Option("--zero-stage", metavar="0-3", help="ZeRO stage. Default: the fastest.", rich_help_panel=_NO_SPEC),
+    typer.Option("--zero-stage", metavar="0-3", help="ZeRO stage. Default: the fastest.", rich_help_panel=_MODEL),
 ]
 MaxLengthOption = Annotated[
     _Number,
@@ -50,14 +50,12 @@ MaxLengthOption = Annotated[
         "--max-length",
         metavar="N",
         help="Tokens per sequence. Default: 4096, or the model's positions.",
-        rich_help_panel=_NO_SPEC,
+        rich_help_panel=_MODEL,
     ),
 ]
 BatchTokensOption = Annotated[
     _Text,
-    typer.Option(
-        "--batch-tokens", metavar="COUNT", help="Tokens per step. Default: 1048576.", rich_help_panel=_NO_SPEC
-    ),
+    typer.Option("--batch-tokens", metavar="COUNT", help="Tokens per step. Default: 1048576.", rich_help_panel=_MODEL),
 ]
 TokensOption = Annotated[
     _Text, typer.Option("--tokens", metavar="COUNT", help="Tokens of the whole run, to estimate hours and cost.")
@@ -117,7 +115,7 @@ CalibrationOption = Annotated[
     typer.Option(
         "--calibration",
         metavar="FILE",
-        help="Plan with the calibration in this file, from another machine; with --calibrate, write it to this file.",
+        help="The file of calibrations. Default: your own, which `harness calibrate` writes and a plan reads.",
     ),
 ]
 PlotOption = Annotated[

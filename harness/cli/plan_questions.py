@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions of `harness plan` other than the plan of one run: the option that asks, and the function that answers.
+"""Questions of `harness plan` and `size` other than the plan of one run: the option that asks, and the function that answers.
 
-A new question is an option in `plan_options.py`, a mode in `plan_modes.py`, a field of `PlanOptions`, and a line in
+A new question is an option in `plan_options.py` and `plan_commands.py`, a mode in `plan_modes.py`, a field of `PlanOptions`, and a line in
 `QUESTIONS`.
 """
 
@@ -19,7 +19,7 @@ from harness.plan.search.bare_count import count_model_states
 from harness.plan.search.plan_request import DEFAULT_BATCH_TOKENS, PlanRequest, default_length
 from harness.views import plan_search as search_view
 
-_EXAMPLE = "harness plan --model llama-3.1-70b --gpus 8 --gpu H100-80GB"
+_EXAMPLE = "harness size --model llama-3.1-70b --gpus 8 --gpu H100-80GB"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness plan SPEC --simulate`: the plan next to DeepSpeed's own engine on a simulated GPU."""
+"""`harness simulate SPEC`: the plan next to DeepSpeed's own engine on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ from harness.views.style import style_for
 
 def _answer_simulate(options: PlanOptions) -> Answer:
     if options.spec is None:
-        raise usage_error(
-            "`--simulate` needs a spec", "try `harness plan ds_configs/llama-3.1-8b-zero3.yaml --simulate`"
-        )
+        raise usage_error("`--simulate` needs a spec", "try `harness simulate ds_configs/llama-3.1-8b-zero3.yaml`")
     checked = check_for_plan(options.spec, options.overrides, options.hostfile, options.world_size, here=options.here)
     run = exit_on_errors(checked, "Nothing was simulated")
     if run.kind != "spec":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness plan --table`, `--non-state-peak`, and `--params` in other recipes: tables of model states."""
+"""`harness size --table`, `--non-state-peak`, and `--params` in other recipes: tables of model states."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def print_states(own: dict[str, Any], values: dict[str, Any]) -> None:
         print(view.states_table_as_json(rows) if is_json else view.render_states_table(rows))
         return
     if size is None or values["gpu"] is None:
-        example = "harness plan --params 70e9 --gpu H100-80GB --non-state-peak 22GB"
+        example = "harness size --params 70e9 --gpu H100-80GB --non-state-peak 22GB"
         raise usage_error("a measured peak needs `--params` or `--model`, and `--gpu`", f"try `{example}`")
     try:
         peak = parse_bytes(own["non_state_peak"])

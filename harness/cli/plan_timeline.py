@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness plan --timeline`: the picture of a pipeline's schedule, written to a file."""
+"""`harness degrees --timeline`: the picture of a pipeline's schedule, written to a file."""
 
 from __future__ import annotations
 

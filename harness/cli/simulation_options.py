@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of `harness plan --simulate`, for typer. Nothing here looks at a value."""
+"""Options of `harness simulate`, for typer. Nothing here looks at a value."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ SimulateOption = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
-RacesOption = Annotated[
-    bool, typer.Option("--races", help="With --simulate: find unordered accesses.", rich_help_panel=_PANEL)
-]
+RacesOption = Annotated[bool, typer.Option("--races", help="Find unordered accesses.", rich_help_panel=_PANEL)]
 RankOption = Annotated[
     int | None,
-    typer.Option("--rank", metavar="N", help="With --simulate: the rank. Default: 0.", rich_help_panel=_PANEL),
+    typer.Option("--rank", metavar="N", help="The rank. Default: 0.", rich_help_panel=_PANEL),
 ]
 LayersOption = Annotated[
     int | None,
     typer.Option(
         "--layers",
         metavar="K",
-        help="With --simulate: K layers and half as many, extrapolated to the model's.",
+        help="K layers and half as many, extrapolated to the model's.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -37,7 +35,7 @@ TraceOption = Annotated[
     typer.Option(
         "--trace",
         metavar="FILE",
-        help="With --simulate: write a step's kernels, collectives, copies and disk traffic for Perfetto (JSON).",
+        help="Write a step's kernels, collectives, copies and disk traffic for Perfetto (JSON).",
         rich_help_panel=_PANEL,
     ),
 ]

@@ -64,13 +64,13 @@ packing, each length of rows is a shape, so host memory grows until all lengths 
 `data.pad_to_multiple_of: 64` there are `max_length` / 64 lengths. `python benchmarks/bf16_shapes.py` measures it.
 
 ## MM016 calibration-left-out
-The file of `harness plan --calibrate` cannot be used: it is incomplete, was edited, or another release wrote it. The
+The file of `harness calibrate ` cannot be used: it is incomplete, was edited, or another release wrote it. The
 plan uses the planner's own rates.
 
 ## MM017 no-simulated-gpu
-`harness plan --simulate` runs DeepSpeed's engine on a simulated GPU. It needs torch, DeepSpeed and transformers, a
+`harness simulate` runs DeepSpeed's engine on a simulated GPU. It needs torch, DeepSpeed and transformers, a
 minor version of torch that it was tested with, since it compiles a small library against torch's private classes, and
-a C++ compiler for this, once. `harness plan` without `--simulate` needs none of them.
+a C++ compiler for this, once. `harness plan` needs none of them.
 
 ## MM018 simulated-engine-failed
 DeepSpeed's engine raised an error on the simulated GPU. Either a real GPU would raise it too, such as for a tensor on

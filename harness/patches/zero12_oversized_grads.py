@@ -6,7 +6,7 @@ reduction stream divides it and copies its slices together, and `reduce_ipg_grad
 are queued. The reduction stream is recorded on slices that this rank keeps and on what is all-reduced (pull request
 7965). It is not recorded on a gradient that two other ranks share, nor on any with `reduce_scatter: false`: the
 allocator gives their memory to the backward pass while it is still read, and wrong gradients may be reduced. Found by
-the race detector of `harness plan --simulate --races` with `llama-3.1-8b-zero2-two-nodes`; not seen on a GPU, since the
+the race detector of `harness simulate --races` with `llama-3.1-8b-zero2-two-nodes`; not seen on a GPU, since the
 project had none.
 
 Patch: Before `average_tensor` the gradient is recorded on the reduction stream, as DeepSpeed does with the optimizer on

@@ -5,7 +5,7 @@ Upstream: The step writes the 16-bit shards on the default stream (`stage3.py`,
 `_reassign_or_swap_out_partitioned_parameters`), and the next forward pass gathers them on another stream, which does
 not wait (`partitioned_param_coordinator.py`, `__all_gather_params`). If some parameters are persistent, `_post_step`
 gathers these, which makes the host wait. With `stage3_param_persistence_threshold: 0`, a tuned default, nothing orders
-the two: a rank could send a half-updated shard. Found by the race detector of `harness plan --simulate --races`; not
+the two: a rank could send a half-updated shard. Found by the race detector of `harness simulate --races`; not
 seen on a GPU, since the project had none.
 
 Patch: After `_post_step` the gather stream waits for the default stream. The recipe `llama-3.1-8b-zero3` has a race

@@ -143,5 +143,5 @@ def render_model_states(states: ModelStates) -> str:
         lines.append(f"{mark} ZeRO-{stage}  {size / 1e9:>12,.2f} GB per rank")
     if states.raw_floor_gpus is not None:
         lines += ["", f"{states.raw_floor_gpus:,} x {states.gpu} would hold the states without anything else."]
-    lines += ["", "No buffers, activations or offload: `harness plan --model NAME` counts those."]
+    lines += ["", "No buffers, activations or offload: `harness size --model NAME` counts those."]
     return "\n".join(lines)

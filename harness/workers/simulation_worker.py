@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulates one rank of a run on a simulated CUDA device; one JSON event a line on stdout: `progress`, then `result`.
 
-Reads the request from the file that the command line names. Started by `harness plan --simulate`; it trains nothing
+Reads the request from the file that the command line names. Started by `harness simulate`; it trains nothing
 and writes no file.
 """
 

@@ -45,7 +45,7 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     ("command", "headings"),
     [
         ("launch", ["Hosts", "Hosts without ssh", "Kubernetes", "Resume and restart", "Output"]),
-        ("plan", ["Without a spec", "Search", "Simulation", "Any degrees, as arithmetic"]),
+        ("plan", ["Search", "Model and GPUs"]),
         ("validate-config", []),
     ],
 )
@@ -71,7 +71,8 @@ def test_h_is_short_for_help(command: str) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_shown_once(command: str) -> None:
     application = get_command(build_app([command]))
-    options = [param for param in application.commands[command].params if param.param_type_name == "option"]  # type: ignore[attr-defined]
+    params = application.commands[command].params  # type: ignore[attr-defined]
+    options = [param for param in params if param.param_type_name == "option" and not param.hidden]
     shown = run(command, "--help").stdout
     for option in options:
         assert len(re.findall(rf"^  (?:-\w, )?{re.escape(option.opts[0])}(?![\w-])", shown, re.MULTILINE)) == 1, (
@@ -99,7 +100,7 @@ def test_a_short_name_is_the_command(tmp_path: Path) -> None:
     spec.write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 4}}', encoding="utf-8")
     short, long = run("check", str(spec)), run("validate-config", str(spec))
     assert (short.stdout, short.exit_code) == (long.stdout, 1)
-    assert "Did you mean 'validate-config'?" in run("validate").output
+    assert "'validate-config'?" in run("validate").output
 
 
 @pytest.fixture

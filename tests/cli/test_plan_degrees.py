@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness plan` with degrees of parallelism and tables of states: what it prints, and exit codes. A few seconds."""
+"""`harness degrees`, and the tables of states of `harness size`: what it prints, and exit codes. A few seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def run(*arguments: str) -> Any:
         if words[index].startswith("--") and words[index] in words[index + 1 :]:
             del words[index : index + 2]
     arguments = tuple(words)
-    return CliRunner().invoke(build_app(["plan", *arguments]), ["plan", *arguments], catch_exceptions=False)
+    command = "size" if {"--table", "--params", "--non-state-peak"} & {*arguments} else "degrees"
+    return CliRunner().invoke(build_app([command]), [command, *arguments], catch_exceptions=False)
 
 
 def refuse(*arguments: str) -> Any:
@@ -85,8 +86,6 @@ def test_what_the_harness_can_launch_it_says() -> None:
     [
         ((*LLAMA, "--pipeline", "12"), "16,384 GPUs are not a multiple of tensor 8 x pipeline 12"),
         (("--tensor", "2"), "degrees of parallelism need `--model`, `--gpus` and `--gpu`"),
-        ((*SMALL, "--micro-batch", "2"), "`--micro-batch` goes with degrees of parallelism"),
-        ((*SMALL, "--tensor", "2", "--search"), "`--search` does not go with degrees of parallelism"),
         ((*SMALL, "--tensor", "2", "--schedule", "1f2b"), "`--schedule 1f2b` is not one of naive"),
         ((*SMALL, "--tensor", "2", "--precision", "bf17"), "`--precision bf17` is not one of"),
         ((*SMALL, "--tensor", "2", "--batch-tokens", "many"), "`--batch-tokens`"),

@@ -7,12 +7,13 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+from typer.main import get_command
 
 from harness.cli import plan as plan_module
-from harness.cli.app import main
+from harness.cli.app import build_app, main
 from harness.errors import ExitCode
 from tests.cli.test_plan_wrong_input import SPEC
 
@@ -197,3 +198,48 @@ def test_an_option_changes_the_answer_or_is_refused(
     for file in ("found.yaml", "memory.svg", "schedule.svg"):
         (folder / file).unlink(missing_ok=True)
     assert answer != _ask(without, monkeypatch, capsys, folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "successor"),
+    [
+        ("--params 7e9 --gpus 8", "size --params 7e9 --gpus 8"),
+        ("--model llama-3.1-8b --gpus 8 --gpu H100-80GB --zero-stage 3", None),
+        (
+            "--model llama-3.1-8b --gpus 8 --gpu H100-80GB --tensor 1",
+            "degrees --model llama-3.1-8b --gpus 8 --gpu H100-80GB",
+        ),
+    ],
+)
+def test_a_question_of_another_command_is_answered_with_advice(
+    words: str,
+    successor: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    successor = successor or f"size {words}"
+    by_plan = _ask(words, monkeypatch, capsys, tmp_path)
+    monkeypatch.setattr(sys, "argv", ["harness", *shlex.split(successor)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (by_plan.code, by_plan.out)
+    assert (
+        by_plan.err
+        == f"`harness {successor.split()[0]}` answers this; `harness plan` does so until release 1.0.\n{err}"
+    )
+
+
+def test_the_commands_share_all_options() -> None:
+    """An option that `harness plan` hides is one of a command that shows it."""
+    commands = {name: _params(name) for name in ("plan", "size", "simulate", "calibrate", "degrees")}
+    shown = {option.name for params in commands.values() for option in params if not getattr(option, "hidden", False)}
+    assert {option.name for option in commands["plan"]} - {"simulate", "help"} <= shown
+    for name, params in commands.items():
+        assert sum(not getattr(option, "hidden", False) for option in params) <= 28, name
+
+
+def _params(command: str) -> list[Any]:
+    application: Any = get_command(build_app([command]))
+    return list(application.commands[command].params)

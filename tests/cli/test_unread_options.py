@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No option of any command is ignored. The commands and their options are typer's own; `harness plan` has a test of its
-own, test_plan_options.py. Seconds.
+"""No option of any command is ignored. The commands and their options are typer's own; `harness plan` and the commands
+with its options have a test of their own, test_plan_options.py. Seconds.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ def test_a_consumer_of_run_specs_has_no_effect_and_is_no_error(
 
 
 def test_every_command_is_asked() -> None:
-    assert {*CALLS, "plan"} == set(COMMANDS)
+    assert {*CALLS, "plan", "size", "simulate", "calibrate", "degrees"} == set(COMMANDS)
 
 
 def test_every_compared_key_can_be_allowed_to_change() -> None:

@@ -43,7 +43,7 @@ def oversized_gradients(ctx: Context) -> Iterator[Finding]:
     the allocator may give its memory to the backward pass, and then wrong values are reduced, without an error. At
     stage 2 this affects parameters that span the partitions of two other ranks; with `reduce_scatter: false`, all
     parameters. Pull request 7965 fixed it for the other buffers (read in 0.19.0 to 0.19.8; two streams with no order
-    between them on the simulated device of `harness plan --simulate --races`; not seen on a GPU). Runs of the harness
+    between them on the simulated device of `harness simulate --races`; not seen on a GPU). Runs of the harness
     have the patch `zero12-oversized-grads`.
 
     Example: {

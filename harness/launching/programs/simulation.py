@@ -98,7 +98,7 @@ def _run_worker(body: Mapping[str, Any], on_progress: Callable[[str], None]) -> 
                 "error",
                 f"DeepSpeed's engine failed on the simulated device: {reason.splitlines()[0][:300]}",
                 notes=tuple(line.strip() for line in trace[-3:]),
-                fix=Fix("see `harness explain MM018`; the plan without `--simulate` does not need the engine"),
+                fix=Fix("see `harness explain MM018`; `harness plan` does not need the engine"),
             )
         ],
         ExitCode.FINDINGS,

@@ -296,7 +296,8 @@ def _check_startable_files(
     ]
     if findings and not request.dry_run:
         raise UserError(findings, ExitCode.PREFLIGHT)
-    _refuse_errors(request, findings, log)
+    if findings:
+        log.on_findings(soften_for_dry_run(findings, has_local_ranks=True), None)
 
 
 def _find_resume_source(

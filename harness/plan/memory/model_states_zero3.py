@@ -222,7 +222,7 @@ def _host_optimizer_items(
 
 def _first_states_item(settings: PlanSettings, partitions: ZeroPartitions, state_bytes: int) -> MemoryItem:
     """The first step, or a resume, makes the states of a sub-group in memory of their own; with `pipeline_write` those
-    of the one before are still written. Simulated: `harness plan --simulate`.
+    of the one before are still written. Simulated: `harness simulate`.
     """
     groups = [*partitions.nvme_sub_groups, 0]
     pipelined = settings.pipeline_read or settings.pipeline_write

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness plan --simulate`: the request for the simulated device, its answer, and both sides by group of memory.
+"""`harness simulate`: the request for the simulated device, its answer, and both sides by group of memory.
 
 Imports nothing that computes: `harness.runtime.simulation` simulates, in a process of its own.
 """

@@ -38,7 +38,7 @@ _MAX_BYTES = 4 * 2**20
 _MAX_RUNS = 50
 """Runs of one machine that are kept: the newest."""
 _WAIT_SECONDS = 10.0
-"""For another `--calibrate`, which holds the file for less than a second."""
+"""For another `harness calibrate`, which holds the file for less than a second."""
 
 
 class _File(BaseModel):
@@ -109,7 +109,7 @@ def load_calibrations(file: str | None = None) -> Calibrations:
         reason = _describe(error)
         if file is not None:
             raise _usage_error(path, f"cannot be used: {reason}") from None
-        fix = Fix("delete it, and calibrate again with `harness plan --calibrate RUN`")
+        fix = Fix("delete it, and calibrate again with `harness calibrate RUN`")
         return Calibrations(path, finding=Finding("MM016", "warning", f"`{path}` is ignored: {reason}", fix=fix))
 
 
@@ -153,13 +153,13 @@ def _with_runs(
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """No other `--calibrate` reads or replaces the file meanwhile. Raises UserError."""
+    """No other `harness calibrate` reads or replaces the file meanwhile. Raises UserError."""
     lock_path, until = Path(f"{path.resolve()}.lock"), time.monotonic() + _WAIT_SECONDS
     lock = None
     while lock is None:
         try:
             lock_path.parent.mkdir(parents=True, exist_ok=True)
-            lock = Lock.acquire(lock_path, "harness plan --calibrate", private=True)
+            lock = Lock.acquire(lock_path, "harness calibrate ", private=True)
         except LockHeld as held:
             if time.monotonic() > until:
                 fix = "calibrate again when that process has ended"
@@ -194,7 +194,5 @@ def _unwritable_error(path: Path, error: OSError) -> UserError:
     return _usage_error(path, f"cannot be written: {_describe(error)}", "name a file in a folder of yours")
 
 
-def _usage_error(
-    path: Path, reason: str, fix: str = "name a file that `harness plan --calibrate RUN` wrote"
-) -> UserError:
+def _usage_error(path: Path, reason: str, fix: str = "name a file that `harness calibrate RUN` wrote") -> UserError:
     return UserError([Finding("MM007", "error", f"`{path}` {reason}", fix=Fix(fix))], ExitCode.USAGE)

@@ -27,7 +27,7 @@ _SOURCE = Path(__file__).with_name("simulated_cuda.cpp")
 _COMPILER_SECONDS = 300.0
 _CPU_TORCH = (
     f"install a CPU build of torch {TESTED_TORCH[-1]} and the same DeepSpeed in a virtual environment of its own, and"
-    " simulate from there; `harness plan` without `--simulate` needs neither"
+    " simulate from there; `harness plan` needs neither"
 )
 
 

@@ -42,7 +42,7 @@ def run_plan(
     folder: Path, *options: str, spec: dict[str, Any] = SPEC, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     (folder / "run.yaml").write_text(spec_as_yaml(spec), encoding="utf-8")
-    command = [sys.executable, "-m", "harness", "plan", "run.yaml", "--simulate", *options]
+    command = [sys.executable, "-m", "harness", "simulate", "run.yaml", *options]
     changes = {"XDG_CACHE_HOME": str(folder / "cache"), "TMPDIR": str(folder / "tmp"), **environ}
     extensions = os.environ.get("TORCH_EXTENSIONS_DIR") or str(Path.home() / ".cache" / "simulated_cuda_of_tests")
     (folder / "tmp").mkdir(exist_ok=True)
@@ -217,7 +217,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, moment: str) -> None:
     (tmp_path / "run.yaml").write_text(spec_as_yaml(SPEC), encoding="utf-8")
     (tmp_path / "tmp").mkdir()
     environ = child_environ({"XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "tmp")})
-    command = [sys.executable, "-m", "harness", "plan", "run.yaml", "--simulate"]
+    command = [sys.executable, "-m", "harness", "simulate", "run.yaml"]
     with subprocess.Popen(
         command,
         cwd=tmp_path,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions of `harness plan` and `size` other than the plan of one run: the option that asks, and the function that answers.
+"""Questions of `harness plan` and `size` beyond the plan of one run: the option that asks, the function that answers.
 
-A new question is an option in `plan_options.py` and `plan_commands.py`, a mode in `plan_modes.py`, a field of `PlanOptions`, and a line in
-`QUESTIONS`.
+A new question is an option in `plan_options.py` and `plan_commands.py`, a mode in `plan_modes.py`, a field of
+`PlanOptions`, and a line in `QUESTIONS`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# One command each: demo, check, test, test-hosts, test-gpu, conformance, lint, docs, pages, freeze, dist, bench, clean. All of them set up .venv first, which is quick
+# One command each: demo, check, test, test-hosts, test-gpu, conformance, lint, docs, pages, size, freeze, dist, bench, clean. All of them set up .venv first, which is quick
 # when nothing changed; `pages` only where no environment with harness is active.
 #
 # Variables that may be given, such as `make demo TORCH='torch>=2.10'`:
@@ -34,7 +34,7 @@ PAGES_PYTHON := PYTHONPATH="$(CURDIR)" $(or $(ACTIVE),$(BIN)/python)
 ONE_GPU = $(filter 1,$(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU '))
 DEMO_OPTIONS = $(if $(ONE_GPU),--set launch.num_gpus=1 --set train.gradient_accumulation_steps=2)
 
-.PHONY: help setup demo test test-hosts test-gpu conformance lint docs pages check freeze dist bench clean
+.PHONY: help setup demo test test-hosts test-gpu conformance lint docs pages check size freeze dist bench clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -82,6 +82,9 @@ pages: $(if $(ACTIVE),,setup)  ## After a change of a gate, a field or an output
 check: lint  ## Before a push, three minutes at most: lint, and the tests that a change touches
 	$(BIN)/python -m tests.support.changed_tests light --base $(BASE) --seconds 75
 	$(BIN)/python -m tests.support.changed_tests training --base $(BASE) --seconds 40
+
+size:  ## Lines and files of the package and its tests by room, and their change since a release (SINCE=revision)
+	@.ci/size $(SINCE)
 
 freeze: setup  ## At a release: keep a spec, a run and a checkpoint of this version in tests/frozen, for all later ones
 	$(BIN)/python -m tests.frozen.freeze

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package grows only by a line here that says for what. Needs nothing; a second."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMITS = {
+    "2026-11-28": (124_100, "the size on the day on which counting began"),
+}
+"""Lines of Python in `harness/` by day, and what needs them. `make size` shows rooms and their change."""
+
+
+def test_the_package_is_no_larger_than_its_last_limit() -> None:
+    limit, reason = LIMITS[max(LIMITS)]
+    shown = subprocess.run(
+        [sys.executable, str(ROOT / ".ci" / "size")], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout
+    found = re.search(r"^harness, all +([\d,]+)", shown, re.MULTILINE)
+    assert found is not None, shown
+    lines = int(found[1].replace(",", ""))
+    assert lines <= limit, f"{lines:,} lines: delete as many, or add a line to LIMITS that says for what"
+    assert lines > limit - 1_000, f"{lines:,} lines: lower the limit, so that what was won stays"
+    assert reason

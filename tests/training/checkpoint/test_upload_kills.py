@@ -25,6 +25,7 @@ import pytest
 
 from harness.checkpoints.latest import find_latest
 from harness.checkpoints.store_source import find_stored_checkpoint
+from harness.errors import ExitCode
 from harness.verdicts import read_verdict
 from tests.kill.attempt import rank_pids
 from tests.support.object_store import Environ, Response, StoreServer, needs_store
@@ -110,16 +111,19 @@ class Runs:
         has_verdict = (self.output / "runs").exists() and (self.newest / "verdict.json").exists()
         verdict = read_verdict(self.newest) if has_verdict else None  # nobody was left to write it
         print(code, verdict)
+        assert "Traceback" not in screen
         if code == 0 or (verdict is not None and verdict.code == 0):
             self.check_complete()
+            return
+        assert "\ncompleted: " not in screen
+        if verdict is not None and verdict.code == ExitCode.NOT_UPLOADED:
+            assert verdict.reason.startswith("trained and saved, not uploaded: rank ")
+            newest = find_latest(self.newest / "checkpoints", verify="bytes").checkpoint
+            assert newest is not None
+            assert newest.name == f"step-{LAST:08d}"
+            assert (self.newest / "export" / "model.safetensors").exists()
         else:
-            assert (
-                verdict is None
-                or verdict.state == "failed"
-                or verdict.reason.startswith("trained and saved; not uploaded")
-            )
-            assert "\ncompleted: " not in screen
-            assert "Traceback" not in screen
+            assert verdict is None or verdict.state == "failed"
 
     def check_complete(self) -> str:
         """The checkpoint and the export of the last step, on the disk and in the store; returns the export's digest."""

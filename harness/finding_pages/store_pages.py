@@ -46,7 +46,7 @@ The disk has no space for the checkpoint that the run resumes from, or cannot be
 A URL of `data.train` or `data.eval` matches no file.
 
 ## ST110 upload-of-one-host
-`harness checkpoint upload` of a checkpoint whose hosts share no disk has uploaded the files of this host. Those of other
-hosts are not in the store yet, so the checkpoint is not there: the host that completes it writes its manifest. Run the
-same command on each host of the run.
+`harness checkpoint upload` of a checkpoint whose hosts share no disk has uploaded the files of this host, and those of
+others are not in the store yet. Run the same command on each host: the one that completes the checkpoint writes its
+manifest.
 """

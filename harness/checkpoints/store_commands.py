@@ -7,9 +7,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 from harness.checkpoints.checkpoint_list import find_manifest
+from harness.checkpoints.lineage import find_lineage
 from harness.checkpoints.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest, merge_hosts
 from harness.checkpoints.store_export import upload_export
-from harness.checkpoints.store_source import StoreSource, find_stored_checkpoint, parse_url_finding, store_finding
+from harness.checkpoints.store_source import find_stored_checkpoint, parse_url_finding, store_finding
 from harness.checkpoints.store_transfer import download_checkpoint, upload_files
 from harness.checkpoints.stored_run import PrefixInUseError, StoredRun
 from harness.errors import ExitCode, UserError
@@ -44,11 +45,9 @@ def _upload_checkpoint(path: Path, url: StoreUrl) -> str:
         if owner is not None and run_id in owner.runs:
             stored.owner = owner
         else:
-            source = StoreSource.read(manifest.folder.parent.parent)  # where the run came from this prefix
-            here = source is not None and source.url == str(url)
-            origins = ((source.run_id, source.step),) if source is not None and here else ()
-            resumed = source.runs if source is not None and here else ()
-            stored.claim(run_id, str(manifest.get("run") or folder), resumed, origins)
+            lineage = find_lineage(manifest.folder)
+            origins = [origin for origin in lineage.steps if origin[0] != run_id]
+            stored.claim(run_id, str(manifest.get("run") or folder), lineage.runs_at(str(url)), origins)
         content = merge_hosts(read_regular(manifest.folder / MANIFEST, MAX_MANIFEST_BYTES, follow=False))
         others = {name: record for name, record in manifest.files.items() if name not in manifest.local_files}
         if others and not stored.has_begun(manifest.step, content):

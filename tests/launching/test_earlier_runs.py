@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.checkpoints.lineage import find_lineage
 from harness.errors import UserError
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.setup.resume import ResumeSource, find_complete_run, resolve_resume
@@ -185,6 +186,15 @@ def test_a_run_that_lost_hosts_is_of_the_same_spec_on_fewer_ranks(runs: Runs) ->
         "auto", runs.folder, "demo", spec(), (), runs.told.append, run=resolve_run(sections, world_size=3)
     )
     assert (source.origin, source.batch) == (runs.folder / "demo-main", BatchSizes(2, 2, 12))
+
+
+def test_a_run_continues_all_that_its_checkpoint_came_from(runs: Runs) -> None:
+    """A prefix of a store is its own, also where the run between them never reached the store."""
+    first = runs.add("first", 20, 40)
+    second = runs.add("second", 50, resume=step(first, 20))
+    runs.add("third", resume=step(second, 50))
+    assert runs.resume().runs == ("demo-second", "demo-first")
+    assert find_lineage(step(second, 50)).steps == (("demo-second", 50), ("demo-first", 20))
 
 
 def test_another_batch_by_the_same_keys_is_another_spec(runs: Runs) -> None:

@@ -19,6 +19,7 @@ from harness.checkpoints.latest import (
     list_checkpoints,
     verify_with_name,
 )
+from harness.checkpoints.lineage import find_lineage
 from harness.checkpoints.manifest import Manifest, read_manifest
 from harness.checkpoints.resume_compatibility import compare_with_run
 from harness.checkpoints.store_source import StoreSource, find_stored_checkpoint
@@ -111,7 +112,8 @@ def resolve_resume(
         return source
     manifest = read_manifest(source.checkpoint)
     batch = check(manifest, str(source.checkpoint))
-    return replace(source, runs=tuple(str(run) for run in (manifest.get("run_id"),) if run), batch=batch)
+    prefix = (spec.get("checkpoint") or {}).get("upload_to")
+    return replace(source, runs=find_lineage(source.checkpoint).runs_at(prefix), batch=batch)
 
 
 def _resume_stored(

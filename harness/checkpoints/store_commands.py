@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from harness.checkpoints.checkpoint_list import find_manifest
-from harness.checkpoints.manifest import MANIFEST, MAX_MANIFEST_BYTES
+from harness.checkpoints.lineage import find_lineage
+from harness.checkpoints.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest, merge_hosts
 from harness.checkpoints.store_export import upload_export
-from harness.checkpoints.store_source import StoreSource, find_stored_checkpoint, parse_url_finding, store_finding
+from harness.checkpoints.store_source import find_stored_checkpoint, parse_url_finding, store_finding
 from harness.checkpoints.store_transfer import download_checkpoint, upload_files
 from harness.checkpoints.stored_run import PrefixInUseError, StoredRun
 from harness.errors import ExitCode, UserError
@@ -43,14 +45,18 @@ def _upload_checkpoint(path: Path, url: StoreUrl) -> str:
         if owner is not None and run_id in owner.runs:
             stored.owner = owner
         else:
-            source = StoreSource.read(manifest.folder.parent.parent)  # where the run came from this prefix
-            here = source is not None and source.url == str(url)
-            origins = ((source.run_id, source.step),) if source is not None and here else ()
-            resumed = source.runs if source is not None and here else ()
-            stored.claim(run_id, str(manifest.get("run") or folder), resumed, origins)
-        content = read_regular(manifest.folder / MANIFEST, MAX_MANIFEST_BYTES, follow=False)
+            lineage = find_lineage(manifest.folder)
+            origins = [origin for origin in lineage.steps if origin[0] != run_id]
+            stored.claim(run_id, str(manifest.get("run") or folder), lineage.runs_at(str(url)), origins)
+        content = merge_hosts(read_regular(manifest.folder / MANIFEST, MAX_MANIFEST_BYTES, follow=False))
+        others = {name: record for name, record in manifest.files.items() if name not in manifest.local_files}
+        if others and not stored.has_begun(manifest.step, content):
+            stored.store.remove(f"{folder}/{name}" for name in others)  # of another save of this step
         stored.begin_upload(manifest.step, content)
-        upload_files(stored.store, manifest.folder, folder, manifest.files)
+        upload_files(stored.store, manifest.folder, folder, manifest.local_files)
+        missing = {r.node for name, r in others.items() if stored.store.size(f"{folder}/{name}") != r.bytes}
+        if missing:
+            raise UserError([_other_hosts_finding(url, folder, manifest, missing)])
         stored.publish(manifest.step, content)
     except PrefixInUseError as error:
         fix = Fix("name another prefix")
@@ -58,6 +64,16 @@ def _upload_checkpoint(path: Path, url: StoreUrl) -> str:
     except StoreError as error:
         raise UserError([store_finding(error, url, "", "the checkpoint is not in the store")]) from None
     return str(url.child(folder))
+
+
+def _other_hosts_finding(url: StoreUrl, folder: str, manifest: Manifest, missing: Collection[int]) -> Finding:
+    """Of a checkpoint whose hosts share no disk, after the upload of one of them."""
+    hosts = len({record.node for record in manifest.files.values()})
+    message = f"`{url.child(folder)}` has the files of this host, and not yet those of {len(missing)} of {hosts} hosts"
+    numbers = ", ".join(map(str, sorted(missing)))
+    note = f"each host has only its own files on its disk: missing are those of host {numbers}, counted from 0"
+    fix = Fix("run the same command on each of the other hosts; the last one completes the checkpoint")
+    return Finding("ST110", "error", message, notes=(note,), fix=fix)
 
 
 def download_to(text: str, folder: Path) -> Path:

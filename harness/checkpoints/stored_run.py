@@ -161,6 +161,15 @@ class StoredRun:
             self.store.remove([f"{folder}/{MANIFEST}"])
         self.store.write(f"{folder}/{INTENT}", manifest)
 
+    def has_begun(self, step: int, manifest: bytes) -> bool:
+        """Is the last upload of this step of the same manifest?"""
+        try:
+            return self.store.read(f"{checkpoint_name(step)}/{INTENT}", MAX_MANIFEST_BYTES) == manifest
+        except StoreError as error:
+            if error.kind != "missing":
+                raise
+            return False
+
     def publish(self, step: int, manifest: bytes) -> None:
         """Write the manifest, read it back, and count the step as complete."""
         owner, name = self.check_owner(), f"{checkpoint_name(step)}/{MANIFEST}"

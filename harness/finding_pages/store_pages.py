@@ -44,4 +44,9 @@ The disk has no space for the checkpoint that the run resumes from, or cannot be
 
 ## ST109 no-data-in-the-store
 A URL of `data.train` or `data.eval` matches no file.
+
+## ST110 upload-of-one-host
+`harness checkpoint upload` of a checkpoint whose hosts share no disk has uploaded the files of this host, and those of
+others are not in the store yet. Run the same command on each host: the one that completes the checkpoint writes its
+manifest.
 """

@@ -8,10 +8,8 @@ from types import TracebackType
 from typing import Self
 
 from harness.checkpoints.latest import find_latest
-from harness.checkpoints.manifest import Manifest, read_manifest
-from harness.checkpoints.store_source import StoreSource
+from harness.checkpoints.lineage import find_lineage
 from harness.errors import UserError
-from harness.file_io import parse_json
 from harness.findings import Finding, Fix
 from harness.runtime.checkpoint import CheckpointSaver, SaveOutcome, metadata
 from harness.runtime.checkpoint.commit import prune_checkpoints
@@ -65,17 +63,12 @@ class SaveSchedule:
 
     def start_uploads(self, resume: Path | None) -> None:
         """With `checkpoint.upload_to`: from now on each complete checkpoint is uploaded in the background."""
-        root, url = self._ctx.run_dir.root, self._spec.upload_to
+        url = self._spec.upload_to
         if url is None:
             return
-        source = StoreSource.read(root)
-        manifests = [_read_manifest(path) for path in (resume, _first_checkpoint(root)) if path]
-        came_from = [(str(one.get("run_id")), one.step) for one in manifests if one is not None]
-        if source is not None and source.url == url:
-            came_from.append((source.run_id, source.step))
-        runs = {run for run, _ in came_from if run} | set(source.runs if source and source.url == url else ())
+        lineage = find_lineage(resume)
         self._saver.uploader = StoreUploader.open(
-            self._ctx.distributed, self._spec, metadata.run_id(self._ctx.run_dir), tuple(runs), tuple(came_from)
+            self._ctx.distributed, self._spec, metadata.run_id(self._ctx.run_dir), lineage.runs_at(url), lineage.steps
         )
 
     def is_due(self, step: int) -> bool:
@@ -220,19 +213,3 @@ class SaveSchedule:
     def _print(self, finding: Finding | None) -> None:
         if finding is not None and self._ctx.distributed.is_main_process:
             print_findings([finding])
-
-
-def _read_manifest(checkpoint: Path) -> Manifest | None:
-    try:
-        return read_manifest(checkpoint)
-    except UserError:  # removed meanwhile: the first checkpoint of a run of several attempts
-        return None
-
-
-def _first_checkpoint(run_dir: Path) -> Path | None:
-    """The checkpoint that the first attempt of a run resumed from; a later one may resume from the run's own."""
-    try:
-        resume = parse_json((run_dir / "launch.json").read_bytes()).get("resume")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return Path(resume) if isinstance(resume, str) else None

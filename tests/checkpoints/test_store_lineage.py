@@ -10,6 +10,7 @@ import pytest
 
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.manifest import MANIFEST, read_manifest
+from harness.checkpoints.store_commands import upload_folder
 from harness.checkpoints.store_retention import prune_store
 from harness.checkpoints.store_source import SOURCE_FILE, StoreSource, find_stored_checkpoint
 from harness.checkpoints.store_transfer import upload_files
@@ -88,6 +89,18 @@ def test_a_run_that_never_uploaded_does_not_break_the_lineage(prefix: Prefix) ->
     prefix.run("a-1", 200, 600)
     prefix.run("b-2", came_from=(("b-1", 300), ("a-1", 200)))
     assert prefix.chosen() == ("a-1", 200)
+
+
+def test_the_command_uploads_a_run_whose_own_uploads_never_began(prefix: Prefix) -> None:
+    """`launch.json` has where it came from: the prefix is its own then, and its checkpoint the newest."""
+    prefix.run("a-1", 200, 300)
+    own = make(prefix.folder / "b" / "checkpoints", 250, run_id="b-1")
+    with pytest.raises(UserError, match="in use"):
+        upload_folder(own, prefix.url)
+    resumed = prefix.folder / "a-1" / "step-00000200"
+    (prefix.folder / "b" / "launch.json").write_text(json.dumps({"resume": str(resumed)}))
+    upload_folder(own, prefix.url)
+    assert prefix.chosen() == ("b-1", 250)
 
 
 def test_without_a_lineage_the_owner_is_taken_or_all_are_named(prefix: Prefix) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,12 +12,13 @@ import pytest
 
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.latest import checkpoint_name, find_latest
-from harness.checkpoints.manifest import MANIFEST, read_manifest
+from harness.checkpoints.manifest import MANIFEST, read_manifest, write_manifest
 from harness.checkpoints.store_commands import download_to, upload_folder
 from harness.checkpoints.store_retention import prune_store
 from harness.checkpoints.store_source import find_stored_checkpoint
 from harness.checkpoints.store_transfer import download_checkpoint, upload_files
 from harness.checkpoints.stored_run import PrefixInUseError, StoredRun
+from harness.checkpoints.verify import verify_checkpoint
 from harness.errors import UserError
 from harness.object_stores.object_store import ObjectStore
 from harness.object_stores.store_errors import StoreError
@@ -228,3 +230,34 @@ def test_the_commands_upload_and_download(s3: StoreServer, tmp_path: Path) -> No
     other = make(tmp_path / "c", 1, run_id="two-1")
     with pytest.raises(UserError, match="in use"):
         upload_folder(other, URL)
+
+
+def test_hosts_without_a_shared_disk_upload_their_own_files(s3: StoreServer, tmp_path: Path) -> None:
+    """The last one completes the checkpoint. A file of an earlier save of the step, as large, does not count."""
+    whole = make(tmp_path / "whole", 3, run_id="one-1")
+    body = json.loads((whole / MANIFEST).read_text())
+    shard = "global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    body["files"][shard]["node"] = 1
+    for node in (0, 1):
+        host = tmp_path / f"host-{node}" / "checkpoints" / whole.name
+        shutil.copytree(whole, host)
+        for name, record in body["files"].items():
+            if record["node"] != node:
+                (host / name).unlink()
+        write_manifest(host, body | {"layout": "per-host", "node": node})
+    hosts = [tmp_path / f"host-{node}" / "checkpoints" / whole.name for node in (0, 1)]
+    key = f"runs/one/{whole.name}/{shard}"
+    for is_first in (True, False):
+        with pytest.raises(UserError, match="not yet those of 1 of 2 hosts") as refused:
+            upload_folder(hosts[0], URL)
+        assert refused.value.findings[0].gate == "ST110"
+        assert "host 1, counted from 0" in refused.value.findings[0].notes[0]
+        with pytest.raises(UserError, match="no complete checkpoint"):
+            download_to(URL, tmp_path / "early")
+        if is_first:
+            s3.client.put_object(Bucket="bucket", Key=key, Body=bytes(body["files"][shard]["bytes"]))
+            s3.client.delete_object(Bucket="bucket", Key=f"runs/one/{whole.name}/files.json")
+    assert upload_folder(hosts[1], URL) == f"{URL}/{whole.name}"
+    copy = download_to(URL, tmp_path / "copy")
+    assert verify_checkpoint(copy) == []
+    assert (copy / shard).read_bytes() == (whole / shard).read_bytes()

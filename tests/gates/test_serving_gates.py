@@ -63,6 +63,31 @@ def test_run_specs(text, gate, severity, write):
     assert not gate or mine[gate].severity == severity
 
 
+@pytest.mark.parametrize(
+    ("files", "severity", "message"),
+    [
+        ({}, "warning", "`model.trust_remote_code` lets Python files of `./m` run, and there are none"),
+        (
+            {"modeling_own.py": ""},
+            "warning",
+            "`model.trust_remote_code` runs Python files of `./m` on every rank",
+        ),
+        (
+            {"config.json": '{"auto_map": {"AutoModelForCausalLM": "who/else--modeling_own.Own"}}'},
+            "error",
+            "`model.trust_remote_code` runs `who/else--modeling_own.Own`, which `./m` names, on every rank",
+        ),
+    ],
+)
+def test_code_of_a_folder_is_named_as_it_is_there(files, severity, message, write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m").mkdir()
+    for name, text in files.items():
+        (tmp_path / "m" / name).write_text(text)
+    finding = found(write, "model: {name_or_path: ./m, trust_remote_code: true}", launching=False)["SE001"]
+    assert (finding.severity, finding.message) == (severity, message)
+
+
 TWO = "a slots=1\nb slots=1\n"
 
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from harness.checkpoints.lineage import find_lineage
 from harness.errors import UserError
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.setup.resume import ResumeSource, find_complete_run, resolve_resume
 from harness.launching.setup.run_dir import acquire_lock, write_run_dir
+from harness.run.batch_sizes import BatchSizes
 from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.run_spec import RunSpec
 from harness.verdicts import Verdict, write_verdict
@@ -173,6 +175,40 @@ def test_a_run_that_lost_hosts_is_of_the_same_spec(runs: Runs) -> None:
         runs.resume(batch=4, **batch)
     source = resolve_resume("auto", runs.folder, "demo", spec(**batch), ("train",), print, run=a_run(8))
     assert source.origin == runs.folder / "demo-main"
+
+
+def test_a_run_that_lost_hosts_is_of_the_same_spec_on_fewer_ranks(runs: Runs) -> None:
+    """The spec has a micro-batch alone: on 3 ranks it comes to 6 sequences, and keeps the 12 of 6 ranks."""
+    runs.add("main", 40, global_batch_size=12, gradient_accumulation_steps=None)
+    runs.add("side", 44, lr=1.0)
+    sections = RunSpec.model_validate({"train": {"per_device_train_batch_size": 2}})
+    source = resolve_resume(
+        "auto", runs.folder, "demo", spec(), (), runs.told.append, run=resolve_run(sections, world_size=3)
+    )
+    assert (source.origin, source.batch) == (runs.folder / "demo-main", BatchSizes(2, 2, 12))
+
+
+def test_a_run_continues_all_that_its_checkpoint_came_from(runs: Runs) -> None:
+    """A prefix of a store is its own, also where the run between them never reached the store."""
+    first = runs.add("first", 20, 40)
+    second = runs.add("second", 50, resume=step(first, 20))
+    runs.add("third", resume=step(second, 50))
+    assert runs.resume().runs == ("demo-second", "demo-first")
+    assert find_lineage(step(second, 50)).steps == (("demo-second", 50), ("demo-first", 20))
+
+
+def test_another_batch_by_the_same_keys_is_another_spec(runs: Runs) -> None:
+    """Two sequences, two ranks, two steps, as the sample was saved; on one rank with the steps fixed half of it."""
+    batch = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    runs.add("main", 40, **batch)
+    run = resolve_run(RunSpec.model_validate({"train": batch}), world_size=1)
+    with pytest.raises(UserError) as refusal:
+        resolve_resume("auto", runs.folder, "demo", spec(**batch), (), runs.told.append, run=run)
+    assert refusal.value.findings[0].gate == "CK107"
+    runs.add("half", 30, **batch, global_batch_size=4)
+    source = resolve_resume("auto", runs.folder, "demo", spec(**batch), (), runs.told.append, run=run)
+    assert source.origin == runs.folder / "demo-half"
+    assert "demo-main" not in str(source)
 
 
 def test_a_run_in_use_is_only_in_the_way_of_its_own_spec(runs: Runs) -> None:

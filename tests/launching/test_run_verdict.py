@@ -140,6 +140,12 @@ def waiting(rank, outcome="completed", state="running", phase="upload", **upload
         ([waiting(0), waiting(1)], [RankExit(1, 1001, 100.4, signal.SIGKILL)], None, "rank 1 was killed by SIGKILL"),
         ([waiting(0, state="failed"), waiting(1)], [], None, "its upload had not ended"),
         (
+            [replace(waiting(0, state="failed"), error="RuntimeError: a remote worker crashed"), waiting(1)],
+            [],
+            None,
+            "rank 1 ended without a word while it uploaded",
+        ),
+        (
             [waiting(0, state="completed", phase="end"), waiting(1, state="completed", phase="end")],
             [],
             None,

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.checkpoints.change_meanings import BATCH_KEYS
+from harness.checkpoints.effective_settings import saved_global_batch
 from harness.checkpoints.latest import find_latest
 from harness.checkpoints.manifest import Manifest, read_manifest
 from harness.checkpoints.resume_compatibility import changed_settings, format_value, is_allowed
@@ -19,12 +21,12 @@ from harness.checkpoints.store_source import StoreSource
 from harness.errors import UserError
 from harness.findings import Finding, Fix
 from harness.locks import RUN_LOCK, current_holder
+from harness.run.batch_sizes import BatchSizes, keep_global_batch
+from harness.run.resolved_run import ResolvedRun
 from harness.run_records.run_files import json_of
 from harness.verdicts import Verdict, read_verdict
 
-_BATCH_KEYS = tuple(
-    f"train.{key}" for key in ("global_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps")
-)
+_BATCH_KEYS = tuple(f"train.{key}" for key in BATCH_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +35,32 @@ class WantedSpec:
 
     values: Mapping[str, Any]
     allowed: Collection[str] = ()
-    global_batch: int | None = None
+    run: ResolvedRun | None = None
+    keeps_batch: bool = True
+    """May it keep a checkpoint's global batch by other accumulation steps?"""
 
-    def changes_from(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of the training that another spec has otherwise, allowed or not. A run that lost hosts has its
-        batch written in another way.
+    def kept_batch(self, saved: int | None) -> BatchSizes | None:
+        """The global batch of a checkpoint in this run, where its spec leaves the accumulation steps open and they make
+        it.
+        """
+        if self.run is None or not self.keeps_batch or saved is None:
+            return None
+        train, batch = self.run.spec.train, self.run.batch
+        is_open = train.global_batch_size is None and train.gradient_accumulation_steps is None
+        if not is_open or saved == batch.global_batch or is_allowed(self.allowed, "train.global_batch_size"):
+            return None
+        return keep_global_batch(batch, self.run.parallel_dims.data, saved)
+
+    def changes_from(self, saved: Mapping[str, Any], saved_batch: int | None) -> dict[str, Any]:
+        """The settings of the training that another spec has otherwise, allowed or not. Of the batch its size is
+        compared, where both are known: a run that lost hosts has it written in other keys.
         """
         changes = changed_settings(saved, self.values)
-        if self.global_batch is not None and (saved.get("train") or {}).get("global_batch_size") == self.global_batch:
-            changes = {key: value for key, value in changes.items() if key not in _BATCH_KEYS}
-        return changes
+        batch = self.kept_batch(saved_batch) or (self.run.batch if self.run is not None else None)
+        if saved_batch is None or batch is None or batch.global_batch is None:
+            return changes
+        changes = {key: value for key, value in changes.items() if key not in _BATCH_KEYS}
+        return changes if batch.global_batch == saved_batch else {**changes, "train.global_batch_size": saved_batch}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +108,16 @@ def read_earlier_run(run_dir: Path, wanted: WantedSpec) -> EarlierRun | None:
     holder = current_holder(run_dir / RUN_LOCK)
     if newest is None and origin is None and holder is None:
         return None
-    spec = newest.get("spec") if newest is not None else json_of(run_dir / "spec.resolved.json").get("spec")
+    resolved = json_of(run_dir / "spec.resolved.json") if newest is None else {}
+    spec = newest.get("spec") if newest is not None else resolved.get("spec")
+    batch = saved_global_batch(newest) if newest is not None else (resolved.get("batch") or {}).get("global")
     return EarlierRun(
         run_dir=run_dir,
         step=newest.step if newest is not None else None,
         origin=origin,
         origin_step=_step_of(origin, stored),
         stored_origin=stored,
-        changes=wanted.changes_from(spec) if isinstance(spec, dict) and spec else None,
+        changes=wanted.changes_from(spec, batch) if isinstance(spec, dict) and spec else None,
         verdict=read_verdict(run_dir),
         holder=str(holder or ""),
     )

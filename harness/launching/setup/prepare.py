@@ -309,8 +309,7 @@ def _find_resume_source(
     if request.resume == "never":
         return ResumeSource()
     if location.node_rank:
-        batch = run.batch.global_batch
-        return find_complete_run(request.resume, output_dir, run.name, spec, request.allow_change, batch)
+        return find_complete_run(request.resume, output_dir, run.name, spec, request.allow_change, run)
     with with_environment(run.spec.launch.env):  # of the object store, as ranks have it
         args = (request.resume, output_dir, run.name, spec, request.allow_change, log.on_note, location.run_dir, run)
         # With `--no-ssh` other hosts look at no checkpoint, and would render another JSON than one with its batch.

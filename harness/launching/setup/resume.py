@@ -19,8 +19,9 @@ from harness.checkpoints.latest import (
     list_checkpoints,
     verify_with_name,
 )
+from harness.checkpoints.lineage import find_lineage
 from harness.checkpoints.manifest import Manifest, read_manifest
-from harness.checkpoints.resume_compatibility import compare_with_run, is_allowed
+from harness.checkpoints.resume_compatibility import compare_with_run
 from harness.checkpoints.store_source import StoreSource, find_stored_checkpoint
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
@@ -36,7 +37,7 @@ from harness.launching.setup.earlier_runs import (
 from harness.launching.setup.run_dir import list_runs
 from harness.object_stores.store_url import is_store_url
 from harness.planted_files import TRUSTED_ACCOUNTS, find_foreign_owner, find_foreign_owner_below
-from harness.run.batch_sizes import BatchSizes, keep_global_batch
+from harness.run.batch_sizes import BatchSizes
 from harness.run.resolved_run import ResolvedRun
 from harness.run_records.run_list import fix_for_no_checkpoint, known_runs_notes, resolve_run_path
 from harness.units import format_bytes
@@ -87,8 +88,10 @@ def resolve_resume(
     if requested == "never":
         return ResumeSource()
 
+    wanted = WantedSpec(spec, allowed, run, keeps_batch)
+
     def check(manifest: Manifest, checkpoint: str) -> BatchSizes | None:
-        kept = None if run is None or not keeps_batch else _find_kept_batch(manifest, run, allowed)
+        kept = wanted.kept_batch(saved_global_batch(manifest))
         batch = kept or (run.batch if run is not None else None)
         _check_continuity(manifest, checkpoint, spec, allowed, log, batch.global_batch if batch else None)
         if kept is not None and run is not None:
@@ -97,7 +100,6 @@ def resolve_resume(
 
     if is_store_url(requested):
         return _resume_stored(requested, check, log, run_dir or output_dir)
-    wanted = WantedSpec(spec, allowed, run.batch.global_batch if run is not None else None)
     if requested == "auto":
         runs = _list_earlier_runs(output_dir, name, wanted, log)
         source = _resume_auto(runs, wanted, log)
@@ -110,7 +112,8 @@ def resolve_resume(
         return source
     manifest = read_manifest(source.checkpoint)
     batch = check(manifest, str(source.checkpoint))
-    return replace(source, runs=tuple(str(run) for run in (manifest.get("run_id"),) if run), batch=batch)
+    prefix = (spec.get("checkpoint") or {}).get("upload_to")
+    return replace(source, runs=find_lineage(source.checkpoint).runs_at(prefix), batch=batch)
 
 
 def _resume_stored(
@@ -148,17 +151,19 @@ def find_complete_run(
     name: str,
     spec: Mapping[str, Any],
     allowed: tuple[str, ...],
-    global_batch: int | None,
+    run: ResolvedRun | None,
 ) -> ResumeSource:
-    """What `resolve_resume` answers about a complete run; empty where there is something to resume. Reads no bytes."""
-    wanted = WantedSpec(spec, allowed, global_batch)
+    """What `resolve_resume` answers about a complete run, without `keeps_batch`; empty where there is something to
+    resume. Reads no bytes.
+    """
+    wanted = WantedSpec(spec, allowed, run, keeps_batch=False)
     if is_store_url(requested):
         return ResumeSource()
     if requested == "auto":
-        run = choose_run(_list_earlier_runs(output_dir, name, wanted, lambda _: None), allowed)
+        earlier = choose_run(_list_earlier_runs(output_dir, name, wanted, lambda _: None), allowed)
     else:
-        run = _named_run(find_resume_folder(requested, output_dir), wanted)
-    return _complete_source(run) if run is not None and run.is_complete else ResumeSource()
+        earlier = _named_run(find_resume_folder(requested, output_dir), wanted)
+    return _complete_source(earlier) if earlier is not None and earlier.is_complete else ResumeSource()
 
 
 def _named_run(folder: Path, wanted: WantedSpec) -> EarlierRun | None:
@@ -269,20 +274,6 @@ def _verify_owner(requested: str, folder: Path) -> None:
     if planted is not None:
         effect = "the run would have resumed from it, and loading a checkpoint can run code"
         raise UserError([planted.to_finding("CK129", effect, f"name one of your runs, or this one: --resume {made}")])
-
-
-def _find_kept_batch(manifest: Manifest, run: ResolvedRun, allowed: tuple[str, ...]) -> BatchSizes | None:
-    """The checkpoint's global batch in this run, where its spec leaves the accumulation steps open and they make it."""
-    train, saved = run.spec.train, saved_global_batch(manifest)
-    is_open = train.global_batch_size is None and train.gradient_accumulation_steps is None
-    if (
-        saved is None
-        or not is_open
-        or saved == run.batch.global_batch
-        or is_allowed(allowed, "train.global_batch_size")
-    ):
-        return None
-    return keep_global_batch(run.batch, run.parallel_dims.data, saved)
 
 
 def _kept_batch_note(batch: BatchSizes, run: ResolvedRun) -> str:

@@ -95,10 +95,18 @@ def _end_of_training(
     killed = [rank_exit for rank_exit in rank_exits if rank_exit.signum is not None]
     if killed and not reason:
         reason = f"rank {killed[0].rank} was killed by {_signal_name(killed[0].signum or 0)} before its end"
+    uploading = {
+        rank
+        for rank, status in statuses.items()
+        if status.phase == "upload" and status.outcome and status.state not in {"completed", "stopped"}
+    }
+    silent = sorted(rank for rank in uploading if not statuses[rank].error)
+    if silent and silent != sorted(uploading) and not reason:  # the errors of the others are that they lost it
+        reason = f"rank {silent[0]} ended without a word while it uploaded"
     ended, upload = dict[int, RankStatus](), None
     for rank, status in sorted(statuses.items()):
         ended[rank] = status
-        if status.phase == "upload" and status.outcome and status.state not in {"completed", "stopped"}:
+        if rank in uploading:
             why = reason or status.error or status.not_uploaded
             ended[rank] = replace(status, state=status.outcome, not_uploaded=status.not_uploaded and why)
         upload = upload or (ended[rank] if ended[rank].not_uploaded else None)

@@ -123,7 +123,8 @@ def compare_logits(
     trained_model = _build_trained_model(
         weights, adapter, folder if trust_remote_code else config, dtype, trust_remote_code=trust_remote_code
     )
-    ids = torch.randint(0, trained_model.config.vocab_size, _PROBE_SHAPE, generator=torch.Generator().manual_seed(0))
+    vocab = trained_model.config.get_text_config().vocab_size  # a composite has none of its own
+    ids = torch.randint(0, vocab, _PROBE_SHAPE, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         actual = exported_model.eval()(input_ids=ids).logits
         expected = trained_model.eval()(input_ids=ids).logits

@@ -9,7 +9,7 @@ files of its processors. A composite that was not pretrained has no such parts: 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,8 @@ def add_source_parts(
     folder: Path, trained: ExportTensors, model: Mapping[str, Any], log: Callable[[str], None]
 ) -> ExportTensors:
     """The tensors of the whole export, and its configuration and processor files in `folder`, which has the
-    configuration of the checkpoint. The trained tensors alone for a model that was trained whole.
+    configuration of the checkpoint. The trained tensors alone for a model that was trained whole, which as a composite
+    has processors, too (Gemma 3).
 
     `model`: the `model` section of the run spec. Raises UserError (CK125) where the source is not here any more.
     """
@@ -51,16 +52,19 @@ def add_source_parts(
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, TypeError):  # `export_checks.check_architecture` says it
         return trained
+    is_new = model.get("name_or_path") is None or model.get("random_init")
     if not is_text_part(config):
+        if config.sub_configs and not is_new:
+            _copy_processors(_source(model), folder, log)
         return trained
-    if model.get("name_or_path") is None or model.get("random_init"):
+    if is_new:
         text = config.get_text_config()
         write_json(folder / _CONFIG, {**text.to_dict(), "architectures": [type(_build_on_meta(config)).__name__]})
         return trained
-    spec = ModelSpec(name_or_path=model["name_or_path"], revision=model.get("revision"))
+    spec = _source(model)
     try:
         files = open_safetensors(spec)
-        _copy_files(spec, folder)
+        _copy_files(spec, folder, (_CONFIG, *_PROCESSOR_FILES))
     except (OSError, ValueError, SafetensorError) as error:
         raise _source_error(spec, first_error_line(error)) from None
     if files is None:
@@ -106,9 +110,21 @@ def _join(trained: ExportTensors, files: SafetensorsFiles, stored: Mapping[str, 
     return ExportTensors(shapes, get, untrained)
 
 
-def _copy_files(spec: ModelSpec, folder: Path) -> None:
-    """The source's configuration, and the files of its processors that the folder lacks. Raises OSError."""
-    for name in (_CONFIG, *_PROCESSOR_FILES):
+def _source(model: Mapping[str, Any]) -> ModelSpec:
+    return ModelSpec(name_or_path=model["name_or_path"], revision=model.get("revision"))
+
+
+def _copy_processors(spec: ModelSpec, folder: Path, log: Callable[[str], None]) -> None:
+    """The files of the source's processors; a line in the log where the source is not here any more."""
+    try:
+        _copy_files(spec, folder, _PROCESSOR_FILES)
+    except (OSError, ValueError) as error:
+        log(f"no files of processors, which `{spec.name_or_path}` may have: {first_error_line(error)}")
+
+
+def _copy_files(spec: ModelSpec, folder: Path, names: Sequence[str]) -> None:
+    """The source's configuration, and other files that the folder lacks. Raises OSError."""
+    for name in names:
         path = cached_file(
             str(spec.name_or_path),
             name,

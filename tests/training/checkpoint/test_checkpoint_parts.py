@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from harness.errors import UserError
+from harness.finding_pages import load_pages
 from harness.launching.process.child_process import child_environ
 from harness.runtime.checkpoint import (
     commit,
@@ -76,6 +77,13 @@ def test_a_full_device_is_told_as_such(tmp_path: Path) -> None:
         "the checkpoint of step 4 could not be saved on rank 1: no space left on device; it needs 3.00 MiB and a margin of 4.00 MiB, "
     )
     assert finding.message.endswith(f"are free in `{tmp_path}`")
+    assert "with a margin of 4 MiB" in load_pages()["CK110"].text
+
+
+@pytest.mark.parametrize(("missing", "is_full"), [(0, False), (1, True)])
+def test_the_margin_is_asked_for(missing: int, is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_space, "free_bytes", lambda _: 100 + 4 * 2**20 - missing)
+    assert (disk_space.disk_full_error(tmp_path, 100) is not None) is is_full
 
 
 def test_a_copy_is_independent_shares_what_was_shared_and_uses_its_memory_again(tmp_path: Path) -> None:

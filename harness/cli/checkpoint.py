@@ -17,6 +17,7 @@ from harness.checkpoints.checkpoint_list import find_checkpoints_folder, find_ma
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.store_commands import download_to, upload_folder
 from harness.checkpoints.verify_paths import verify_paths
+from harness.cli.checkpoint_inspection import print_inspection
 from harness.cli.checkpoint_usage import check_count, check_options
 from harness.cli.completion import complete_run
 from harness.cli.console import exit_with, print_findings
@@ -41,16 +42,17 @@ class Action(StrEnum):
     rm = "rm"
     upload = "upload"
     download = "download"
+    inspect = "inspect"
 
 
 def checkpoint(
-    action: Annotated[Action, typer.Argument(metavar="ACTION", help="ls, verify, show, diff, rm, upload or download.")],
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help=f"{', '.join(Action)}.")],
     paths: Annotated[
         list[str],
         typer.Argument(
             metavar="RUN_OR_CHECKPOINT",
-            help="A run directory, its name below `runs`, `latest`, or a checkpoint; two for diff. upload: that or "
-            "an export, and the URL of a prefix; download: a URL, and a folder.",
+            help="A run directory, its name below `runs`, `latest`, or a checkpoint; two for diff; of any program for "
+            "inspect. upload: that or an export, and the URL of a prefix; download: a URL, and a folder.",
             autocompletion=complete_run,
         ),
     ],
@@ -61,7 +63,8 @@ def checkpoint(
 ) -> None:
     """List, verify, show, compare, move and remove checkpoints, without unpickling or running anything in them.
 
-    In a run directory `ls` and `verify` take all checkpoints, the other actions the newest complete one.
+    In a run directory `ls` and `verify` take all checkpoints, the other actions the newest complete one. `inspect`
+    tells what a checkpoint of DeepSpeed, the Trainer, accelerate, peft and others is, and whether it is whole.
 
     Exit codes: 0 fine, 1 a checkpoint is damaged, 2 no such checkpoint.
 
@@ -70,7 +73,8 @@ def checkpoint(
     check_count(action.value, paths)
     options = {"--quick": quick, "--yes": yes, "--force": force, "--format": format is not OutputFormat.text}
     check_options(action.value, options)
-    folders = [Path(p) if is_store_url(p) or action is Action.download else resolve_run_path(p) for p in paths]
+    as_written = action in (Action.download, Action.inspect)
+    folders = [Path(p) if is_store_url(p) or as_written else resolve_run_path(p) for p in paths]
     actions: dict[Action, Callable[[], ExitCode]] = {
         Action.ls: lambda: _list_checkpoints(folders[0], format),
         Action.verify: lambda: _verify_checkpoints(folders, format, deep=not quick),
@@ -78,6 +82,7 @@ def checkpoint(
         Action.diff: lambda: _diff_manifests(folders[0], folders[1], format),
         Action.upload: lambda: _print_line(f"uploaded to {upload_folder(folders[0], paths[1])}"),
         Action.download: lambda: _print_line(f"downloaded to {download_to(paths[0], Path(paths[1]))}"),
+        Action.inspect: lambda: print_inspection(folders[0], format),
         Action.rm: lambda: _remove_checkpoints(folders, yes=yes, force=force),
     }
     exit_with(actions[action]())

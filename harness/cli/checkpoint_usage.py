@@ -9,7 +9,7 @@ from harness.cli.unread_options import refuse_unread
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 
-_PATHS = {"ls": 1, "show": 1, "diff": 2, "upload": 2, "download": 2}
+_PATHS = {"ls": 1, "show": 1, "diff": 2, "upload": 2, "download": 2, "inspect": 1}
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "verify": ("--quick", "--format"),
     "rm": ("--yes", "--force"),

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from harness.checkpoints.foreign.folder_reader import inspect_folder
 from harness.errors import UserError
 from harness.runtime.checkpoint.consolidate import FullWeights, open_checkpoint
 from harness.runtime.export import export_checkpoint
@@ -166,6 +167,22 @@ def test_losses_go_on_as_those_of_the_run_that_was_not_stopped(source: str, targ
         for r in ("z1", f"{source}>{target}")
     ]
     assert all(rates[0][step] == rate for step, rate in rates[1].items())
+
+
+@pytest.mark.parametrize("shape", SOURCES)
+def test_a_save_of_the_real_engine_is_told_by_its_outline(shape: str, runs: Runs) -> None:
+    """Without the manifest, as a folder of any program that trains with DeepSpeed."""
+    folder = runs[shape] / f"checkpoints/step-{SAVED:08d}"
+    (tag,) = (entry for entry in folder.iterdir() if entry.name.startswith("global_step"))
+    found = inspect_folder(tag)
+    ranks, zero, parallel = SHAPES[shape]
+    model_ranks = parallel.get("tensor_parallel_size", 1) * parallel.get("pipeline_parallel_size", 1)
+    assert found.problems == []
+    assert found.facts["step"] == str(SAVED)
+    assert found.facts["ZeRO stage"] == str(zero["stage"])
+    assert found.facts["data ranks"] == str(ranks // model_ranks)
+    assert ("pipeline" in found.facts) == ("pipeline_parallel_size" in parallel)
+    assert found.facts.get("adapters") == ("LoRA alone is trained" if shape.startswith("lora") else None)
 
 
 def test_the_conversion_goes_with_the_first_checkpoint_in_the_new_shape(runs: Runs) -> None:

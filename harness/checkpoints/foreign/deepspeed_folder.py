@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One save of DeepSpeed: ranks and degrees by the names of its shards, the rest by the outlines of a few of them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.checkpoints.foreign.inspection import OWN, Inspection
+from harness.checkpoints.foreign.shard_names import Shard, parse_shard
+from harness.checkpoints.foreign.torch_outline import OutlineError, Tensor, read_outline, tensors_in
+from harness.units import format_bytes, pluralize
+
+_MOST_OUTLINES = 64
+"""Shards whose steps are compared; the names and the sizes of all are."""
+_SHORT = 0.9
+"""A shard below this share of the others' size is short: ranks differ by their padding alone."""
+
+
+def inspect_tag(found: Inspection, folder: Path) -> None:
+    """Add what is known of the save in `folder` to an inspection."""
+    if not found.is_checkpoint:
+        found.kind = "a DeepSpeed checkpoint"
+    found.add("save", folder.name)
+    if (folder / "zero").is_dir():
+        _inspect_universal(found, folder)
+        return
+    shards = [shard for entry in sorted(folder.iterdir()) if (shard := parse_shard(entry.name))]
+    found.add("size", format_bytes(sum((folder / shard.name).stat().st_size for shard in shards)))
+    models, optimizers = ([s for s in shards if s.kind == kind] for kind in ("model", "optimizer"))
+    body = _outline(found, folder, models[0]) if models else {}
+    state = _outline(found, folder, optimizers[0]).get("optimizer_state_dict") if optimizers else None
+    state = state if isinstance(state, dict) else {}
+    stage = _stage_of(models, optimizers, state)
+    ranks = _int(body.get("dp_world_size")) or max((s.data or 0 for s in (*models, *optimizers)), default=0) + 1
+    tensor = _int(body.get("mp_world_size")) or len({s.tensor for s in models if s.tensor is not None}) or 1
+    _add_degrees(found, shards, body, stage, ranks)
+    _add_state(found, body, state)
+    _find_missing(found, shards, stage, ranks, tensor)
+    _find_short(found, folder, shards)
+    _compare_steps(found, folder, [s for s in models if s.data is not None] or models, body)
+    _add_uses(found, folder, stage, ranks)
+
+
+def _stage_of(models: list[Shard], optimizers: list[Shard], state: Mapping[str, Any]) -> int | None:
+    """The ZeRO stage; None where the shards that would say it are missing."""
+    if any(shard.data is not None for shard in models):
+        return 3
+    if not optimizers:
+        return 0
+    stage = state.get("zero_stage")
+    stage = stage if isinstance(stage, int) else _int(getattr(stage, "args", (None,))[0] if stage is not None else None)
+    if stage is None and optimizers[0].name.startswith("bf16_"):
+        return 0  # bf16 without ZeRO: its optimizer writes shards, too
+    return stage
+
+
+def _add_degrees(
+    found: Inspection, shards: list[Shard], body: Mapping[str, Any], stage: int | None, ranks: int
+) -> None:
+    found.add("DeepSpeed", body.get("ds_version"))
+    found.add("ZeRO stage", "not known" if stage is None else stage)
+    found.add("data ranks", ranks)
+    dims = body.get("checkpoint_parallel_dimensions")
+    dims = dims if isinstance(dims, dict) else {}
+    found.add("tensor degree", dims.get("tp_degree") or _int(body.get("mp_world_size")))
+    layers = {shard.layer for shard in shards if shard.kind == "layer"}
+    if layers:
+        found.add(
+            "pipeline", f"{pluralize(len(layers), 'layer')} in files of their own, {dims.get('pp_degree', '?')} stages"
+        )
+    experts = {(shard.layer, shard.expert) for shard in shards if shard.kind == "expert"}
+    if experts:
+        found.add("experts", len(experts))
+
+
+def _add_state(found: Inspection, body: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    found.add("step", body.get("global_steps"))
+    config = body.get("ds_config")
+    optimizer = config.get("optimizer") if isinstance(config, dict) else None
+    base = state.get("base_optimizer_state", body.get("optimizer"))
+    entries = base.get("state") if isinstance(base, dict) else base
+    entries = entries if isinstance(entries, dict | list) else {}
+    first = next(iter(entries.values() if isinstance(entries, dict) else entries), None)
+    keys = sorted(key for key, value in first.items() if isinstance(value, Tensor)) if isinstance(first, dict) else []
+    name = optimizer.get("type") if isinstance(optimizer, dict) else None
+    if name or keys:
+        formats = {first[key].format for key in keys} if isinstance(first, dict) else set()
+        found.add(
+            "optimizer", f"{name or 'of the script'}, states {', '.join(keys) or 'none'} {' '.join(sorted(formats))}"
+        )
+    weights = next((t.format for t in tensors_in(body.get("module"))), None)
+    masters = next((t.format for key, value in state.items() if "fp32" in str(key) for t in tensors_in(value)), None)
+    found.add(
+        "formats", ", ".join(filter(None, (weights and f"weights {weights}", masters and f"masters {masters}"))) or None
+    )
+    shapes = _shapes_of(body)
+    if shapes:
+        numel = sum(_product(shape) for shape in shapes.values())
+        found.add("parameters", f"{len(shapes)} trained, {numel:,} elements")
+    frozen = body.get("frozen_param_shapes")
+    if isinstance(frozen, dict) and frozen:
+        held = body.get("frozen_param_fragments")
+        found.add("frozen", f"{len(frozen)} parameters, " + ("held" if held else "not held: the base model has them"))
+    shared = body.get("shared_params")
+    if isinstance(shared, dict) and shared:
+        found.add("tied", ", ".join(f"{name} = {of}" for name, of in list(shared.items())[:3]))
+    if shapes and all("lora_" in name for name in shapes):
+        found.add("adapters", "LoRA alone is trained")
+
+
+def _shapes_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Shapes of the trained parameters by name; those of the module without ZeRO."""
+    groups = body.get("param_shapes")
+    groups = groups if isinstance(groups, list) else [groups]
+    shapes = {str(name): shape for group in groups if isinstance(group, dict) for name, shape in group.items()}
+    module = body.get("module")
+    if not shapes and isinstance(module, dict):
+        shapes = {str(name): value.shape for name, value in module.items() if isinstance(value, Tensor)}
+    return shapes
+
+
+def _product(shape: Any) -> int:
+    count = 1
+    for size in shape if isinstance(shape, list | tuple) else ():
+        count *= size if isinstance(size, int) else 1
+    return count
+
+
+def _find_missing(found: Inspection, shards: list[Shard], stage: int | None, ranks: int, tensor: int) -> None:
+    """Shards that the degrees ask for and that are not there, and those of ranks that the save did not have."""
+    by_kind = {kind: [s for s in shards if s.kind == kind] for kind in ("model", "optimizer", "layer")}
+    expected = {
+        ("model", None if stage != 3 else data, t) for t in range(tensor) for data in range(ranks if stage == 3 else 1)
+    }
+    if not by_kind["model"] and by_kind["layer"]:
+        expected = set()
+    if by_kind["optimizer"] or (stage or 0) > 0:
+        expected |= {("optimizer", data, t) for t in range(tensor) for data in range(ranks)}
+    here = {(s.kind, s.data, s.tensor) for s in (*by_kind["model"], *by_kind["optimizer"])}
+    missing = sorted(expected - here, key=str)
+    for kind in ("model", "optimizer"):
+        lacking = [(data, t) for each, data, t in missing if each == kind]
+        if lacking:
+            names = ", ".join(
+                f"data rank {d}, tensor rank {t}" if d is not None else f"tensor rank {t}" for d, t in lacking[:4]
+            )
+            more = f" and {len(lacking) - 4} more" if len(lacking) > 4 else ""
+            found.problems.append(f"missing shards with the {kind}'s state: of {names}{more}")
+    foreign = sorted({s.data or 0 for s in (*by_kind["model"], *by_kind["optimizer"])} - {*range(ranks)})
+    if foreign:
+        which = f"data rank{'s' * (len(foreign) > 1)} {_span(foreign)}"
+        text = f"shards of {which} are of another save: this one had {ranks} ranks"
+        found.problems.append(text)
+    layers = sorted({s.layer for s in by_kind["layer"] if s.layer is not None})
+    if layers and (gaps := sorted(set(range(layers[-1] + 1)) - set(layers))):
+        found.unknown.append(f"layers {_span(gaps)} have no file: layers without parameters, or missing ones")
+
+
+def _span(numbers: list[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+
+
+def _find_short(found: Inspection, folder: Path, shards: list[Shard]) -> None:
+    """Shards that are empty, cut off, or shorter than those of the other ranks."""
+    for kind in ("model", "optimizer"):
+        sizes = {s.name: (folder / s.name).stat().st_size for s in shards if s.kind == kind}
+        typical = statistics.median(sizes.values()) if sizes else 0
+        for name, size in sizes.items():
+            if size < _SHORT * typical:
+                found.problems.append(f"`{name}` has {size:,} bytes, the others {int(typical):,}")
+            elif not _has_end(folder / name):
+                found.problems.append(f"`{name}` is cut off, or no file of `torch.save`")
+
+
+def _has_end(file: Path) -> bool:
+    """Does a zip archive end where its file does?"""
+    with file.open("rb") as stream:
+        stream.seek(max(0, file.stat().st_size - 65_557))
+        return b"PK\x05\x06" in stream.read()
+
+
+def _compare_steps(found: Inspection, folder: Path, models: list[Shard], body: Mapping[str, Any]) -> None:
+    """Two saves in one folder: shards that say different steps."""
+    steps = {models[0].name: body.get("global_steps")} if models else {}
+    for shard in models[1:_MOST_OUTLINES]:
+        steps[shard.name] = _outline(found, folder, shard).get("global_steps")
+    known = {step for step in steps.values() if step is not None}
+    if len(known) > 1:
+        found.problems.append(
+            f"its shards are of steps {', '.join(map(str, sorted(known, key=str)[:4]))}: two saves mixed"
+        )
+    if len(models) > _MOST_OUTLINES:
+        found.unknown.append(f"steps of {len(models) - _MOST_OUTLINES} shards were not compared")
+
+
+def _add_uses(found: Inspection, folder: Path, stage: int | None, ranks: int) -> None:
+    if found.problems or stage is None or found.kind == OWN:
+        return
+    parent, tag = shlex.quote(str(folder.parent)), shlex.quote(folder.name)
+    text = "resumes in the program that wrote it" + (f", on {ranks} data ranks" if stage else "")
+    found.uses.append((f"engine.load_checkpoint({str(folder.parent)!r}, tag={folder.name!r})", text))
+    if stage:
+        script = f"python -m deepspeed.utils.zero_to_fp32 {parent} OUT --tag {tag}"
+        found.uses.append((script, "writes the whole weights in fp32, for `model.name_or_path` of a new run"))
+        paths = f"--input_folder {shlex.quote(str(folder))} --output_folder OUT"
+        convert = f"python -m deepspeed.checkpoint.ds_to_universal {paths}"
+        found.uses.append((convert, "makes it loadable on another number of ranks (`load_universal`)"))
+
+
+def _inspect_universal(found: Inspection, folder: Path) -> None:
+    if found.kind == "a DeepSpeed checkpoint":
+        found.kind = "a universal checkpoint of DeepSpeed"
+    parameters = [entry for entry in (folder / "zero").iterdir() if entry.is_dir()]
+    found.add("parameters", len(parameters))
+    lacking = [entry.name for entry in parameters if not (entry / "fp32.pt").is_file()]
+    if lacking:
+        found.problems.append(f"{len(lacking)} parameters without `fp32.pt`: {', '.join(lacking[:3])}")
+    states = {file.stem for entry in parameters[:1] for file in entry.glob("*.pt")} - {"fp32", "step"}
+    found.add("optimizer states", ", ".join(sorted(states)) or "none")
+    if not any(re.fullmatch(r"mp_rank_\d+_model_states\.pt", entry.name) for entry in folder.iterdir()):
+        found.problems.append("no `mp_rank_*_model_states.pt`: DeepSpeed reads step and schedule from it")
+
+
+def _outline(found: Inspection, folder: Path, shard: Shard) -> Mapping[str, Any]:
+    """The outline of a shard, empty where there is none. Shards that are short have a problem of their own."""
+    try:
+        body = read_outline(folder / shard.name)
+    except (OutlineError, OSError) as error:
+        text = f"`{shard.name}` is {error}" if isinstance(error, OutlineError) else f"`{shard.name}` cannot be read"
+        if _has_end(folder / shard.name):
+            found.problems.append(text)
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _int(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 24 else None

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a folder with a checkpoint of any program: who wrote it, what it holds, whether it is whole.
+
+By names, sizes, JSON files and outlines; nothing of the folder is run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+from harness.checkpoints.foreign.deepspeed_folder import inspect_tag
+from harness.checkpoints.foreign.inspection import OWN, Inspection
+from harness.checkpoints.foreign.shard_names import parse_shard
+from harness.errors import ExitCode, UserError
+from harness.file_io import read_regular
+from harness.findings import Finding, Fix
+from harness.units import format_bytes
+
+_MAX_FILES = 100_000
+_MAX_INNER = 1000
+_MARKS = {"trainer_state.json", "latest", "adapter_config.json", "model.safetensors", "random_states_0.pkl"}
+"""Files that a checkpoint has, and no other folder."""
+_MAX_HEADER = 1 << 27
+"""Bytes of the JSON before the tensors of a safetensors file."""
+
+
+def inspect_folder(folder: Path) -> Inspection:
+    """Tell what a folder is, by names, sizes, JSON and outlines; nothing of it is run. Raises UserError where it is no
+    folder.
+    """
+    if not folder.is_dir():
+        message = f"`{folder}` is " + ("a file" if folder.exists() else "not there")
+        fix = Fix("name the folder that holds the checkpoint's files")
+        raise UserError([Finding("CK113", "error", message, fix=fix)], ExitCode.USAGE)
+    found = Inspection(folder)
+    names = sorted(entry.name for entry in folder.iterdir())[:_MAX_FILES]
+    readers = (
+        _read_own,
+        _read_trainer,
+        _read_accelerate,
+        _read_deepspeed,
+        _read_megatron,
+        _read_sharded,
+        _read_weights,
+    )
+    for reader in readers:
+        reader(found, names)
+    if not found.is_checkpoint:
+        _list_inner(found, names)
+    return found
+
+
+def _list_inner(found: Inspection, names: list[str]) -> None:
+    """The checkpoints of a folder that has them below it, such as the Trainer's `output_dir`."""
+    inner = [
+        name for name in names[:_MAX_INNER] if (found.folder / name).is_dir() and _is_checkpoint(found.folder / name)
+    ]
+    if inner:
+        found.kind = "a folder with checkpoints"
+        found.add("checkpoints", ", ".join(inner[-10:]))
+        found.unknown.append("each has an answer of its own; name one of them")
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    names = {entry.name for entry in folder.iterdir()}
+    return bool(names & _MARKS) or _is_tag(folder) or any(_is_tag(folder / name) for name in names)
+
+
+def _read_own(found: Inspection, names: list[str]) -> None:
+    body = found.read_json("manifest.json") if "manifest.json" in names else None
+    if body is None or not {"format_version", "files"} <= body.keys():
+        return
+    found.kind = OWN
+    folder = shlex.quote(str(found.folder))
+    found.uses.append((f"harness checkpoint verify {folder}", "reads every byte and compares it with its manifest"))
+    found.uses.append((f"harness launch SPEC --resume {folder}", "resumes, on other ranks as well"))
+
+
+def _read_trainer(found: Inspection, names: list[str]) -> None:
+    if "trainer_state.json" not in names:
+        return
+    state = found.read_json("trainer_state.json") or {}
+    found.kind = "a checkpoint of the transformers Trainer (or of TRL, axolotl, LLaMA-Factory, ms-swift, which use it)"
+    found.add("step", f"{state.get('global_step')} of {state.get('max_steps')}")
+    found.add("epoch", state.get("epoch"))
+    latest, step = _text_of(found.folder / "latest"), state.get("global_step")
+    if latest is not None and latest != f"global_step{step}":
+        found.problems.append(f"`latest` names `{latest[:80]}`, and trainer_state.json is of step {step}")
+    lacks = [
+        text
+        for text, files in (
+            ("random states", [n for n in names if re.fullmatch(r"rng_state(_\d+)?\.pth", n)]),
+            ("schedule", [n for n in names if n == "scheduler.pt" or _is_tag(found.folder / n)]),
+            ("optimizer", [n for n in names if n in ("optimizer.pt", "optimizer.bin") or _is_tag(found.folder / n)]),
+        )
+        if not files
+    ]
+    if lacks:
+        found.problems.append(f"the Trainer cannot resume exactly: no {', no '.join(lacks)}")
+
+
+def _read_accelerate(found: Inspection, names: list[str]) -> None:
+    states = [name for name in names if re.fullmatch(r"random_states_\d+\.pkl", name)]
+    if states:
+        found.kind = "a checkpoint of accelerate (`save_state`)"
+        found.add("processes", len(states))
+
+
+def _read_deepspeed(found: Inspection, names: list[str]) -> None:
+    folder = found.folder
+    tags = [name for name in names if _is_tag(folder / name)]
+    if _is_tag(folder):  # the folder of the step itself
+        inspect_tag(found, folder)
+        return
+    latest = _text_of(folder / "latest") if "latest" in names else None
+    if latest is not None and latest not in tags:
+        found.problems.append(f"`latest` names `{latest[:80]}`, which is not there")
+    if not tags:
+        if latest is not None and not found.is_checkpoint:
+            found.kind = "the remains of a DeepSpeed checkpoint"
+        return
+    tag = latest if latest in tags else max(tags, key=lambda name: (folder / name).stat().st_mtime)
+    if len(tags) > 1:
+        found.add("saves", ", ".join(tags[:10]) + (f" and {len(tags) - 10} more" if len(tags) > 10 else ""))
+    if latest is None and found.kind != OWN:
+        found.problems.append(f"no file `latest`: a program that is not told the tag `{tag}` finds no checkpoint")
+    inspect_tag(found, folder / tag)
+
+
+def _is_tag(folder: Path) -> bool:
+    """Is it the folder of one save of DeepSpeed?"""
+    return folder.is_dir() and ((folder / "zero").is_dir() or any(parse_shard(e.name) for e in folder.iterdir()))
+
+
+def _read_megatron(found: Inspection, names: list[str]) -> None:
+    latest = "latest_checkpointed_iteration.txt"
+    ranks = [name for name in names if re.fullmatch(r"mp_rank_\d+(_\d+)*", name)]
+    if latest in names:
+        step = _text_of(found.folder / latest) or ""
+        found.kind = "checkpoints of Megatron-LM"
+        found.add("step", step)
+        if not any((found.folder / name).is_dir() for name in (f"iter_{step.zfill(7)}", step)):
+            found.problems.append(f"`{latest}` names step {step[:20]}, which is not there")
+    elif ranks and not found.is_checkpoint:
+        found.kind = "one save of Megatron-LM"
+        found.add("model-parallel ranks", len(ranks))
+
+
+def _read_sharded(found: Inspection, names: list[str]) -> None:
+    for name in ("", *names):
+        folder = found.folder / name
+        if not folder.is_dir():
+            continue
+        shards = [entry.name for entry in folder.iterdir() if entry.suffix == ".distcp"]
+        if not shards:
+            continue
+        if not found.is_checkpoint:
+            found.kind = "a sharded checkpoint of torch (DCP), as FSDP writes it"
+        found.add(f"shards in `{name or '.'}`", len(shards))
+        if not (folder / ".metadata").is_file():
+            found.problems.append(f"`{name or '.'}` has no `.metadata`: its shards cannot be read")
+
+
+def _read_weights(found: Inspection, names: list[str]) -> None:
+    adapters = [name for name in names if name in ("adapter_model.safetensors", "adapter_model.bin")]
+    if "adapter_config.json" in names:
+        body = found.read_json("adapter_config.json") or {}
+        if not found.is_checkpoint:
+            found.kind = "an adapter of peft"
+        found.add(
+            "adapter", f"{body.get('peft_type')}, rank {body.get('r')}, of `{body.get('base_model_name_or_path')}`"
+        )
+        if not adapters:
+            found.problems.append("`adapter_config.json` without the adapter's weights")
+    indexed = [name for name in names if name.endswith((".safetensors.index.json", ".bin.index.json"))]
+    listed = {shard for name in indexed for shard in _shards_of(found, name)}
+    missing = sorted(listed - set(names))
+    if missing:
+        found.problems.append(
+            f"{len(missing)} of {len(listed)} files of the weights are missing: {', '.join(missing[:3])}"
+        )
+    files = [
+        n for n in names if re.fullmatch(r"(?:pytorch_)?model.*\.(?:safetensors|bin)|adapter_model\.safetensors", n)
+    ]
+    if not files:
+        return
+    counted = [_count_safetensors(found, name) for name in files if name.endswith(".safetensors")]
+    if not found.is_checkpoint:
+        found.kind = "weights of a Hugging Face model" if not adapters else "an adapter of peft"
+    found.add("weights", f"{len(files)} files, {_size(found.folder, files)}")
+    tensors = sum(number for number, _ in counted)
+    if tensors:
+        found.add("tensors", f"{tensors}, {sum(elements for _, elements in counted):,} elements")
+    partial = [n for n in files if re.search(r"-of-\d+\.", n)]
+    if partial and not indexed:
+        found.unknown.append("no index lists the files of the weights")
+    config = found.read_json("config.json") if "config.json" in names else None
+    if config is not None:
+        found.add("model", config.get("model_type"))
+        found.add("transformers", config.get("transformers_version"))
+
+
+def _shards_of(found: Inspection, name: str) -> set[str]:
+    body = found.read_json(name) or {}
+    files = body.get("weight_map")
+    return {str(file) for file in files.values()} if isinstance(files, dict) else set()
+
+
+def _count_safetensors(found: Inspection, name: str) -> tuple[int, int]:
+    """Tensors and elements of a file, by its header; a problem where the file is shorter than that says."""
+    file = found.folder / name
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(length)) if 0 < length <= _MAX_HEADER else None
+        if not isinstance(header, dict):
+            raise ValueError
+        tensors = [value for key, value in header.items() if key != "__metadata__"]
+        end = max((int(value["data_offsets"][1]) for value in tensors), default=0)
+        if file.stat().st_size < 8 + length + end:
+            found.problems.append(f"`{name}` is cut off: {file.stat().st_size:,} of {8 + length + end:,} bytes")
+        return len(tensors), sum(_product(value["shape"]) for value in tensors)
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
+        found.problems.append(f"`{name}` cannot be read as a safetensors file")
+        return 0, 0
+
+
+def _product(shape: list[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= int(size)
+    return count
+
+
+def _size(folder: Path, files: list[str]) -> str:
+    return format_bytes(sum((folder / name).stat().st_size for name in files))
+
+
+def _text_of(file: Path) -> str | None:
+    try:
+        return read_regular(file, 4096).decode(errors="replace").strip()
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters of `harness plan` and of the commands beside it, each once: a signature for typer."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated
+
+import typer
+
+from harness.cli import degree_options as degree
+from harness.cli import plan_options as options
+from harness.cli import simulation_options as simulation
+from harness.cli.options import HereOption, HostfileOption, SetOption, WorldSizeOption
+from harness.cli.output_format import OutputFormat
+
+
+def all_options(
+    spec: options.OptionalSpec = None,
+    hostfile: HostfileOption = None,
+    world_size: WorldSizeOption = None,
+    overrides: SetOption = None,
+    here: HereOption = False,
+    model: options.ModelOption = None,
+    params: options.ParamsOption = None,
+    gpus: options.GpusOption = None,
+    gpu: options.GpuOption = None,
+    gpus_per_node: options.GpusPerNodeOption = None,
+    host_memory: options.HostMemoryOption = None,
+    nvme: options.NvmeOption = None,
+    zero_stage: options.ZeroStageOption = None,
+    max_length: options.MaxLengthOption = None,
+    batch_tokens: options.BatchTokensOption = None,
+    tokens: options.TokensOption = None,
+    prices: options.PriceOption = None,
+    deadline: options.DeadlineOption = None,
+    format: Annotated[OutputFormat, typer.Option("--format", help="Output format.")] = OutputFormat.text,
+    long: options.LongOption = False,
+    search: options.SearchOption = False,
+    min_gpus: options.MinGpusOption = False,
+    cheapest: options.CheapestOption = False,
+    longest: options.LongestOption = False,
+    largest_model: options.LargestModelOption = False,
+    price_file: options.PriceFileOption = None,
+    write: options.WriteOption = None,
+    plot: options.PlotOption = None,
+    calibrate: options.CalibrateOption = None,
+    calibration: options.CalibrationOption = None,
+    simulate: simulation.SimulateOption = False,
+    rank: simulation.RankOption = None,
+    layers: simulation.LayersOption = None,
+    races: simulation.RacesOption = False,
+    trace: simulation.TraceOption = None,
+    tensor: degree.TensorOption = None,
+    pipeline: degree.PipelineOption = None,
+    context: degree.ContextOption = None,
+    expert: degree.ExpertOption = None,
+    virtual_stages: degree.VirtualStagesOption = None,
+    schedule: degree.ScheduleOption = None,
+    micro_batch: degree.MicroBatchOption = None,
+    precision: degree.PrecisionOption = None,
+    checkpointing: degree.CheckpointingOption = None,
+    states: degree.StatesOption = None,
+    sequence_parallel: degree.SequenceParallelOption = None,
+    timeline: degree.TimelineOption = None,
+    table: degree.TableOption = False,
+    non_state_peak: degree.NonStatePeakOption = None,
+) -> None:
+    """The options of all questions, once; a signature alone."""
+
+
+OPTIONS = inspect.signature(all_options, eval_str=True).parameters
+DEFAULTS = {name: each.default for name, each in OPTIONS.items()}
+OF_DEGREES = tuple(OPTIONS)[tuple(OPTIONS).index("tensor") :]

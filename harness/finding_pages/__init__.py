@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of findings from loading, comparing and launching, read from the `.md` files here. Gates carry their own pages.
+"""Pages of findings from loading, comparing and launching, read from the `.md` files here. Gates carry their own pages.
 
 A page begins with `## ID name`; its first sentence is its title.
 """

@@ -25,10 +25,8 @@ from harness.run_records.run_record import read_run_record
 from harness.spec.sections.zero_spec import ZeroSpec
 from harness.views import launch as view
 from harness.views import log_diagnosis
-from harness.views.complete_run import complete_as_json, render_complete
-from harness.views.jobset import render_jobset
+from harness.views.launch import complete_as_json, render_complete, render_job, render_jobset, render_submitted
 from harness.views.report import write_report_or_note
-from harness.views.slurm import render_job, render_submitted
 from harness.views.style import style_for
 
 

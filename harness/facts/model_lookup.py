@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import input_limits
-from harness.facts.attention_dropout import has_attention_dropout
 from harness.facts.model_catalogue import catalogue_config, closest_name, is_language_part_only
 from harness.facts.model_facts import LatentAttention, ModelFacts
 from harness.facts.model_families import FAMILIES, SAME_FAMILY, Family
@@ -320,3 +319,22 @@ def _cached_config(name: str, revision: str) -> Path | None:
         return path if path.is_file() else None
     except (OSError, ValueError):  # a name that no file system takes
         return None
+
+
+_KEYS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "attn_dropout")
+_BY_DEFAULT = frozenset(
+    """bert bert-generation big_bird biogpt camembert data2vec-text electra emu3 ernie git gpt-sw3 gpt2 gpt_bigcode
+    gpt_neox_japanese megatron-bert openai-gpt plbart prophetnet roberta roberta-prelayernorm roc_bert roformer
+    seed_oss xglm xlm xlm-roberta xlm-roberta-xl xmod""".split()
+)
+"""Model types that drop attention weights where their configuration says nothing (transformers 5.24)."""
+
+
+def has_attention_dropout(config: Mapping[str, Any]) -> bool:
+    """Does a model of this configuration drop attention weights in training?"""
+    inner = config.get("text_config")
+    merged = {**config, **inner} if isinstance(inner, Mapping) else config
+    written = [merged[key] for key in _KEYS if key in merged]
+    if written:
+        return any(isinstance(value, int | float) and value > 0 for value in written)
+    return merged.get("model_type") in _BY_DEFAULT

@@ -17,7 +17,7 @@ from harness.check import missing_software
 from harness.check.check_file import CheckedFile, check_file
 from harness.check.check_files import ValidateOptions, check_files
 from harness.check.machine_findings import check_for_plan, with_machine_findings
-from harness.facts.tokenizer_facts import find_tokenizer
+from harness.check.tokenizer_findings import find_tokenizer
 from harness.findings import Finding
 from harness.hostinfo import machine
 from harness.plan.tuned_defaults import attention_kernel

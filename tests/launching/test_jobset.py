@@ -25,7 +25,7 @@ from harness.launching.setup.jobset import JOB_UID_VARIABLE, JobSetOptions, Pods
 from harness.launching.setup.jobset_request import JobSetRequest, prepare_jobset
 from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest
 from harness.spec.host_selection import HostSelection, parse_hosts
-from harness.views.jobset import render_jobset
+from harness.views.launch import render_jobset
 from tests.support.jobset_pods import container_of, expand_command, pod_of
 
 SPEC = """\

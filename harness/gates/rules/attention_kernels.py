@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.facts.attention_dropout import has_attention_dropout
+from harness.facts.model_lookup import has_attention_dropout
 from harness.facts.packing_support import MIXES_PACKED_DOCUMENTS, SEPARATES_BY_BORDERS
 from harness.findings import Finding, Fix
 from harness.gates.registry import Context, gate

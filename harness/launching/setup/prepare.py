@@ -28,8 +28,8 @@ from harness.hostinfo.machine import host_memory
 from harness.launching.hosts.local_host import LocalHost, inspect_local_host, unresolved_names_note
 from harness.launching.hosts.preflight_survey import SurveyOptions, survey_hosts
 from harness.launching.setup.code_trust import AllowedCode, verify_code_allowed
-from harness.launching.setup.debug_env import with_flops_profiler_output
 from harness.launching.setup.device_checks import check_cuda_compiler, check_gpu_architectures
+from harness.launching.setup.environment import with_flops_profiler_output
 from harness.launching.setup.launch_checks import (
     check_launch,
     find_other_obstacles,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.patches.patch_registry import PatchFacts, is_planned
-from harness.plan.settings.block_values import block_value, dtype_bytes, has_decay, is_switched_on
 from harness.plan.settings.patch_facts import patch_facts
 from harness.plan.weights.bytes_per_parameter import BytesPerParameter
 from harness.plan.weights.optimizer_states import Optimizer
@@ -21,6 +20,9 @@ from harness.run.resolved_run import ResolvedRun
 from harness.spec.pinned_memory import pins_natively
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.model_spec import QuantizationSpec
+
+if TYPE_CHECKING:
+    from harness.spec.run_spec import RunSpec
 
 OffloadDevice = Literal["none", "cpu", "nvme"]
 _ACTIVATION_CHECKPOINTING = "activation_checkpointing"
@@ -346,3 +348,26 @@ def _ranks_per_host(run: ResolvedRun) -> int:
     if run.cluster is not None:
         return min(max(host.slots for host in run.cluster.hosts), world)
     return min(run.spec.cluster.gpus_per_node or -(-world // (run.spec.cluster.num_nodes or 1)), world)
+
+
+def block_value(config: Mapping[str, Any], block: str, key: str) -> Any:
+    """The value in a block of `config`, None where it is not written."""
+    section = config.get(block)
+    return section.get(key) if isinstance(section, Mapping) else None
+
+
+def is_switched_on(config: Mapping[str, Any], block: str, key: str) -> bool:
+    """Is the value `true`?"""
+    return block_value(config, block, key) is True
+
+
+def has_decay(spec: RunSpec) -> bool:
+    """Does any matrix decay? The engine then has one group of parameters with decay and one without."""
+    block = spec.deepspeed.get("optimizer")  # instead of the spec's own, not laid over it
+    value = block_value(block, "params", "weight_decay") if isinstance(block, dict) else spec.optimizer.weight_decay
+    return isinstance(value, (int, float)) and value > 0
+
+
+def dtype_bytes(name: Any, default: int) -> int:
+    """Bytes of an element of a format by its name, `default` for another name."""
+    return {"fp32": 4, "float32": 4, "fp16": 2, "bf16": 2, "float16": 2, "bfloat16": 2}.get(str(name).lower(), default)

@@ -15,7 +15,7 @@ from harness.diagnosis.run_diagnosis import diagnose_failure
 from harness.errors import ExitCode, UserError
 from harness.hostinfo.torch_extensions import torch_extensions_dir
 from harness.launching.ops.build_cache import ops_are_built
-from harness.launching.setup.jobset_request import JobSetRequest, prepare_jobset
+from harness.launching.setup.jobset_checks import JobSetRequest, prepare_jobset
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.setup.launch_request import NOTHING_WRITTEN, LaunchRejected, RunComplete
 from harness.launching.setup.slurm import NOT_SUBMITTED, SlurmJob, submit_job

@@ -31,7 +31,7 @@ from harness.spec.sections.zero_spec import ZeroSpec
 from harness.units import format_bytes, format_count, format_seconds
 from harness.verdicts import Verdict, describe_end, describe_verdict
 from harness.views.log_diagnosis import render_cause_rows
-from harness.views.memory_comparison import compare_memory
+from harness.views.report.memory_section import compare_memory
 from harness.views.slowness_text import summary_lines
 from harness.views.style import Style, escape_unprintable
 

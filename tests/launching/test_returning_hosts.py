@@ -14,7 +14,7 @@ import pytest
 
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise import lost_hosts, supervisor
-from harness.launching.supervise.lost_hosts import MAX_LOSSES, LostHosts
+from harness.launching.supervise.returning_hosts import MAX_LOSSES, LostHosts
 from harness.launching.supervise.supervisor import _fit_hosts, _Supervisor, _wait_for_hosts
 from harness.spec.sections.launch_spec import LaunchSpec
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
-from harness.launching.supervise import lost_hosts, supervisor
+from harness.launching.supervise import returning_hosts, supervisor
 from harness.launching.supervise.returning_hosts import MAX_LOSSES, LostHosts
 from harness.launching.supervise.supervisor import _fit_hosts, _Supervisor, _wait_for_hosts
 from harness.spec.sections.launch_spec import LaunchSpec
@@ -27,7 +27,7 @@ def lost(tmp_path, monkeypatch) -> LostHosts:
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(lost_hosts, "CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(returning_hosts, "CHECK_SECONDS", 0.02)
     (tmp_path / "launch.json").touch()
     return LostHosts(tmp_path)
 

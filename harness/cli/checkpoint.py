@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -17,12 +17,11 @@ from harness.checkpoints.checkpoint_list import find_checkpoints_folder, find_ma
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.store_commands import download_to, upload_folder
 from harness.checkpoints.verify_paths import verify_paths
+from harness.cli.checkpoint_usage import check_count, check_options
 from harness.cli.completion import complete_run
 from harness.cli.console import exit_with, print_findings
 from harness.cli.output_format import OutputFormat
-from harness.cli.unread_options import refuse_unread
-from harness.errors import ExitCode, UserError
-from harness.findings import Finding, Fix
+from harness.errors import ExitCode
 from harness.object_stores.store_url import is_store_url
 from harness.printed_text import unguarded
 from harness.run_records.run_list import resolve_run_path
@@ -143,28 +142,3 @@ def _remove_checkpoints(paths: list[Path], *, yes: bool, force: bool) -> ExitCod
         removal.remove_and_update_latest(path)
         print(f"removed {path}")
     return ExitCode.OK
-
-
-_PATHS = {"ls": 1, "show": 1, "diff": 2, "upload": 2, "download": 2}
-_OPTIONS: dict[str, tuple[str, ...]] = {
-    "verify": ("--quick", "--format"),
-    "rm": ("--yes", "--force"),
-    "upload": (),
-    "download": (),
-}
-
-
-def check_count(action: str, paths: Sequence[str]) -> None:
-    """Raises UserError for too few or too many paths."""
-    expected = _PATHS.get(action)
-    if expected is not None and len(paths) != expected:
-        message = f"`harness checkpoint {action}` takes {expected} paths, got {len(paths)}"
-        finding = Finding("SP011", "error", message.replace("1 paths", "1 path"), fix=Fix(f"name {expected}"))
-        raise UserError([finding], ExitCode.USAGE)
-
-
-def check_options(action: str, options: Mapping[str, bool]) -> None:
-    """Raises BadParameter for an option that is given and that the action does not read."""
-    reads = _OPTIONS.get(action, ("--format",))
-    unread = {name: is_given for name, is_given in options.items() if name not in reads}
-    refuse_unread(f"has no effect on `harness checkpoint {action}`", unread)

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from harness.facts.model_lookup import ModelFacts
 from harness.facts.model_parts import Parameter
 from harness.plan.memory.gather_trace import GatheredPeaks, GatherSettings, LayerCounts, ModelModules, replay_gathers
-from harness.plan.memory.memory_items import MemoryItem, Phase
-from harness.plan.memory.memory_moments import at_moments
+from harness.plan.memory.memory_items import MemoryItem, Phase, at_moments
 from harness.plan.memory.zero_partitions import ZeroPartitions, largest_local_layer, local_vocab_size
 from harness.plan.settings.plan_settings import PlanSettings
 

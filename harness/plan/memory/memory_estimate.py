@@ -14,8 +14,15 @@ from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.memory.activation_items import activation_items, layer_activation_bytes_on_gpu
 from harness.plan.memory.gathered_items import gathered_items
-from harness.plan.memory.memory_items import PHASES, TRAINING, MemoryItem, Phase, Tier, pinned_rounding_bytes
-from harness.plan.memory.memory_moments import keep_largest_moments
+from harness.plan.memory.memory_items import (
+    PHASES,
+    TRAINING,
+    MemoryItem,
+    Phase,
+    Tier,
+    keep_largest_moments,
+    pinned_rounding_bytes,
+)
 from harness.plan.memory.model_states import model_state_items
 from harness.plan.memory.transient_memory import (
     cpu_process_items,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a run decides its memory and time, as plain values."""
+"""The settings of a run that decide its memory and time, as plain values."""

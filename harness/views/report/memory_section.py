@@ -8,10 +8,16 @@ from typing import Any
 
 from harness.run_records.run_record import RunRecord
 from harness.units import finite_number, format_bytes, format_seconds
-from harness.views.html_bars import render_pair_bars
 from harness.views.plan_plot import render_memory_svg
 from harness.views.report.charts import Chart, Series
-from harness.views.report.html_elements import Cell, note_cell, number_cell, render_details, render_table
+from harness.views.report.html_elements import (
+    Cell,
+    note_cell,
+    number_cell,
+    render_details,
+    render_pair_bars,
+    render_table,
+)
 from harness.views.report.training_charts import to_gib
 
 _PLANNED_COLOUR, _MEASURED_COLOUR = 5, 1

@@ -15,13 +15,13 @@ from harness.run_records.run_record import RunRecord
 from harness.run_records.summary import median_or_none
 from harness.slowness import SlowdownReport, SlownessReport, diagnose_slowness
 from harness.units import format_seconds
-from harness.views.html_bars import render_share_bar
 from harness.views.report.html_elements import (
     Cell,
     escape,
     format_code,
     note_cell,
     render_details,
+    render_share_bar,
     render_table,
     truncate,
 )

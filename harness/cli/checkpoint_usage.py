@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths and options that an action of `harness checkpoint` does not take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from harness.cli.unread_options import refuse_unread
+from harness.errors import ExitCode, UserError
+from harness.findings import Finding, Fix
+
+_PATHS = {"ls": 1, "show": 1, "diff": 2, "upload": 2, "download": 2}
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "verify": ("--quick", "--format"),
+    "rm": ("--yes", "--force"),
+    "upload": (),
+    "download": (),
+}
+
+
+def check_count(action: str, paths: Sequence[str]) -> None:
+    """Raises UserError for too few or too many paths."""
+    expected = _PATHS.get(action)
+    if expected is not None and len(paths) != expected:
+        message = f"`harness checkpoint {action}` takes {expected} paths, got {len(paths)}"
+        finding = Finding("SP011", "error", message.replace("1 paths", "1 path"), fix=Fix(f"name {expected}"))
+        raise UserError([finding], ExitCode.USAGE)
+
+
+def check_options(action: str, options: Mapping[str, bool]) -> None:
+    """Raises BadParameter for an option that is given and that the action does not read."""
+    reads = _OPTIONS.get(action, ("--format",))
+    unread = {name: is_given for name, is_given in options.items() if name not in reads}
+    refuse_unread(f"has no effect on `harness checkpoint {action}`", unread)

@@ -120,11 +120,6 @@ class GradientWitness:
         self._count, self._num_skipped, self._armed = 0, 0, False
         self._parts: _Parts | None = None
 
-    @property
-    def is_attached(self) -> bool:
-        """Are the methods of the engine wrapped?"""
-        return bool(self._wrappers)
-
     def attach(self) -> None:
         """Start to observe with the next micro-batch. Steps count from here. Never raises."""
         if self._wrappers:

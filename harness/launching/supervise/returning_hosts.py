@@ -96,7 +96,7 @@ class LostHosts:
         self._refused = frozenset(returned)
 
     def close(self) -> None:
-        """End all questions."""
+        """End the checks that still run."""
         self._num_saves = None
         for name in list(self._checks):
             self._end_check(name)

@@ -31,31 +31,7 @@ _BF16_STATE_KEYS = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """The settings of a plan. `*_bytes` are bytes an element; sizes of buckets and thresholds are in elements.
-
-    `hpz_partition_size`: ranks that share ZeRO++'s second shard of the parameters (`zero_hpz_partition_size`), 1 for
-    none. `activation_device`: where the inputs of checkpointed layers wait; `partition_activations`: each
-    tensor-parallel rank keeps its part of them. `leaf_decoder_layers`: ZeRO-3 gathers a decoder layer as one
-    (`leaf_module`). `packing`: rows hold several documents. `loss_chunk_size`: tokens whose logits exist at once, 0 for
-    all of a micro-batch. `tensor_plan`: what the run says about AutoTP's plan.
-
-    `separate_offload_grads`: an optimizer on the CPU or on NVMe has fp32 gradients of its own, as in DeepSpeed without
-    the harness (`patches/cpu_offload_single_grad.py`, `nvme_offload_no_grad_swap.py`).
-    `keeps_first_step_states`: the states of the first step stay in host memory where swapping is pipelined, as in
-    DeepSpeed without the harness (`patches/nvme_release.py`). `trainable`: what the spec says of adapters and of frozen
-    parameters, None where all of them are trained. `compiled`: `train.torch_compile`. `binds_cores`: the launcher binds
-    each rank to cores of its own.
-
-    `keeps_first_states`: the engine keeps the states of a first optimizer, of all parameters. `flattens_masters`: the
-    master weights are one buffer. `autocast_bytes`: bytes of a gradient that autocast communicates in a format of its
-    own, which has its own buckets; 0 where there is one format. `copies_for_save`: saves in the background, from a copy
-    in host memory. `reentrant_checkpointing`: every layer's input requires a gradient, frozen embeddings or not.
-    `steps_matrices_by_muon`: with one momentum, and `num_states` for all else. `checkpoint_every`: with
-    `checkpointing`, layers 0, K, 2K and so on recompute; `keeps_attention`: all but their attention. `mlp_tile_size`:
-    tokens of an MLP at once, 0 for all. `built_bytes`: those of a weight of the model that is built; weights that
-    are read have the training format, new ones fp32. `quantization`: of the frozen
-    weights, None for none. `rank`: the rank whose memory it is; None for the one with the most.
-    """
+    """The settings of a plan. `*_bytes` are bytes an element; sizes of buckets and thresholds are in elements."""
 
     stage: int
     optimizer_device: OffloadDevice
@@ -92,8 +68,11 @@ class PlanSettings:
     parameter_buffer_size: int
     max_in_cpu: int
     hpz_partition_size: int = 1
+    """Ranks that share ZeRO++'s second shard of the parameters (`zero_hpz_partition_size`); 1 for none."""
     activation_device: OffloadDevice = "none"
+    """Where the inputs of checkpointed layers wait."""
     partition_activations: bool = False
+    """Each tensor-parallel rank keeps its part of them."""
     quantized_weights: bool = False
     quantized_gradients: bool = False
     multi_rank_bucket_allreduce: bool = True
@@ -101,27 +80,54 @@ class PlanSettings:
     pipeline_write: bool = False
     offload_ratio: float = 1.0
     leaf_decoder_layers: bool = False
+    """ZeRO-3 gathers a decoder layer as one (`leaf_module`)."""
     pins_natively: bool = False
     packing: bool = False
+    """Rows hold several documents."""
     loss_chunk_size: int = 0
+    """Tokens whose logits exist at once; 0 for all of a micro-batch."""
     tensor_plan: TensorPlanChoice = DEFAULT_PLAN
+    """AutoTP's plan, as far as the run states it."""
     separate_offload_grads: bool = False
+    """An optimizer on the CPU or on NVMe has fp32 gradients of its own, as in DeepSpeed without the harness
+    (`patches/cpu_offload_single_grad.py`, `nvme_offload_no_grad_swap.py`).
+    """
     keeps_first_step_states: bool = False
+    """The states of the first step stay in host memory where swapping is pipelined, as in DeepSpeed without the
+    harness (`patches/nvme_release.py`).
+    """
     trainable: TrainableChoice | None = None
+    """Adapters and frozen parameters of the spec; None where all parameters are trained."""
     compiled: bool = False
+    """`train.torch_compile`."""
     checkpoint_every: int = 1
+    """With `checkpointing`, layers 0, K, 2K and so on recompute."""
     keeps_attention: bool = False
+    """With `checkpointing`, layers recompute all but their attention."""
     mlp_tile_size: int = 0
+    """Tokens of an MLP at once; 0 for all."""
     binds_cores: bool = False
+    """The launcher binds each rank to cores of its own."""
     keeps_first_states: bool = False
+    """The engine keeps the states of a first optimizer, of all parameters."""
     flattens_masters: bool = True
+    """The master weights are one buffer."""
     autocast_bytes: int = 0
+    """Bytes of a gradient that autocast communicates in a format of its own, which has its own buckets; 0 where there
+    is one format.
+    """
     copies_for_save: bool = False
+    """Saves run in the background, from a copy in host memory."""
     reentrant_checkpointing: bool = False
+    """Every layer's input requires a gradient, frozen embeddings or not."""
     steps_matrices_by_muon: bool = False
+    """With one momentum; `num_states` is for all else."""
     built_bytes: int = 4
+    """Bytes of a weight of the model that is built; weights that are read have the training format, new ones fp32."""
     quantization: QuantizationSpec | None = None
+    """Of the frozen weights; None for none."""
     rank: int | None = None
+    """The rank whose memory is planned; None for the one with the most."""
     pipeline_partition_method: str = "parameters"
 
     @property

@@ -51,9 +51,10 @@ def _read_devices() -> Iterator[Device]:
         if not line or line.startswith("#"):
             continue
         name, *words, source = line.split(maxsplit=9)
-        mib, *rates = map(float, words)
-        flops, bandwidths = (rate * TERA for rate in rates[:3]), (rate * GIGA for rate in rates[3:])
-        yield Device(name, int(mib) * MIB, *flops, *bandwidths, source)
+        mib, flops_16, flops_32, flops_8, bandwidth, link, pcie, network = map(float, words)
+        flops = (flops_16 * TERA, flops_32 * TERA, flops_8 * TERA)
+        rates = (bandwidth * GIGA, link * GIGA, pcie * GIGA, network * GIGA)
+        yield Device(name, int(mib) * MIB, *flops, *rates, source)
 
 
 _TABLE = tuple(_read_devices())

@@ -81,16 +81,11 @@ def cell_of(code: str) -> dict[str, str]:
 
 def _read_rows(kind: str) -> tuple[ReleaseFault, ...]:
     """The tables of one kind in `release_faults.toml`; lists of values become tuples."""
-    rows = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[kind]
-    return tuple(
-        ReleaseFault(
-            **{
-                name: {key: tuple(values) for key, values in value.items()} if isinstance(value, dict) else value
-                for name, value in row.items()
-            }
-        )
-        for row in rows
-    )
+    rows: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[kind]
+    for row in rows:
+        for name in {"values", "hidden_by"} & set(row):
+            row[name] = {key: tuple(values) for key, values in row[name].items()}
+    return tuple(ReleaseFault(**row) for row in rows)
 
 
 RELEASE_FAULTS: tuple[ReleaseFault, ...] = _read_rows("fault")

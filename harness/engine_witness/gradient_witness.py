@@ -292,7 +292,7 @@ class MethodWrapper:
     """
 
     def __init__(self, owner: Any, name: str, around: Around) -> None:
-        self._owner, self._name, self._around = owner, name, around
+        self._owner, self._name = owner, name
         self._earlier: Any = vars(owner).get(name)
         self._is_active = True
 

@@ -266,7 +266,7 @@ def _required_ops(run: ResolvedRun, config: Mapping[str, Any], local_host: Local
 def _check_compiler(
     request: LaunchRequest, run: ResolvedRun, ops: tuple[str, ...] | None, local_host: LocalHost, log: LaunchLog
 ) -> None:
-    """Check the compiler for the ops of this machine's own ranks, None for no rank. Raises UserError if not a dry run."""
+    """Check the compiler for the ops of this machine's own ranks; None: it has none. Raises UserError."""
     if ops is None:
         return
     environ = {**local_host.environ, **run.spec.launch.env}

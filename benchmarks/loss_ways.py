@@ -16,7 +16,7 @@ def alone(bf16: bool) -> dict[str, Callable[[Any], Any]]:
     import torch
     from transformers.loss.loss_utils import ForCausalLMLoss
 
-    from harness.plan.tuned_defaults.loss_chunk_size import chunk_size_for
+    from harness.plan.tuned_defaults.model_defaults import chunk_size_for
     from harness.runtime.chunked_cross_entropy import chunked_cross_entropy
 
     torch.manual_seed(0)
@@ -50,7 +50,7 @@ def cut_over_ranks(bf16: bool) -> dict[str, Callable[[Any], Any]]:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from harness.patches.chunked_loss import ChunkedHead, install_chunked_loss
-    from harness.plan.tuned_defaults.loss_chunk_size import chunk_size_for
+    from harness.plan.tuned_defaults.model_defaults import chunk_size_for
     from harness.render import render_ds_config
     from harness.run.resolved_run import resolve_run
     from harness.runtime.chunked_cross_entropy import chunked_cross_entropy

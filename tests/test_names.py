@@ -139,7 +139,7 @@ def test_files_are_short() -> None:
     """A command is one thin file; no file is longer than a newcomer reads at one go. Gates are read one at a time."""
     lines = {path: len((PACKAGE / path).read_text(encoding="utf-8").splitlines()) for path in modules()}
     limits = {
-        path: 150 if path.parts[0] == "cli" else 520 if path.is_relative_to("gates/rules") else 350 for path in lines
+        path: 150 if path.parts[0] == "cli" else 520 if path.is_relative_to("gates/rules") else 400 for path in lines
     }
     assert not {path: count for path, count in lines.items() if count > limits[path]}
 

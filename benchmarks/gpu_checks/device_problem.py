@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from harness.facts.gpu_architectures import VARIABLE, find_unreadable_architectures, strip_architecture_suffixes
+from harness.facts.devices import VARIABLE, find_unreadable_architectures, strip_architecture_suffixes
 from harness.hostinfo import machine
 from harness.hostinfo.deepspeed_accelerator import find_accelerator_problem
 from harness.hostinfo.torch_devices import find_torch_problem

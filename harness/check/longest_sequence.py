@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.check.check_file import CheckedFile, check_file
 from harness.errors import ExitCode, UserError
-from harness.facts.model_positions import find_positions
+from harness.facts.model_lookup import find_positions
 from harness.findings import Finding, Fix
 from harness.plan.counted_plan import CountedPlan
 from harness.plan.plan_usage import usage_error

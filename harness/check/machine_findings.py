@@ -8,12 +8,12 @@ also checked where its data is not, such as in CI.
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterable, Iterator, Sequence
 
 from harness.check.adapter_findings import check_adapter_targets
 from harness.check.check_file import CheckedFile, check_file
 from harness.check.finding_places import place_findings
-from harness.check.local_cpu_findings import FP16_ON_CPU, check_local_cpu
 from harness.check.missing_software import find_missing_software
 from harness.check.model_findings import check_model_kind
 from harness.check.planned_machine import (
@@ -27,10 +27,12 @@ from harness.check.planned_machine import (
 )
 from harness.check.tokenizer_findings import check_tokenizer
 from harness.errors import ExitCode, UnreadableKeyError
+from harness.facts.devices import find_device
 from harness.findings import Finding, Fix, sort_findings
 from harness.hostinfo import machine
 from harness.hostinfo.path_probe import ANSWER_SECONDS
 from harness.hostinfo.training_packages import missing_packages_finding
+from harness.run.resolved_run import ResolvedRun
 from harness.spec.named_paths import HOSTFILE_KEY, LocatedPath
 from harness.spec.parse.source import join_key
 
@@ -231,3 +233,45 @@ def _check_ambiguous(paths: Sequence[LocatedPath], *, here: bool) -> Iterator[Fi
         if here and item.other is not None:
             message = f"`{item.named.text}` is in the spec's folder and in the current one: `{item.path}` is used"
             yield _information("SP052", message, item)
+
+
+FP16_ON_CPU = "PR017"
+_RANKS = "launch.num_gpus"
+_FP16_FLAGS = {"avx512_fp16", "avx_ne_convert"}
+"""A processor of x86 without both computes nothing in fp16; with one of them, torch decides."""
+
+
+def check_local_cpu(run: ResolvedRun) -> Iterator[Finding]:
+    """The findings about a run that trains on this machine's CPU."""
+    precision = run.spec.precision
+    if precision.fp16 and not precision.bf16 and _lacks_fp16():
+        yield Finding(
+            FP16_ON_CPU,
+            "error",
+            "fp16 does not run on this machine's CPU, which has no AVX512-FP16",
+            "precision.fp16",
+            notes=("DeepSpeed refuses it on every rank: `Type fp16 is not supported on your device`",),
+            fix=Fix(
+                "set `precision.fp16` to false and `precision.bf16` to true",
+                {"precision.fp16": False, "precision.bf16": True},
+                effect="trains in bf16, without loss scaling",
+            ),
+        )
+    ranks, cores = run.parallel_dims.world_size or 1, machine.usable_cores()
+    kind = find_device(run.spec.cluster.gpu) if run.spec.cluster.gpu else None
+    is_cpu_meant = kind is None or kind.is_cpu or machine.is_cpu_forced({**os.environ, **run.spec.launch.env})
+    if ranks > cores and is_cpu_meant:  # EN027 says that GPUs are missing
+        yield Finding(
+            "EN017",
+            "warning",
+            f"{ranks} ranks share the {cores} core{'s' if cores > 1 else ''} of this machine, which has no GPU",
+            _RANKS,
+            notes=("ranks wait for each other at each collective, so a step takes longer than with fewer ranks",),
+            fix=Fix(f"set `{_RANKS}: {cores}`", {_RANKS: cores}, effect="the batch is divided differently"),
+        )
+
+
+def _lacks_fp16() -> bool:
+    """Is it certain that DeepSpeed refuses fp16? It asks torch, whose import takes seconds."""
+    flags = machine.cpu_flags()
+    return platform.machine() == "x86_64" and bool(flags) and not flags & _FP16_FLAGS

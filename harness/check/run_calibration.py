@@ -100,7 +100,7 @@ def _check_sizes(run_dir: Path, observations: Iterable[Observation]) -> None:
 
 
 def _not_usable(run_dir: Path, reason: str, fix: str = "name a run that trained on GPUs") -> UserError:
-    return usage_error(f"`{run_dir}` does not calibrate: {reason}", fix)
+    return usage_error(f"`{run_dir}` cannot be used for a calibration: {reason}", fix)
 
 
 def _count_typical_steps(record: RunRecord) -> int:

@@ -246,3 +246,13 @@ def _blocking_finding(checkpoint: str, changes: tuple[SettingChange, ...]) -> Fi
         notes=(f"changed since: {format_changes(changes)}",) if len(changes) > 1 else (),
         fix=Fix(f"{_way_back(first)}, start from that run's export, or allow the change: {keys}"),
     )
+
+
+_IGNORED_FIELDS = ("files", "checksum", "name", "tag", "saved_at", "bytes", "shape")
+
+
+def compare_manifests(one: Manifest, other: Manifest) -> list[SettingChange]:
+    """Every field that is not the same, files and checksums left out. `meaning` is that of a change in the spec."""
+    old, new = (flatten({k: v for k, v in m.body.items() if k not in _IGNORED_FIELDS}) for m in (one, other))
+    keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    return [SettingChange(key, old.get(key), new.get(key), meaning_of(key.removeprefix("spec."))) for key in keys]

@@ -21,12 +21,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.latest import checkpoint_name, step_in_name
 from harness.checkpoints.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest, parse_manifest
+from harness.checkpoints.retention import select_outdated
 from harness.errors import UserError
 from harness.file_io import parse_json
 from harness.object_stores.object_store import ObjectStore
 from harness.object_stores.store_errors import StoreError
+from harness.spec.sections.checkpoint_spec import CheckpointSpec
 
 OWNER = "run.json"
 INTENT = "files.json"
@@ -243,3 +246,24 @@ class StoredRun:
         if self.store.read(OWNER, _MAX_OWNER_BYTES) != content:
             raise PrefixInUseError("another run writes `run.json` at the same time")
         self.owner = owner
+
+
+def prune_store(stored: StoredRun, spec: CheckpointSpec, evaluations: Evaluations, newest: int) -> list[int]:
+    """Remove the outdated checkpoints up to step `newest`, and leftovers of killed uploads; returns their steps.
+
+    Only what a run of this prefix wrote, by the manifest that is read back from the store, counts and goes. What the
+    owner has abandoned by a resume from an older one does not count among the newest. Raises
+    StoreError, and PrefixInUseError where another run has taken the prefix.
+    """
+    removed = stored.remove_leftovers(except_steps=(newest,))
+    if spec.save_total_limit is None:
+        return removed
+    manifests = {manifest.step: manifest for manifest in stored.own_manifests() if manifest.step <= newest}
+    owner = stored.check_owner()
+    abandoned = {s for s, one in manifests.items() if owner.is_in_lineage(str(one.get("run_id")), s) is False}
+    best = evaluations.best_step(manifests) if spec.keep_best else None
+    others = manifests.keys() - sorted(manifests.keys() - abandoned)[-spec.save_total_limit :]
+    outdated = select_outdated([*others, newest], keep_last=1, keep_every=spec.keep_every_steps, best=best)
+    for step in outdated:
+        stored.remove(manifests[step])
+    return [*removed, *outdated]

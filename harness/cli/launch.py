@@ -28,7 +28,7 @@ from harness.cli.options import (
     spell_out_arguments,
 )
 from harness.cli.output_format import OutputFormat
-from harness.launching.setup.jobset_request import JobSetRequest
+from harness.launching.setup.jobset_checks import JobSetRequest
 from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, RunComplete, SlurmSubmission
 from harness.launching.setup.prepare import prepare
 from harness.launching.setup.slurm import SlurmJob, is_outside_job

@@ -15,7 +15,7 @@ from harness.diagnosis.run_diagnosis import diagnose_failure
 from harness.errors import ExitCode, UserError
 from harness.hostinfo.torch_extensions import torch_extensions_dir
 from harness.launching.ops.build_cache import ops_are_built
-from harness.launching.setup.jobset_request import JobSetRequest, prepare_jobset
+from harness.launching.setup.jobset_checks import JobSetRequest, prepare_jobset
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.setup.launch_request import NOTHING_WRITTEN, LaunchRejected, RunComplete
 from harness.launching.setup.slurm import NOT_SUBMITTED, SlurmJob, submit_job
@@ -25,10 +25,8 @@ from harness.run_records.run_record import read_run_record
 from harness.spec.sections.zero_spec import ZeroSpec
 from harness.views import launch as view
 from harness.views import log_diagnosis
-from harness.views.complete_run import complete_as_json, render_complete
-from harness.views.jobset import render_jobset
+from harness.views.launch import complete_as_json, render_complete, render_job, render_jobset, render_submitted
 from harness.views.report import write_report_or_note
-from harness.views.slurm import render_job, render_submitted
 from harness.views.style import style_for
 
 

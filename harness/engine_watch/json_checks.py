@@ -16,21 +16,7 @@ from typing import Any
 import torch.distributed as dist
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-from harness.runtime.engine_checks.checks import (
-    engine_batch_sizes,
-    engine_dtypes,
-    gradient_clipping,
-    gradient_norm,
-    nvme_files,
-    optimizer_class,
-    optimizer_device,
-    optimizer_settings,
-    parameter_device,
-    partitions,
-    replicas,
-    skipped_steps,
-    zero_stage,
-)
+from harness.runtime.engine_checks import optimizer_checks, parameter_checks, setting_checks, step_checks
 from harness.runtime.engine_checks.engine_check import (
     CheckResult,
     EngineCheck,
@@ -47,6 +33,7 @@ from harness.runtime.engine_checks.model_weights import (
     select_names,
 )
 from harness.runtime.engine_checks.observations import Observations
+from harness.runtime.engine_checks.parallel_checks import REPLICAS, drift_result
 
 _SAME_FILE = "give `deepspeed.initialize` and `harness.watch` the same file"
 _OPEN = "the JSON leaves it open"
@@ -66,13 +53,13 @@ def _adapt(check: EngineCheck, key: str, fix: str, is_stated: Callable[[Expected
 def _observe_batch_sizes(observations: Observations) -> Any:
     if observations.engine.dp_world_size != dist.get_world_size():
         raise NotApplicable("ranks share micro-batches: DeepSpeed's own product counts them in several ways")
-    return engine_batch_sizes.CHECK.observe(observations)
+    return setting_checks.ENGINE_BATCH_SIZES.observe(observations)
 
 
 def _observe_dtypes(observations: Observations) -> Any:
     if any(not p.is_floating_point() for p in observations.engine.module.parameters()):
         raise NotApplicable("the model has quantized weights")
-    return engine_dtypes.CHECK.observe(observations)
+    return parameter_checks.ENGINE_DTYPES.observe(observations)
 
 
 def _observe_groups(observations: Observations) -> Any:
@@ -99,7 +86,7 @@ def _observe_groups(observations: Observations) -> Any:
 def _observe_settings(observations: Observations) -> Any:
     if len(observations.engine.optimizer.param_groups) > 1:
         raise NotApplicable("the script made parameter groups, which may have other settings")
-    return optimizer_settings.CHECK.observe(observations)
+    return optimizer_checks.OPTIMIZER_SETTINGS.observe(observations)
 
 
 def _evaluate_norms(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:  # noqa: ARG001
@@ -135,7 +122,7 @@ def _evaluate_replicas(expected: ExpectedSettings, rank_values: Sequence[Any]) -
         other = values["ranks"][0]
         for name, checksum in values["weights"].items():
             if checksum != rank_values[other]["weights"].get(name, checksum):
-                return replicas.drift_result(name, other, rank)
+                return drift_result(name, other, rank)
     return check_passed({"weights": len(rank_values[0]["weights"])})
 
 
@@ -145,62 +132,64 @@ def _is_always_stated(expected: ExpectedSettings) -> bool:  # noqa: ARG001
 
 CHECKS: tuple[EngineCheck, ...] = (
     _adapt(
-        zero_stage.CHECK,
+        setting_checks.ZERO_STAGE,
         "zero_optimization.stage",
         f"write a number from 0 to 3, and {_SAME_FILE}",
         lambda expected: expected.zero_stage is not None,
     ),
     _adapt(
-        optimizer_class.CHECK,
+        optimizer_checks.OPTIMIZER_CLASS,
         "optimizer.type",
         f"remove the section `optimizer`, or give `deepspeed.initialize` no optimizer; {_SAME_FILE}",
         _is_always_stated,
     ),
     _adapt(
-        optimizer_device.CHECK,
+        optimizer_checks.OPTIMIZER_DEVICE,
         "zero_optimization.offload_optimizer.device",
         "`nvme` needs ZeRO stage 3, `cpu` stage 1 or more; set `device` explicitly",
         _is_always_stated,
     ),
     _adapt(
-        parameter_device.CHECK,
+        parameter_checks.PARAMETER_DEVICE,
         "zero_optimization.offload_param.device",
         "parameters are offloaded at ZeRO stage 3 only",
         _is_always_stated,
     ),
     _adapt(
-        replace(engine_dtypes.CHECK, observe=_observe_dtypes),
+        replace(parameter_checks.ENGINE_DTYPES, observe=_observe_dtypes),
         "bf16.enabled",
         "switch the format on by `true`, a boolean",
         _is_always_stated,
     ),
     _adapt(
-        gradient_clipping.CHECK,
+        setting_checks.GRADIENT_CLIPPING,
         "gradient_clipping",
         f"write `gradient_clipping` as a number of 0 or more, and {_SAME_FILE}",
         lambda expected: expected.gradient_clipping is not None,
     ),
     _adapt(
-        replace(engine_batch_sizes.CHECK, observe=_observe_batch_sizes),
+        replace(setting_checks.ENGINE_BATCH_SIZES, observe=_observe_batch_sizes),
         "train_micro_batch_size_per_gpu",
         f"write whole numbers whose product with the ranks is `train_batch_size`, and {_SAME_FILE}",
         lambda e: any((e.micro_batch_size, e.gradient_accumulation_steps, e.global_batch_size)),
     ),
-    replace(partitions.CHECK, key="zero_optimization.stage", observe=_observe_groups),
+    replace(parameter_checks.PARTITIONS, key="zero_optimization.stage", observe=_observe_groups),
     _adapt(
-        replace(optimizer_settings.CHECK, observe=_observe_settings),
+        replace(optimizer_checks.OPTIMIZER_SETTINGS, observe=_observe_settings),
         "optimizer.params",
         _SAME_FILE,
         lambda expected: bool(expected.optimizer_params),
     ),
     _adapt(
-        nvme_files.CHECK,
+        setting_checks.NVME_FILES,
         "zero_optimization.offload_optimizer.nvme_path",
-        nvme_files.CHECK.fix,
+        setting_checks.NVME_FILES.fix,
         lambda expected: bool(expected.nvme_paths),
     ),
-    replace(gradient_norm.CHECK, key="", evaluate=_evaluate_norms, fix="lower the learning rate, and check the data"),
-    replace(skipped_steps.CHECK, key="fp16", fix="use bf16, or a lower `fp16.initial_scale_power`"),
-    replace(replicas.CHECK, key="", observe=_observe_replicas, evaluate=_evaluate_replicas),
+    replace(
+        step_checks.GRADIENT_NORM, key="", evaluate=_evaluate_norms, fix="lower the learning rate, and check the data"
+    ),
+    replace(step_checks.SKIPPED_STEPS, key="fp16", fix="use bf16, or a lower `fp16.initial_scale_power`"),
+    replace(REPLICAS, key="", observe=_observe_replicas, evaluate=_evaluate_replicas),
 )
 """In the order of their ids."""

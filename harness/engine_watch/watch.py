@@ -70,7 +70,7 @@ def _close_all() -> None:
 
 
 def _find_engine(candidate: Any) -> Any:
-    """Raises TypeError for what is no engine that trains."""
+    """The DeepSpeed engine of an engine or a wrapper. Raises TypeError for anything else, and without an optimizer."""
     engine = candidate if isinstance(candidate, deepspeed.DeepSpeedEngine) else getattr(candidate, "engine", None)
     if not isinstance(engine, deepspeed.DeepSpeedEngine):
         hint = ", the first value that `deepspeed.initialize` or accelerate's `prepare` returns"

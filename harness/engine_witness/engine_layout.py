@@ -204,8 +204,10 @@ def _copies(optimizer: Any) -> EngineLayout:
 
 
 def compared_parameters(module: torch.nn.Module, layout: EngineLayout) -> dict[str, torch.nn.Parameter]:
-    """By name. Experts are left out, which have a data-parallel group of their own, and so are weights that stages of a
-    pipeline share, whose gradient is summed over stages.
+    """Trained parameters of the layout, by name.
+
+    Left out: experts, which have a data-parallel group of their own, and weights that stages of a pipeline share, whose
+    gradient is summed over stages.
     """
     tied = vars(module).get("tied_comms") or {}
     shared = {id(p) for entry in tied.values() for p in entry["module"].parameters()} if tied else set[int]()

@@ -29,6 +29,7 @@ Experts and the last line were only read, not run.
 from __future__ import annotations
 
 import time
+import types
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,6 @@ from harness.engine_witness.engine_layout import (
     read_layout,
 )
 from harness.engine_witness.gradient_recorder import GradientRecorder
-from harness.engine_witness.method_wrapper import Around, MethodWrapper
 from harness.engine_witness.number_formats import widest_dtype
 from harness.engine_witness.rank_agreement import RankAgreement
 from harness.engine_witness.sampled_rows import sample_rows
@@ -119,11 +119,6 @@ class GradientWitness:
         self._wrappers: list[MethodWrapper] = []
         self._count, self._num_skipped, self._armed = 0, 0, False
         self._parts: _Parts | None = None
-
-    @property
-    def is_attached(self) -> bool:
-        """Are the methods of the engine wrapped?"""
-        return bool(self._wrappers)
 
     def attach(self) -> None:
         """Start to observe with the next micro-batch. Steps count from here. Never raises."""
@@ -283,3 +278,42 @@ class GradientWitness:
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         self.fault = f"the gradient witness cannot observe this engine: {text}".replace("\n", " ")[:400]
         self.detach()
+
+
+Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""(the method, positional arguments, keyword arguments) -> result"""
+
+
+class MethodWrapper:
+    """Calls `around` instead of `owner.name`.
+
+    The method is looked up at each call, so that it may be replaced in the class later. It is a bound method, as a
+    scheduler of torch expects of an optimizer's `step`.
+    """
+
+    def __init__(self, owner: Any, name: str, around: Around) -> None:
+        self._owner, self._name = owner, name
+        self._earlier: Any = vars(owner).get(name)
+        self._is_active = True
+
+        def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+            method = self._method()
+            return around(method, args, kwargs) if self._is_active else method(*args, **kwargs)
+
+        self._bound = types.MethodType(call, owner)
+        setattr(owner, name, self._bound)
+
+    def _method(self) -> Any:
+        if self._earlier is not None:
+            return self._earlier
+        return getattr(type(self._owner), self._name).__get__(self._owner)
+
+    def remove(self) -> None:
+        """Restore the method. Under a later wrapper of somebody else ours stays, and does nothing."""
+        self._is_active = False
+        if vars(self._owner).get(self._name) is not self._bound:
+            return
+        if self._earlier is not None:
+            setattr(self._owner, self._name, self._earlier)
+        else:
+            delattr(self._owner, self._name)

@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.facts.deepspeed_key_tables import TABLES
 from harness.facts.deepspeed_version import Version, parse_version
 
 TYPED_BLOCKS = frozenset(
@@ -81,10 +81,10 @@ class Key(NamedTuple):
 @cache
 def block_keys(path: str) -> dict[str, Key] | None:
     """The documented keys of a block (`` is the top level), or None where anything goes or the block is unknown."""
-    table = _block_table(path)
-    if table is None:
+    lines = _load_tables().get(path)
+    if lines is None:
         return None
-    keys = {key.name: key for key in map(_parse_line, table.strip().splitlines())}
+    keys = {key.name: key for key in map(_parse_line, lines)}
     for name, key in keys.items():
         if key.alias:
             own = keys[key.alias]
@@ -99,18 +99,20 @@ def is_typed_block(path: str, version: Version) -> bool:
 
 def block_paths() -> tuple[str, ...]:
     """Every block with a table, training before utilities."""
-    return (*TABLES, *_load_utility_tables())
-
-
-def _block_table(path: str) -> str | None:
-    return TABLES.get(path) or _load_utility_tables().get(path)
+    return tuple(_load_tables())
 
 
 @cache
-def _load_utility_tables() -> dict[str, str]:
-    from harness.facts import deepspeed_key_tables_utilities
-
-    return deepspeed_key_tables_utilities.TABLES
+def _load_tables() -> dict[str, list[str]]:
+    """The lines of each block in `deepspeed_keys.txt`, which describes them."""
+    tables: dict[str, list[str]] = {}
+    for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            path, _, other = line.strip("[]").partition("] as [")
+            lines = tables[path] = list(tables[other]) if other else []
+        elif line and not line.startswith("#"):
+            lines.append(line)
+    return tables
 
 
 def _parse_line(line: str) -> Key:

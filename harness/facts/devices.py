@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerator kinds: memory, peak arithmetic, links. Figures of data sheets, each with its source; no measurements.
-
-A source that begins with `not opened: ` was not at hand when the row was written: check such a row if you rely on it.
-"""
+"""Accelerator kinds: memory, peak arithmetic, links. The figures and their sources are in `devices.txt`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 MIB = 2**20
 TERA = 1e12
@@ -47,94 +45,19 @@ class Device:
         return "AMD" not in self.source
 
 
-def _device(
-    name: str,
-    mib: int,
-    tera_flops: tuple[float, float, float],
-    bandwidth: float,
-    links: tuple[float, float, float],
-    source: str,
-) -> Device:
-    """`tera_flops`: 16, 32 and 8 bits. `bandwidth` and `links` (NVLink or its like, PCIe, network) in GB/s."""
-    flops_16, flops_32, flops_8 = (flops * TERA for flops in tera_flops)
-    link, pcie, network = (rate * GIGA for rate in links)
-    return Device(name, mib * MIB, flops_16, flops_32, flops_8, bandwidth * GIGA, link, pcie, network, source)
+def _read_devices() -> Iterator[Device]:
+    """The lines of `devices.txt`, which describes the columns."""
+    for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
+        if not line or line.startswith("#"):
+            continue
+        name, *words, source = line.split(maxsplit=9)
+        mib, flops_16, flops_32, flops_8, bandwidth, link, pcie, network = map(float, words)
+        flops = (flops_16 * TERA, flops_32 * TERA, flops_8 * TERA)
+        rates = (bandwidth * GIGA, link * GIGA, pcie * GIGA, network * GIGA)
+        yield Device(name, int(mib) * MIB, *flops, *rates, source)
 
 
-_UNREAD = "not opened: "
-# Columns: MiB; TFLOP/s with 16-bit, 32-bit and 8-bit inputs; GB/s of memory; GB/s in one direction: link, PCIe, network
-# share. Vendors print NVLink as the sum of both directions and TFLOP/s with sparsity: both are halved here. GeForce and
-# RTX: with fp32 accumulation. Where NVLink-C2C joins GPU and host, it stands for PCIe; two GPUs of a GB200 share one.
-_TABLE = (
-    _device("V100-16GB", 16160, (125, 15.7, 0), 900, (150, 16, 12.5), _UNREAD + "NVIDIA V100 data sheet"),
-    _device("V100-32GB", 32768, (125, 15.7, 0), 900, (150, 16, 12.5), "NVIDIA V100 data sheet"),
-    _device("V100S-32GB", 32768, (130, 16.4, 0), 1134, (16, 16, 12.5), _UNREAD + "NVIDIA V100S data sheet"),
-    _device("P100-16GB", 16280, (18.7, 9.3, 0), 732, (16, 16, 12.5), _UNREAD + "NVIDIA P100 PCIe data sheet"),
-    _device("A100-40GB", 40960, (312, 19.5, 0), 1555, (300, 32, 25), "NVIDIA A100 data sheet"),
-    _device("A100-80GB", 81920, (312, 19.5, 0), 2039, (300, 32, 25), "NVIDIA A100 data sheet"),
-    _device("A800-80GB", 81920, (312, 19.5, 0), 2039, (200, 32, 25), "NVIDIA A800 data sheet"),
-    _device("H100-80GB", 81559, (989, 67, 1979), 3350, (450, 64, 50), "NVIDIA H100 SXM data sheet"),
-    _device("H100-96GB", 97871, (989, 67, 1979), 3350, (450, 64, 50), _UNREAD + "NVIDIA H100 SXM data sheet, 96 GB"),
-    _device("H100-PCIe-80GB", 81559, (756, 51, 1513), 2000, (300, 64, 25), "NVIDIA H100 PCIe data sheet"),
-    _device("H100-NVL-94GB", 95830, (835, 60, 1671), 3938, (300, 64, 25), _UNREAD + "NVIDIA H100 NVL data sheet"),
-    _device("H800-80GB", 81559, (989, 67, 1979), 3350, (200, 64, 50), "NVIDIA H800 data sheet"),
-    _device("H20-96GB", 97871, (148, 44, 296), 4000, (450, 64, 50), _UNREAD + "NVIDIA H20 data sheet"),
-    _device("H200-141GB", 143771, (989, 67, 1979), 4800, (450, 64, 50), "NVIDIA H200 SXM data sheet"),
-    _device("H200-NVL-141GB", 143771, (835, 60, 1671), 4800, (450, 64, 25), _UNREAD + "NVIDIA H200 NVL data sheet"),
-    _device("GH200-96GB", 97871, (990, 67, 1979), 4000, (450, 450, 50), _UNREAD + "NVIDIA GH200 data sheet"),
-    _device("GH200-144GB", 146831, (990, 67, 1979), 4900, (450, 450, 50), _UNREAD + "NVIDIA GH200 data sheet"),
-    _device("B200-180GB", 183359, (2250, 80, 4500), 8000, (900, 64, 50), "NVIDIA DGX B200 data sheet"),
-    _device("B300-288GB", 275040, (2250, 75, 4500), 8000, (900, 128, 100), _UNREAD + "NVIDIA HGX B300 data sheet"),
-    _device("GB200-186GB", 189471, (2500, 80, 5000), 8000, (900, 225, 50), _UNREAD + "NVIDIA GB200 NVL72 data sheet"),
-    _device("GB300-288GB", 284208, (2500, 80, 5000), 8000, (900, 225, 100), _UNREAD + "NVIDIA GB300 NVL72 data sheet"),
-    _device("MI210-64GB", 65520, (181, 45.3, 0), 1638, (150, 32, 12.5), _UNREAD + "AMD MI210 data sheet"),
-    # One of the two dies of a board, which the driver counts as a GPU.
-    _device("MI250X-64GB", 65520, (191.5, 47.9, 0), 1638, (200, 32, 12.5), _UNREAD + "AMD MI250X data sheet, halved"),
-    _device("MI300X-192GB", 196592, (1307, 163.4, 2615), 5300, (448, 64, 50), "AMD MI300X data sheet"),
-    _device("MI325X-256GB", 262128, (1307, 163.4, 2615), 6000, (448, 64, 50), _UNREAD + "AMD MI325X data sheet"),
-    _device("MI355X-288GB", 294896, (2516, 157.3, 5033), 8000, (538, 64, 50), _UNREAD + "AMD MI355X data sheet"),
-    _device(
-        "Gaudi2-96GB", 98304, (432, 108, 865), 2450, (262.5, 32, 37.5), _UNREAD + "Intel Gaudi 2 and 3 white papers"
-    ),
-    _device("Gaudi3-128GB", 131072, (1678, 229, 1678), 3700, (525, 64, 75), _UNREAD + "Intel Gaudi 3 white paper"),
-    _device("L40S-48GB", 46068, (362, 91.6, 733), 864, (32, 32, 12.5), "NVIDIA L40S data sheet"),
-    _device("A6000-48GB", 49140, (154.8, 38.7, 0), 768, (32, 32, 3), _UNREAD + "NVIDIA RTX A6000 data sheet"),
-    _device(
-        "RTX6000-Ada-48GB", 49140, (364.2, 91.1, 728.5), 960, (32, 32, 3), _UNREAD + "NVIDIA RTX 6000 Ada data sheet"
-    ),
-    _device(
-        "RTX5000-Ada-32GB", 32760, (261.1, 65.3, 522.2), 576, (32, 32, 3), _UNREAD + "NVIDIA RTX 5000 Ada data sheet"
-    ),
-    _device(
-        "RTX4500-Ada-24GB", 24570, (158.5, 39.6, 317), 432, (32, 32, 3), _UNREAD + "NVIDIA RTX 4500 Ada data sheet"
-    ),
-    _device("A40-48GB", 46068, (149.7, 37.4, 0), 696, (32, 32, 12.5), _UNREAD + "NVIDIA A40 data sheet"),
-    _device("A30-24GB", 24576, (165, 10.3, 0), 933, (32, 32, 12.5), _UNREAD + "NVIDIA A30 data sheet"),
-    _device("A5000-24GB", 24564, (111.1, 27.8, 0), 768, (32, 32, 3), _UNREAD + "NVIDIA RTX A5000 data sheet"),
-    # One of the four GPUs of a board, which share its slot.
-    _device("A16-16GB", 15356, (17.9, 4.5, 0), 200, (8, 8, 1.6), _UNREAD + "NVIDIA A16 data sheet"),
-    _device("A10G-24GB", 23028, (70, 31.2, 0), 600, (32, 32, 1.6), _UNREAD + "AWS EC2 G5 and NVIDIA A10G figures"),
-    _device("L4-24GB", 23034, (121, 30.3, 242), 300, (32, 32, 3), _UNREAD + "NVIDIA L4 data sheet"),
-    _device("T4-16GB", 15360, (65, 8.1, 0), 320, (16, 16, 1.6), _UNREAD + "NVIDIA T4 data sheet"),
-    _device("RTX3080-10GB", 10240, (59.5, 29.8, 0), 760, (32, 32, 3), _UNREAD + "NVIDIA GA102 white paper"),
-    _device("RTX3080-12GB", 12288, (61.3, 30.6, 0), 912, (32, 32, 3), _UNREAD + "NVIDIA GA102 white paper"),
-    _device("RTX3090-24GB", 24576, (71, 35.6, 0), 936, (32, 32, 3), _UNREAD + "NVIDIA GA102 white paper"),
-    _device(
-        "RTX4080-16GB", 16376, (97.5, 48.7, 195), 717, (32, 32, 3), _UNREAD + "NVIDIA Ada architecture white paper"
-    ),
-    _device("RTX4090-24GB", 24564, (165, 82.6, 330), 1008, (32, 32, 3), "NVIDIA Ada architecture white paper"),
-    _device(
-        "RTX5090-32GB", 32607, (209.5, 104.8, 419), 1792, (64, 64, 3), _UNREAD + "NVIDIA RTX Blackwell white paper"
-    ),
-    _device(
-        "RTX-PRO-6000-96GB",
-        97887,
-        (503.8, 125, 1007),
-        1792,
-        (64, 64, 12.5),
-        _UNREAD + "NVIDIA RTX PRO Blackwell white paper",
-    ),
-)
+_TABLE = tuple(_read_devices())
 CPU = Device("cpu", 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "the host's own memory")
 
 DEVICES: Mapping[str, Device] = {device.name: device for device in (*_TABLE, CPU)}
@@ -248,3 +171,24 @@ def device_by_driver_name(name: str, memory: int) -> Device | None:
 def _driver_pattern(device: Device) -> str:
     stem = _stem(device)
     return rf"(?<![a-z0-9])(?:{_DRIVER_PATTERNS.get(stem, stem.split('-')[0].lower())})(?![a-z0-9])"
+
+
+VARIABLE = "TORCH_CUDA_ARCH_LIST"
+_READABLE = re.compile(r"\d+\.\d+(\+PTX)?")
+_WITH_SUFFIX = re.compile(r"(\d+\.\d+)[a-z](\+PTX)?")
+
+
+def find_unreadable_architectures(value: str) -> tuple[str, ...]:
+    """The entries for which the build of an op ends with a ValueError.
+
+    Source: `compute_capability_args` of `op_builder/builder.py`, run on 0.19.8 with each form: it takes numbers alone,
+    `9.0` or `9.0+PTX`, and neither `9.0a` nor `Hopper`.
+    """
+    return tuple(entry for entry in value.replace(" ", ";").split(";") if entry and not _READABLE.fullmatch(entry))
+
+
+def strip_architecture_suffixes(value: str) -> str | None:
+    """The list with `9.0` in place of `9.0a`, or None where an entry is no number."""
+    entries = [entry for entry in value.replace(" ", ";").split(";") if entry]
+    numbers = [_WITH_SUFFIX.sub(lambda match: f"{match[1]}{match[2] or ''}", entry) for entry in entries]
+    return ";".join(numbers) if all(map(_READABLE.fullmatch, numbers)) else None

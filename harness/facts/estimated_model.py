@@ -22,8 +22,7 @@ from harness.facts.model_parts import (
     linear,
     norms,
 )
-from harness.facts.moe_model_families import fused_experts, latent_attention
-from harness.facts.recent_moe_families import linear_attention
+from harness.facts.moe_model_families import fused_experts, latent_attention, linear_attention
 
 _NAMES = {
     "hidden_size": ("n_embd", "d_model", "n_embed", "model_dim"),

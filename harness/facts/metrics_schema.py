@@ -8,25 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
 
-from harness.facts.metrics_fields import (
-    COMMON,
-    GPU,
-    MEMORY,
-    RANKS,
-    RUN,
-    STEP,
-    STRAGGLER,
-    FieldKind,
-    MetricsField,
-    required,
-    since_v2,
-)
-
-__all__ = ["COMMON", "LINES", "SCHEMA_VERSION", "MetricsField", "MetricsLine", "to_markdown", "validate_line"]
-
+FieldKind = Literal["count", "number", "text", "flag", "counts", "numbers", "texts", "map"]
 SCHEMA_VERSION = 2
 """1: no `time`, no device, no FLOPs, no `ranks` nor `straggler` lines. A reader of 2 reads 1: fields are only added."""
 
@@ -43,6 +29,18 @@ _TYPES: Mapping[FieldKind, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsField:
+    """One field of a line. `always`: every such line has it; `since`: the first version of the schema with it."""
+
+    name: str
+    kind: FieldKind
+    unit: str
+    meaning: str
+    always: bool = False
+    since: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsLine:
     """One type of line."""
 
@@ -55,135 +53,29 @@ class MetricsLine:
         return next((f for f in self.fields if f.name == name), None)
 
 
-LINES: Mapping[str, MetricsLine] = {
-    line.kind: line
-    for line in (
-        MetricsLine("run", "Ranks begin to train: once an attempt.", RUN),
-        MetricsLine("step", "One line every `logging.logging_steps` steps.", STEP),
-        MetricsLine(
-            "ranks",
-            "Figures of all ranks, in rank order, every `telemetry.gather_steps` steps (with more than 64 ranks "
-            "less often, so that the file grows no faster than with 64).",
-            RANKS,
-        ),
-        MetricsLine("memory", "A phase of the run has ended: one line per start and phase.", MEMORY),
-        MetricsLine("straggler", "A rank, or a host, is slower than its peers for some time.", STRAGGLER),
-        MetricsLine("gpu", "A problem of a rank's GPU, as NVML reports it, began or ended.", GPU),
-        MetricsLine(
-            "eval",
-            "An evaluation on the held-out part.",
-            (
-                required("step", "count", "", "steps done"),
-                required("loss", "number", "nats", "mean over all predicted tokens"),
-                required("perplexity", "number", "", "exp(loss)"),
-                required("tokens", "count", "tokens", "predicted"),
-                MetricsField("unigram_entropy", "number", "nats", "as in `run`"),
-                MetricsField("own", "map", "", "what the plug-in's `metrics` computed"),
-                since_v2("seconds", "number", "s", "how long it took"),
-            ),
-        ),
-        MetricsLine(
-            "save",
-            "A checkpoint is complete.",
-            (
-                required("step", "count", "", "the step that it holds"),
-                required("path", "text", "", "relative to the run directory"),
-                required("bytes", "count", "bytes", "of its files"),
-                required("background", "flag", "", "written while training went on"),
-                required("seconds", "number", "s", "from the first copy to the rename"),
-                required("stall_seconds", "number", "s", "of these: training stood still"),
-                MetricsField("copy_seconds", "number", "s", "of these: before the write began; for a save in line all"),
-            ),
-        ),
-        MetricsLine(
-            "save_failed",
-            "A save went wrong; fields as of `save`, and the error.",
-            (required("step", "count", "", "the step that was to be saved"), required("error", "text", "", "why")),
-        ),
-        MetricsLine(
-            "upload",
-            "A checkpoint is complete in the object store of `checkpoint.upload_to`.",
-            (
-                since_v2("step", "count", "", "the step that it holds"),
-                since_v2("url", "text", "", "the checkpoint there"),
-                since_v2("bytes", "count", "bytes", "of its files"),
-                since_v2("seconds", "number", "s", "from its first key to its manifest"),
-            ),
-        ),
-        MetricsLine(
-            "upload_failed",
-            "A checkpoint is not in the object store; fields as of `upload`, and why.",
-            (
-                since_v2("step", "count", "", "the step that was to be uploaded"),
-                since_v2("error", "text", "", "why"),
-                since_v2("skipped", "flag", "", "no error: a newer checkpoint was there, or this one was removed"),
-            ),
-        ),
-        MetricsLine(
-            "skip",
-            "A step changed nothing: a NaN or an infinity.",
-            (
-                required("step", "count", "", "which"),
-                MetricsField("ranks", "counts", "", "those with a loss that is no number"),
-                required("skipped", "count", "", "in all"),
-            ),
-        ),
-        MetricsLine(
-            "stop",
-            "Asked to stop: the last steps are over.",
-            (required("step", "count", "", "the last"), required("reason", "text", "", "who asked")),
-        ),
-        MetricsLine(
-            "restart",
-            "The attempt before has died. Lines above with a later step were lost and are taken again.",
-            (
-                required("step", "count", "", "of the checkpoint that the next attempt resumes from; 0 without one"),
-                required("attempt", "count", "", "the next attempt, from 2"),
-                required("cause", "text", "", "why the one before died"),
-                required("lost_step", "count", "", "how far it had come"),
-                MetricsField("rank", "count", "", "which rank died"),
-                MetricsField("host", "text", "", "its host", since=2),
-                MetricsField("resumed_from", "text", "", "the checkpoint"),
-            ),
-        ),
-        MetricsLine(
-            "rows_dropped",
-            "Lines are missing here, which the disk did not take; training went on.",
-            (
-                MetricsField("rows", "count", "", "how many", always=True, since=2),
-                MetricsField("error", "text", "", "why the last of them was not written", always=True, since=2),
-            ),
-        ),
-        MetricsLine(
-            "tracker_failed",
-            "A tracker is disabled; training continues.",
-            (
-                MetricsField("step", "count", "", "when", always=True, since=2),
-                MetricsField("tracker", "text", "", "which", always=True, since=2),
-                MetricsField("error", "text", "", "why", always=True, since=2),
-            ),
-        ),
-        MetricsLine(
-            "profile",
-            "A profile was written.",
-            (
-                MetricsField("step", "count", "", "the last that it holds", always=True, since=2),
-                MetricsField("first_step", "count", "", "the first that it holds", always=True, since=2),
-                MetricsField("path", "text", "", "its folder, relative to the run directory", always=True, since=2),
-            ),
-        ),
-        MetricsLine(
-            "end",
-            "Training has ended in order.",
-            (
-                required("step", "count", "", "steps done"),
-                required("state", "text", "", "`completed` or `stopped`"),
-                since_v2("seconds", "number", "s", "since the line `run`"),
-            ),
-        ),
-    )
-}
+def _read_lines() -> dict[str, MetricsLine]:
+    """The types of lines in `metrics_schema.txt`, which describes its form; that of every line has no name."""
+    lines: dict[str, MetricsLine] = {}
+    for text in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
+        if text.startswith("["):
+            kind, _, meaning = text[1:].partition("]")
+            lines[kind] = MetricsLine(kind, meaning.strip(), ())
+        elif text and not text.startswith("#"):
+            lines[kind] = replace(lines[kind], fields=(*lines[kind].fields, _parse_field(text)))
+    return lines
+
+
+def _parse_field(text: str) -> MetricsField:
+    marked, kind, unit, meaning = (part.strip() for part in text.split("|", 3))
+    name = marked.rstrip("*+")
+    marks = marked[len(name) :]
+    return MetricsField(name, cast("FieldKind", kind), unit, meaning, "*" in marks, 2 if "+" in marks else 1)
+
+
+LINES: dict[str, MetricsLine] = _read_lines()
 """By their `type`."""
+COMMON = LINES.pop("").fields
+"""Fields of every line."""
 
 
 def validate_line(body: Mapping[str, Any]) -> list[str]:
@@ -210,7 +102,7 @@ def to_markdown() -> str:
         f"Version {SCHEMA_VERSION} (`format_version` of the `run` line). One JSON object a line, written by rank 0 and",
         "flushed at once: a killed run keeps what it has said, and at most its last line is torn. A reader leaves out",
         "lines and fields that it does not know; fields are only ever added. A number that is not finite is `null`.",
-        "Fields marked * are always there. This page is made from `harness/facts/metrics_schema.py`.",
+        "Fields marked * are always there. This page is made from `harness/facts/metrics_schema.txt`.",
         "",
         "All lines have `type` and, from version 2 on, `time`, seconds since 1970.",
     ]

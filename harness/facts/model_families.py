@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from harness.facts import dense_model_families as dense
 from harness.facts import moe_model_families as moe
-from harness.facts import recent_dense_families as recent
-from harness.facts import recent_moe_families as recent_moe
 from harness.facts.model_parts import ConfigFields, Parts
 
 
@@ -233,24 +231,24 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v3": Family(moe.deepseek, _DEEPSEEK_V3, "model.layers", _ROUTED),
     "smollm3": _counted(dense.llama, _SMOLLM3),
     "granite": _counted(dense.llama, {**_LLAMA, "head_dim": None}),
-    "seed_oss": _counted(recent.seed_oss, _SEED_OSS),
-    "olmo2": _counted(recent.olmo2, _OLMO2),
-    "olmo3": _counted(recent.olmo2, _OLMO2),
-    "hunyuan_v1_dense": _counted(recent.hunyuan, _HUNYUAN),
-    "cohere": _counted(recent.cohere, {**_COHERE, "use_qk_norm": False}),
-    "cohere2": _counted(recent.cohere, _COHERE),
-    "nemotron": _counted(recent.nemotron, _NEMOTRON),
-    "ernie4_5": _counted(recent.ernie, _ERNIE),
-    "bloom": _counted(recent.bloom, _BLOOM, _BLOOM_NAMES, "transformer.h"),
-    "opt": _counted(recent.opt, _OPT, {"ffn_dim": "intermediate_size"}, "model.decoder.layers"),
-    "mpt": _counted(recent.mpt, _MPT, _MPT_NAMES, "transformer.blocks"),
-    "glm4_moe": _counted(recent_moe.glm4_moe, _GLM4_MOE, _ROUTED),
-    "deepseek_v32": _counted(recent_moe.deepseek_v32, _DEEPSEEK_V32, _ROUTED),
-    "minimax_m2": _counted(recent_moe.minimax_m2, _MINIMAX_M2),
-    "ernie4_5_moe": _counted(recent_moe.ernie_moe, _ERNIE_MOE, _ERNIE_MOE_NAMES),
-    "qwen3_next": _counted(recent_moe.qwen3_next, _QWEN3_NEXT, _EXPERTS),
-    "llama4_text": _counted(recent_moe.llama4, _LLAMA4, _LLAMA4_NAMES),
-    "llama4": _counted(recent_moe.llama4, _LLAMA4, _LLAMA4_NAMES, text_config_key="text_config"),
+    "seed_oss": _counted(dense.seed_oss, _SEED_OSS),
+    "olmo2": _counted(dense.olmo2, _OLMO2),
+    "olmo3": _counted(dense.olmo2, _OLMO2),
+    "hunyuan_v1_dense": _counted(dense.hunyuan, _HUNYUAN),
+    "cohere": _counted(dense.cohere, {**_COHERE, "use_qk_norm": False}),
+    "cohere2": _counted(dense.cohere, _COHERE),
+    "nemotron": _counted(dense.nemotron, _NEMOTRON),
+    "ernie4_5": _counted(dense.ernie, _ERNIE),
+    "bloom": _counted(dense.bloom, _BLOOM, _BLOOM_NAMES, "transformer.h"),
+    "opt": _counted(dense.opt, _OPT, {"ffn_dim": "intermediate_size"}, "model.decoder.layers"),
+    "mpt": _counted(dense.mpt, _MPT, _MPT_NAMES, "transformer.blocks"),
+    "glm4_moe": _counted(moe.glm4_moe, _GLM4_MOE, _ROUTED),
+    "deepseek_v32": _counted(moe.deepseek_v32, _DEEPSEEK_V32, _ROUTED),
+    "minimax_m2": _counted(moe.minimax_m2, _MINIMAX_M2),
+    "ernie4_5_moe": _counted(moe.ernie_moe, _ERNIE_MOE, _ERNIE_MOE_NAMES),
+    "qwen3_next": _counted(moe.qwen3_next, _QWEN3_NEXT, _EXPERTS),
+    "llama4_text": _counted(moe.llama4, _LLAMA4, _LLAMA4_NAMES),
+    "llama4": _counted(moe.llama4, _LLAMA4, _LLAMA4_NAMES, text_config_key="text_config"),
 }
 SAME_FAMILY: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
 """A `model_type` that names another family's modules."""

@@ -9,6 +9,7 @@ rows and the grid agree, release by release and cell by cell.
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -34,7 +35,7 @@ class ReleaseFault:
     last: str
     settings: str
     effect: str
-    way_round: str
+    workaround: str
     gate: str = ""
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hidden_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -78,205 +79,15 @@ def cell_of(code: str) -> dict[str, str]:
     return {name: values[int(digit)] for (name, values), digit in zip(dimensions.items(), code, strict=True)}
 
 
-_SEVERAL = ("2", "4")
-_WITHOUT_CHECKPOINTING = ("once", "twice", "pair", "chain", "outside")
+def _read_rows(kind: str) -> tuple[ReleaseFault, ...]:
+    """The tables of one kind in `release_faults.toml`; lists of values become tuples."""
+    rows: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[kind]
+    for row in rows:
+        for name in {"values", "hidden_by"} & set(row):
+            row[name] = {key: tuple(values) for key, values in row[name].items()}
+    return tuple(ReleaseFault(**row) for row in rows)
 
-RELEASE_FAULTS: tuple[ReleaseFault, ...] = (
-    ReleaseFault(
-        "zero-2-keeps-the-last-micro-batch",
-        "0.17.6",
-        "0.18.2",
-        "ZeRO-2 with more than one accumulation step, no offload",
-        "trains only on the last micro-batch of each step",
-        "stage 1, or 0.18.3 (0.18.4 under the Trainer)",
-        "ZR040",
-        {"stage": ("2",), "offload": ("none",), "accumulation": _SEVERAL},
-        {},
-        "the last micro-batch alone",
-    ),
-    ReleaseFault(
-        "gradients-divided-twice",
-        "0.18.3",
-        "0.18.3",
-        "the Trainer with more than one accumulation step, every stage",
-        "gradients are divided by the accumulation steps a second time",
-        "0.18.4",
-        "HF012",
-        {"accumulation": _SEVERAL, "caller": ("trainer",)},
-        {"clipping": ("on",)},
-        "gradients divided by the accumulation steps once more",
-    ),
-    ReleaseFault(
-        "offload-loses-accumulated-gradients",
-        "0.15.2",
-        "0.18.9",
-        "ZeRO-2 with the optimizer on the CPU and more than two accumulation steps",
-        "trains only on the first and the last micro-batch of each step",
-        "stage 3, or 0.19.0",
-        "OF029",
-        {"stage": ("2",), "offload": ("cpu",), "accumulation": ("4",)},
-        {},
-        "the first and the last micro-batch alone",
-    ),
-    ReleaseFault(
-        "offload-loses-gradients-of-unused-parameters",
-        "",
-        "",
-        "an offloaded optimizer at stages 2 and 3, accumulation, a parameter that the last micro-batch does not use",
-        "the parameter is stepped with a gradient of 0",
-        "one micro-batch a step, no offload, or add 0 times the parameter to the loss",
-        "OF060",
-        {"stage": ("2", "3"), "offload": ("cpu", "ratio", "nvme"), "accumulation": _SEVERAL, "unused": ("sometimes",)},
-        {},
-        "no gradient for what the last micro-batch does not use",
-    ),
-    ReleaseFault(
-        "nvme-optimizer-that-deepspeed-cannot-resume",
-        "0.18.0",
-        "",
-        "an optimizer on NVMe, saved and loaded by DeepSpeed",
-        "training continues from the fp32 weights and moments of the new engine, not from those of the checkpoint",
-        "keep the optimizer on the CPU, or launch a run spec: the harness saves these states itself",
-        "CK003",
-        {"offload": ("nvme",), "resumed": ("yes",)},
-    ),
-    ReleaseFault(
-        "accumulation-counted-at-each-output",
-        "0.18.3",
-        "0.19.5",
-        "accumulation in a script that uses a module outside the engine's forward pass too, or feeds an output back",
-        "one of the two gradients has another scale, by the accumulation steps (#8224)",
-        "0.19.6, or one micro-batch a step",
-        "ZR060",
-        {"accumulation": _SEVERAL, "caller": ("script",), "reuse": ("chain", "outside")},
-        {},
-        "divided by the accumulation steps at each output of the engine",
-    ),
-    ReleaseFault(
-        "fp16-without-zero-never-steps",
-        "0.17.6",
-        "0.18.1",
-        "fp16 at stage 0 with DeepSpeed's fused Adam",
-        "the optimizer returns before it steps: no weight changes, and no step counts as skipped",
-        "stage 1",
-        "PR065",
-        evidence="conformance",
-    ),
-    ReleaseFault(
-        "bf16-autocast-clipped-by-a-loss-scale",
-        "0.17.2",
-        "0.17.5",
-        "`torch_autocast` in bf16 at stages 1 and 2, with clipping",
-        "gradients are clipped while still multiplied by a loss scale of 65536: almost nothing is left of them",
-        "0.17.6, or no clipping",
-        "PR066",
-        evidence="conformance",
-    ),
-    ReleaseFault(
-        "fp16-without-zero-is-not-scaled",
-        "0.18.3",
-        "",
-        "fp16 at stage 0 with a loss scale other than 1",
-        "gradients are divided by a loss scale that the loss was not multiplied with: almost nothing is trained",
-        "stage 1",
-        "PR002",
-        evidence="conformance",
-    ),
-    ReleaseFault(
-        "bf16-counts-a-gradient-twice",
-        "0.16.5",
-        "0.17.0",
-        "bf16 at stage 0, a module used twice under reentrant activation checkpointing",
-        "the gradient of the first use counts twice",
-        "stage 1, or `bf16.immediate_grad_update: false`",
-        "PR062",
-        {"stage": ("0",), "format": ("bf16",), "reuse": ("checkpointed",)},
-    ),
-    ReleaseFault(
-        "bf16-without-zero-keeps-old-gradients",
-        "0.17.6",
-        "0.18.2",
-        "bf16 at stage 0",
-        "the gradients of earlier steps are never cleared, and Adam counts one step too many",
-        "stage 1",
-        "PR061",
-        {"stage": ("0",), "format": ("bf16",)},
-        {},
-        "Adam counts one step too many, and gradients of earlier steps stay",
-    ),
-    ReleaseFault(
-        "bf16-without-zero-trains-nothing",
-        "0.18.3",
-        "0.18.5",
-        "bf16 at stage 0",
-        "gradients are divided by a loss scale of 65536 that the loss was not multiplied with: nothing is trained",
-        "stage 1",
-        "PR061",
-        {"stage": ("0",), "format": ("bf16",)},
-        {},
-        "gradients of 0",
-    ),
-    ReleaseFault(
-        "hidden-first-step-of-16-bit",
-        "0.18.6",
-        "",
-        "bf16 at stage 0 with Adam",
-        "Adam counts one step too many: the first update is a quarter too small",
-        "stage 1",
-        "PR003",
-        {"stage": ("0",), "format": ("bf16",)},
-        {},
-        "Adam counts one step too many",
-    ),
-)
 
-RELEASE_CHANGES: tuple[ReleaseFault, ...] = (
-    ReleaseFault(
-        "collectives-time-out-earlier",
-        "0.19.6",
-        "",
-        "every launch that does not set `DEEPSPEED_TIMEOUT`",
-        "a collective times out after 10 minutes instead of 30 (#8253)",
-        "set DEEPSPEED_TIMEOUT=30, minutes, where saving or a first step takes longer",
-        evidence="run: 30 on 0.18.4, 0.18.6 and 0.19.3, 10 on 0.19.8; read: 30 on 0.19.5, 10 on 0.19.6",
-    ),
-    ReleaseFault(
-        "fp16-begins-at-a-scale-of-four-billion",
-        "",
-        "0.17.0",
-        "fp16 at stages 1 to 3 without `initial_scale_power`, `loss_scale_window`, `hysteresis` or `min_loss_scale`",
-        "the loss scale begins at 2 to the 32, and the first dozen steps or more are skipped until it fits",
-        "set initial_scale_power: 16",
-        evidence="conformance: run on 0.14.5 and 0.17.0, scale 2 to the 29 after three skipped steps; read: the default"
-        " is gone in 0.17.1",
-    ),
-    ReleaseFault(
-        "slow-zero-2-steps",
-        "0.18.5",
-        "0.18.6",
-        "ZeRO-2 and a model with many parameters",
-        "each gradient counts all parameters (#7882, #7885, #7886)",
-        "0.18.4, or 0.18.7",
-        evidence="run: processor time of a step with 300 parameters 16 to 20 ms on 0.18.4, 307 on 0.18.5, 291 on"
-        " 0.18.6, 18 on 0.19.3, 25 to 29 on 0.19.8; 0.18.7 was read",
-    ),
-    ReleaseFault(
-        "writer-of-unloadable-checkpoints",
-        "0.17.1",
-        "",
-        "`checkpoint.writer` at stage 3 with torch 2.6 or newer",
-        "what it saves cannot be loaded: `Weights only load failed` (#8500)",
-        "leave `checkpoint.writer` out",
-        "CK060",
-        evidence="run with the type python on 0.18.4, 0.18.5, 0.18.6, 0.19.3 and 0.19.8, torch 2.13",
-    ),
-    ReleaseFault(
-        "nvme-states-stay-in-host-memory",
-        "",
-        "",
-        "optimizer on NVMe with `pipeline_write`",
-        "after the first step all new optimizer states are in host memory, until the second step reads them",
-        "room for 8 bytes a parameter of a rank, or the harness's own launch, which plans it",
-        evidence="run on 0.19.8, at full size on the simulated device; read in 0.14.5 to 0.19.7",
-    ),
-)
+RELEASE_FAULTS: tuple[ReleaseFault, ...] = _read_rows("fault")
+RELEASE_CHANGES: tuple[ReleaseFault, ...] = _read_rows("change")
+"""Changes that are no faults of the trained numbers; none is in the grid."""

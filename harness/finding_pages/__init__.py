@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of findings from loading, comparing and launching. Gates carry their own pages."""
+"""Pages of findings from loading, comparing and launching, read from the `.md` files here. Gates carry their own pages.
+
+A page begins with `## ID name`; its first sentence is its title.
+"""
 
 from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -17,32 +21,10 @@ class Page(NamedTuple):
 
 @cache
 def load_pages() -> dict[str, Page]:
-    """Every page by the finding's id. The texts are imported only here: no start-up waits for them."""
-    from harness.finding_pages import (
-        checkpoint_pages,
-        data_pages,
-        engine_check_pages,
-        file_pages,
-        launch_pages,
-        plan_pages,
-        store_pages,
-        upgrade_pages,
-    )
-
-    text = "\n".join(
-        module.TEXT
-        for module in (
-            file_pages,
-            data_pages,
-            checkpoint_pages,
-            launch_pages,
-            engine_check_pages,
-            plan_pages,
-            store_pages,
-            upgrade_pages,
-        )
-    )
-    sections = re.findall(r"^## (\S+) (\S+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    """Every page by the finding's id. The files are read only here: no start-up waits for them."""
+    files = sorted(Path(__file__).parent.glob("*.md"))
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    sections = re.findall(r"^## (\S+) (\S+)\n(.*?)(?=^##? |\Z)", text, re.MULTILINE | re.DOTALL)
     return {id_: Page(name, text.strip()) for id_, name, text in sections}
 
 

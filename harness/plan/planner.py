@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from harness.plan.search.async_offload import (
     with_current_row,
 )
 from harness.plan.search.settings_search import filter_fitting, list_alternatives, search_settings
+from harness.plan.settings.checkpointed_layers import tiles_mlp
 from harness.plan.settings.cluster_sizes import parse_size
 from harness.plan.settings.plan_settings import PlanSettings, settings_of
 from harness.plan.time.cost_range import CostRange, cost_range
@@ -30,14 +32,13 @@ from harness.plan.time.rates import BadRate, Rates, override_links, parse_disks,
 from harness.plan.time.step_time import StepTime, estimate_step_time
 from harness.plan.tuned_defaults.impact import DefaultImpact, compute_impacts
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
-from harness.plan.untested_settings import untested_findings
 from harness.plan.weights.trainable_split import TrainableChoice, TrainableSplit, split_parameters
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.sections.cluster_spec import ClusterSpec
 from harness.spec.sections.data_spec import DataSpec
 from harness.units import format_bytes, parse_bytes
 
-if TYPE_CHECKING:  # a check of a file plans, and needs no calibration
+if TYPE_CHECKING:
     from harness.plan.time.calibration import Calibration
     from harness.plan.time.calibration_file import Calibrations
 
@@ -347,3 +348,24 @@ def _check_inputs(
             Finding("MM003", "warning", f"GPU kind `{gpu}` is not known", "cluster.gpu", notes=kinds, fix=fix)
         )
     return tuple(findings)
+
+
+def untested_findings(settings: PlanSettings, device: Device | None) -> Iterator[Finding]:
+    """MM019 for each of them, on a kind of GPU; EN022 for a kind on which no launch starts."""
+    if device is None or device.is_cpu:
+        return
+    if not device.starts_ranks:
+        message = f"`harness launch` starts no ranks on {device.name}: this plan is for a script of your own"
+        fix = Fix("render its DeepSpeed JSON with `harness render`; a launch takes NVIDIA GPUs and the CPU")
+        yield Finding("EN022", "warning", message, "cluster.gpu", fix=fix)
+    keys = {
+        "train.gradient_checkpointing.every": settings.checkpointing and settings.checkpoint_every > 1,
+        "train.gradient_checkpointing.keep": settings.checkpointing and settings.keeps_attention,
+        "train.mlp_tile_size": tiles_mlp(settings),
+        "model.quantization": settings.quantization is not None,
+    }
+    for key, is_on in keys.items():
+        if is_on:
+            message = f"`{key}` has not run on CUDA: its memory and its time are estimates"
+            fix = Fix("compare the first steps with the plan: `harness report`")
+            yield Finding("MM019", "info", message, key, fix=fix)

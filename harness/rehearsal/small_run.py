@@ -14,9 +14,10 @@ from math import prod
 from typing import Any
 
 from harness.facts.layer_keys import LAYER_KEYS, PER_LAYER_KEYS, reduce_layers
+from harness.facts.model_lookup import ModelFacts, facts_from_config
 from harness.findings import Finding, Fix
 from harness.plan.planner import Plan, make_plan
-from harness.rehearsal import element_settings, small_model_config
+from harness.rehearsal import small_model_config
 from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.run_spec import RunSpec
 from harness.units import format_bytes
@@ -171,7 +172,7 @@ def _plan_small_run(
     _set_nvme_paths(draft, run, files)
     _set_machine(draft, ranks, resources)
     if narrow and small_config != dict(config):
-        for key, value, reason in element_settings.scale_element_settings(run, config, small_config, ranks):
+        for key, value, reason in scale_element_settings(run, config, small_config, ranks):
             draft.set_key(key, value, reason)
     planned_spec = copy.deepcopy(draft.raw)
     planned_spec["model"] = {
@@ -272,3 +273,71 @@ def _too_large_finding(smallest: SmallRun | None, resources: AvailableResources)
     notes.append(f"free here: {free}, {resources.num_devices} accelerators")
     fix = Fix("free memory or disk, or name a folder on another disk with `--folder`")
     return Finding("MM009", "error", message, "cluster", notes=tuple(notes), fix=fix)
+
+
+# Settings in elements (buckets, sub-groups, thresholds), scaled with a narrower model to keep its code paths.
+#
+# A parameter that stays gathered in the whole model stays gathered in the small one. Several sub-groups stay several.
+# A shard that is large enough to swap stays so where the size allows it.
+
+_MIN_SWAP_ELEMENTS = 1 << 18
+"""The fewest elements of fp32 that DeepSpeed swaps: 1 MiB."""
+_BUCKET_KEYS = (
+    "reduce_bucket_size",
+    "allgather_bucket_size",
+    "stage3_prefetch_bucket_size",
+    "stage3_max_live_parameters",
+)
+_REUSE_KEYS = ("stage3_max_reuse_distance",)
+_REASON = "scaled with the parameters"
+
+
+def scale_element_settings(
+    run: ResolvedRun, config: Mapping[str, Any], small_config: Mapping[str, Any], ranks: int
+) -> Iterator[tuple[str, int, str]]:
+    """(key, value, reason) of the keys that the spec sets, and of the two that select the path of a parameter."""
+    whole, small = facts_from_config(config, build=True).facts, facts_from_config(small_config, build=True).facts
+    if whole is None or small is None or run.spec.zero.stage == 0:
+        return
+    zero = run.spec.zero
+    factor = small.num_parameters / whole.num_parameters
+    for key in (*_BUCKET_KEYS, *_REUSE_KEYS):
+        value = getattr(zero, key, None)
+        if value:
+            yield f"zero.{key}", max(1024, int(value * factor)), _REASON
+    if zero.stage < 3:
+        return
+    if zero.sub_group_size is not None:
+        groups = max(
+            2, min(4, whole.num_parameters // ((run.parallel_dims.world_size or 1) * max(1, zero.sub_group_size)))
+        )
+        yield (
+            "zero.sub_group_size",
+            max(_MIN_SWAP_ELEMENTS, small.num_parameters // ranks // groups),
+            "a few sub-groups",
+        )
+    limit = zero.stage3_param_persistence_threshold
+    limit = 100_000 if limit is None else limit
+    yield (
+        "zero.stage3_param_persistence_threshold",
+        _scale_persistence_threshold(whole, small, limit),
+        "the same parameters stay gathered",
+    )
+    offload = zero.offload_param
+    if offload is not None and offload.device == "nvme":
+        share = -(-small.largest_parameter // ranks)
+        yield (
+            "zero.offload_param.buffer_size",
+            max(_MIN_SWAP_ELEMENTS, -(-share * 107 // 100)),
+            "holds the largest shard",
+        )
+
+
+def _scale_persistence_threshold(whole: ModelFacts, small: ModelFacts, limit: int) -> int:
+    """Between the largest parameter that stays gathered in the whole model and the smallest that does not."""
+    pairs = zip(
+        (*whole.before, *whole.largest_layer, *whole.after),
+        (*small.before, *small.largest_layer, *small.after),
+        strict=True,
+    )
+    return max((small_shape.numel for whole_shape, small_shape in pairs if whole_shape.numel <= limit), default=0)

@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 
 from harness.runtime.train_state import TrainState
-from harness.spec.sections.eval_spec import EvalSpec
+from harness.spec.sections.training_spec import EvalSpec
 
 
 def count_evaluation(spec: EvalSpec, state: TrainState, loss: float) -> TrainState:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,7 +17,6 @@ from harness.findings import Finding, Fix
 from harness.runtime.checkpoint import CheckpointSaver, SaveOutcome, metadata
 from harness.runtime.checkpoint.commit import prune_checkpoints
 from harness.runtime.checkpoint.host_files import complete_on_hosts
-from harness.runtime.checkpoint.upload_progress import UploadProgress
 from harness.runtime.checkpoint.uploader import StoreUploader, UploadOutcome
 from harness.runtime.distributed import AgreedUserError
 from harness.runtime.shutdown import local_stop_reason
@@ -22,6 +24,7 @@ from harness.runtime.telemetry.run_telemetry import Telemetry
 from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
 from harness.runtime.user_errors import print_findings
+from harness.units import format_bytes, format_seconds
 
 
 class SaveSchedule:
@@ -213,3 +216,32 @@ class SaveSchedule:
     def _print(self, finding: Finding | None) -> None:
         if finding is not None and self._ctx.distributed.is_main_process:
             print_findings([finding])
+
+
+_LINE_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class UploadProgress:
+    """What is printed of one uploader."""
+
+    uploader: StoreUploader
+    _printed_at: float = 0.0
+    _moved: int = 0
+    _moved_at: float = field(default_factory=time.monotonic)
+
+    def print_line(self) -> None:
+        """Print what this rank has uploaded, every ten seconds."""
+        now, moved, pending = time.monotonic(), self.uploader.moved, self.uploader.pending_upload()
+        if moved != self._moved:
+            self._moved, self._moved_at = moved, now
+        if pending is None or now - self._printed_at < _LINE_SECONDS:
+            return
+        self._printed_at = now
+        folder, size = pending
+        silent = now - self._moved_at
+        bytes_moved = f"rank 0 has uploaded {format_bytes(moved)} of {format_bytes(size)}"
+        text = f"waiting for the upload of {folder.name} to {self.uploader.url}: {bytes_moved}" + (
+            f", and nothing for {format_seconds(silent)}" if silent > _LINE_SECONDS else ""
+        )
+        print(text, file=sys.stderr, flush=True)  # noqa: T201

@@ -13,7 +13,6 @@ from harness.spec.sections.zero_spec import ZeroSpec
 
 BACKEND_VARIABLE = "DS_PIN_MEMORY_BACKEND"
 """The variable that DeepSpeed reads in each rank."""
-FIRST_RELEASE = (0, 19, 6)
 
 
 def pins_natively(zero: ZeroSpec, env: Mapping[str, str]) -> bool:

@@ -10,20 +10,27 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from harness.object_stores.store_url import is_store_url
-from harness.spec.sections.checkpoint_spec import CheckpointSpec
+from harness.spec.sections.checkpoint_spec import CheckpointSpec, ExportSpec
 from harness.spec.sections.cluster_spec import ClusterSpec
 from harness.spec.sections.data_spec import DataSpec
-from harness.spec.sections.eval_spec import EvalSpec
-from harness.spec.sections.export_spec import ExportSpec
 from harness.spec.sections.launch_spec import LaunchSpec
-from harness.spec.sections.logging_spec import LoggingSpec
 from harness.spec.sections.model_spec import ModelSpec
 from harness.spec.sections.parallel_spec import ParallelSpec
-from harness.spec.sections.plugins_spec import PluginsSpec
 from harness.spec.sections.section import Section, Strings
-from harness.spec.sections.telemetry_spec import TelemetrySpec
-from harness.spec.sections.training_spec import OptimizerSpec, PrecisionSpec, SchedulerSpec, TrainSpec
+from harness.spec.sections.telemetry_spec import LoggingSpec, TelemetrySpec
+from harness.spec.sections.training_spec import EvalSpec, OptimizerSpec, PrecisionSpec, SchedulerSpec, TrainSpec
 from harness.spec.sections.zero_spec import OffloadOptimizerSpec, OffloadParamSpec, ZeroSpec
+
+
+class PluginsSpec(Section):
+    """User code for settings that a spec cannot express. It runs only with `harness launch --allow-local-code`."""
+
+    file: str | None = None
+    """A Python file with `build_model(config, spec)`, `load_documents(spec)` or `metrics(logits, labels)`, as
+    `harness/runtime/plugin_loader.py` describes them. A relative path starts at the spec's folder, else at the current
+    one.
+    """
+
 
 __all__ = [
     "ClusterSpec",

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,8 +90,3 @@ def _trial_json(trial: Trial) -> dict[str, Any]:
         "wall_seconds": round(trial.wall_seconds, 1),
         "run_dir": trial.run_dir or None,
     }
-
-
-def num_measured(trials: Sequence[Trial]) -> int:
-    """The number of trials with a measurement."""
-    return sum(trial.state == "measured" for trial in trials)

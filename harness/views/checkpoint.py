@@ -11,8 +11,7 @@ from typing import Any
 from harness.checkpoints.checkpoint_list import CheckpointRow
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.manifest import Manifest
-from harness.checkpoints.manifest_comparison import compare_manifests
-from harness.checkpoints.resume_compatibility import flatten, format_value
+from harness.checkpoints.resume_compatibility import compare_manifests, flatten, format_value
 from harness.checkpoints.verify_paths import VerifiedPath
 from harness.units import format_bytes, format_count
 from harness.views.style import Style, escape_unprintable

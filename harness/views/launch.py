@@ -5,17 +5,23 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from harness.checkpoints.checkpoint_list import find_best_checkpoint
 from harness.diagnosis.diagnosis_types import Diagnosis
 from harness.errors import ExitCode
 from harness.file_io import relative_to_cwd
 from harness.launching.setup.environment import PROCESS_VARIABLES, redacted_value
+from harness.launching.setup.jobset import Manifest
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
+from harness.launching.setup.launch_request import NOTHING_WRITTEN, RunComplete
+from harness.launching.setup.slurm import SlurmJob
 from harness.launching.supervise.launch_runner import LaunchResult
 from harness.launching.supervise.restart_files import log_name
 from harness.run_records.run_record import RunRecord
@@ -23,9 +29,9 @@ from harness.run_records.summary import RunSummary, median_or_none, summarise_ru
 from harness.slowness import SlowdownReport, diagnose_slowness
 from harness.spec.sections.zero_spec import ZeroSpec
 from harness.units import format_bytes, format_count, format_seconds
-from harness.verdicts import Verdict, describe_end
+from harness.verdicts import Verdict, describe_end, describe_verdict
 from harness.views.log_diagnosis import render_cause_rows
-from harness.views.memory_comparison import compare_memory
+from harness.views.report.memory_section import compare_memory
 from harness.views.slowness_text import summary_lines
 from harness.views.style import Style, escape_unprintable
 
@@ -342,3 +348,41 @@ def _render_block(title: str, lines: list[str]) -> str:
 def _align_columns(pairs: list[tuple[str, str]]) -> list[str]:
     width = min(60, max((len(left) for left, _ in pairs), default=0))
     return [f"  {left.ljust(width)}  {right}".rstrip() for left, right in pairs]
+
+
+def render_complete(complete: RunComplete) -> str:
+    """The answer to a resume of a complete run."""
+    run_dir, verdict = format_path(complete.run_dir), complete.verdict
+    first = f"already complete: {run_dir} {describe_verdict(verdict)} by this spec. {NOTHING_WRITTEN}."
+    return (
+        f"{first}\nNext: harness report {run_dir}, or harness export {run_dir} OUT. `--resume never` trains it again."
+    )
+
+
+def complete_as_json(complete: RunComplete) -> str:
+    """The same for programs, with the fields of a launch that are known."""
+    verdict = complete.verdict
+    body = {"format_version": 1, "state": verdict.state, "exit_code": 0, "step": verdict.step}
+    return json.dumps({**body, "already_complete": True, "run_dir": str(complete.run_dir)}, indent=2)
+
+
+_HEAD = """\
+# Made by `harness launch --kubernetes`, for JobSet 0.10 or newer: kubectl apply --server-side -f FILE
+"""
+_WIDEST_LINE = sys.maxsize
+
+
+def render_jobset(manifest: Manifest) -> str:
+    """The JobSet as YAML, one line for each value."""
+    return _HEAD + yaml.safe_dump(manifest, sort_keys=False, default_flow_style=False, width=_WIDEST_LINE)
+
+
+def render_job(job: SlurmJob) -> str:
+    """The script and the command of a dry run."""
+    return f"{job.file}\n\n{job.script}\nCommand\n  {shlex.join(job.argv)}\n\nNothing was written or submitted"
+
+
+def render_submitted(job: SlurmJob, number: str) -> str:
+    """The number of the job, its log, and the next commands."""
+    log = f"{job.file.with_suffix('')}-{number}.log"
+    return f"Submitted job {number} of {job.file}\nLog: {log}\nNext: squeue -j {number}; harness runs"

@@ -78,7 +78,7 @@ def render_releases(word: str, width: int = 120) -> str | None:
 
 def _describe_fault(fault: ReleaseFault, width: int) -> str:
     text = (
-        f"{_name(fault)}  {_range(fault)}: {fault.settings}. {_capitalized(fault.effect)}. Instead: {fault.way_round}."
+        f"{_name(fault)}  {_range(fault)}: {fault.settings}. {_capitalized(fault.effect)}. Instead: {fault.workaround}."
     )
     return fill(text, width, subsequent_indent="    ")
 
@@ -147,7 +147,7 @@ def _capitalized(text: str) -> str:
 
 
 def _row(fault: ReleaseFault) -> str:
-    return f"| {_name(fault)} | {_range(fault)} | {fault.settings} | {fault.effect} | {fault.way_round} |"
+    return f"| {_name(fault)} | {_range(fault)} | {fault.settings} | {fault.effect} | {fault.workaround} |"
 
 
 def _newest_first() -> list[tuple[str, dict[str, Any]]]:

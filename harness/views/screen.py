@@ -9,23 +9,24 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from harness.launching.supervise.log_filter import is_noise, is_progress_line, rank_of
-from harness.printed_text import escape_line
-from harness.progress import RunProgress, format_plain, to_json_row
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from harness.launching.supervise.log_filter import is_noise, is_progress_line, rank_of, strip_rank_prefix
+from harness.printed_text import escape_line, escape_unprintable, escape_workflow_commands, unguarded
+from harness.progress import RunProgress, format_plain, format_to_width, to_json_row
 from harness.units import finite_number, format_seconds
 from harness.verdicts import Verdict
-from harness.views.style import escape_unprintable, style_for
-from harness.views.traceback_buffer import TracebackBuffer, shorten_traceback
-
-if TYPE_CHECKING:
-    from harness.views.live_line import LiveLine
+from harness.views.style import style_for
 
 ScreenMode = Literal["bar", "plain", "json", "quiet"]
 _REPEAT_SECONDS = 15.0
@@ -210,8 +211,6 @@ class Screen:
 
     def _open_live_line(self) -> LiveLine:
         if self._live is None:
-            from harness.views.live_line import LiveLine
-
             self._live = LiveLine()
         return self._live
 
@@ -241,3 +240,139 @@ class Screen:
 
 def _format_host_suffix(host: str) -> str:
     return f" on {host}" if host else ""
+
+
+# The last line of a terminal while a launch runs: what the ranks do before their first step, then the bar of training.
+#
+# It is drawn again and again; other lines are printed above it. A terminal that is closed meanwhile ends no training:
+# what cannot be drawn is left out.
+
+
+_BAR_WIDTH = 20
+_BAR_MARGIN = 34
+"""Columns of a line that the bar, the count and the gaps take."""
+
+
+class LiveLine:
+    """One line at a time: `show_activity`, then `show_training` and `update`, until `close`."""
+
+    def __init__(self) -> None:
+        self._console = Console(file=unguarded(sys.stderr), force_terminal=True)
+        self._progress: Progress | None = None
+        self._is_training = False
+
+    def show_activity(self, text: str) -> None:
+        """Ranks are starting: the text with a spinner and the time since the first of these calls."""
+        text = escape_unprintable(text)
+        if self._progress is None or self._is_training:
+            self._open(SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+            self._is_training = False
+            self._add_task(text, total=None)
+        else:
+            self._progress.update(self._progress.task_ids[0], description=text)
+
+    def show_training(self, progress: RunProgress) -> None:
+        """The run has a first step: a bar of its steps."""
+        figures = TextColumn("{task.fields[figures]}", markup=False)
+        self._open(TextColumn("train"), BarColumn(_BAR_WIDTH), MofNCompleteColumn(), figures)
+        self._is_training = True
+        self._add_task("train", total=progress.total_steps, completed=progress.start_step, figures="first step")
+
+    def update(self, step: int, row: Mapping[str, Any], progress: RunProgress) -> None:
+        """A step is done: `row` is its line of metrics.jsonl."""
+        if self._progress is not None and self._is_training:
+            figures = format_to_width(row, progress, self._console.width - _BAR_MARGIN)
+            self._progress.update(self._progress.task_ids[0], completed=step, figures=figures)
+
+    def print(self, text: str) -> None:
+        """Print above the line."""
+        with contextlib.suppress(OSError, ValueError):
+            clean = escape_workflow_commands(escape_line(text, colour=True))
+            self._console.print(Text.from_ansi(clean), soft_wrap=True)
+
+    def close(self, *, keep: bool = False) -> None:
+        """End it. It stays on the screen only as the bar of training, and only with `keep`: the run completed."""
+        if self._progress is not None:
+            self._progress.live.transient = not (keep and self._is_training)
+            with contextlib.suppress(OSError, ValueError):
+                self._progress.stop()
+            self._progress = None
+
+    def _open(self, *columns: Any) -> None:
+        self.close()
+        self._progress = Progress(*columns, console=self._console)
+
+    def _add_task(self, text: str, **fields: Any) -> None:
+        if self._progress is not None:
+            self._progress.add_task(text, **fields)
+            with contextlib.suppress(OSError, ValueError):
+                self._progress.start()
+
+
+# Tracebacks of ranks, kept from the screen until the rank that failed first is known, and shortened for it.
+#
+# A rank that lost a peer prints a long traceback before the supervisor knows that the peer was killed. Prints nothing.
+
+
+_FIRST_LINE = "Traceback (most recent call last):"
+_MAX_LINES = 200
+"""Kept of a rank's first lines and of its last: a caught traceback may come long before the fatal one."""
+_FRAME = re.compile(r'^\s+File "([^"]+)", line \d+')
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|/harness/(?:runtime|workers|patches)/|<frozen |<string>")
+_MAX_SHOWN = 20
+
+
+def shorten_traceback(lines: Sequence[str]) -> list[str]:
+    """The lines without frames of libraries and of the harness, but for the last frame of each traceback, which raised;
+    at most the last 20.
+    """
+    kept: list[str] = []
+    frame: list[str] = []
+    for line in [*lines, ""]:
+        text = strip_rank_prefix(line)
+        if _FRAME.match(text):
+            kept += frame if frame and not _is_of_library(frame) else []
+            frame = [line]
+        elif frame and text.startswith("    "):
+            frame.append(line)
+        else:
+            kept += frame  # the last of its traceback
+            frame = []
+            kept.append(line)
+    return kept[:-1][-_MAX_SHOWN:]
+
+
+def _is_of_library(frame: Sequence[str]) -> bool:
+    match = _FRAME.match(strip_rank_prefix(frame[0]))
+    return bool(match and _LIBRARY.search(match[1]))
+
+
+class TracebackBuffer:
+    """The lines of each rank from the beginning of its traceback on."""
+
+    def __init__(self) -> None:
+        self._by_rank: dict[int, tuple[list[str], deque[str]]] = {}
+
+    def feed(self, line: str) -> bool:
+        """Keep a line of a traceback; False for any other line."""
+        rank = rank_of(line)
+        if rank not in self._by_rank and not strip_rank_prefix(line).startswith(_FIRST_LINE):
+            return False
+        first, last = self._by_rank.setdefault(rank, ([], deque(maxlen=_MAX_LINES)))
+        (first if len(first) < _MAX_LINES else last).append(line)
+        return True
+
+    def pop_lines(self, rank: int) -> list[str]:
+        """The kept lines of a rank that continued to train."""
+        first, last = self._by_rank.pop(rank, ([], ()))
+        return [*first, *last]
+
+    def pop_for_verdict(self, verdict: Verdict) -> tuple[list[str], list[int]]:
+        """(the traceback that explains the end, the other ranks with tracebacks); none are kept after that. Where no
+        rank is named, it is that of rank 0, which is shown during a run.
+        """
+        whose = 0 if verdict.rank is None else verdict.rank if verdict.crashed or verdict.refused else None
+        lines = [] if whose is None else self.pop_lines(whose)
+        others = sorted(self._by_rank)
+        self._by_rank.clear()
+        return lines, others

@@ -107,7 +107,6 @@ def _line_of(finding: Finding, before: str = "") -> str:
 
 
 def _render_diff(result: FileResult, style: Style) -> str:
-    from harness.views.findings_diff import format_diff
 
     fixes = result.fix_result
     if fixes is None or not fixes.changed:
@@ -148,3 +147,12 @@ def _format_fix_hint(results: Sequence[FileResult], options: ValidateOptions) ->
 
 def _is_among(finding: Finding, others: Sequence[Finding]) -> bool:
     return any((finding.gate, finding.key) == (other.gate, other.key) for other in others)
+
+
+def format_diff(file: str, before: str, after: str) -> str:
+    """The change as a unified diff that `patch -p1` and `git apply` take."""
+    from difflib import unified_diff
+
+    name = escape_unprintable(file.removeprefix("./").lstrip("/"))
+    lines = unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

@@ -16,10 +16,9 @@ from pathlib import Path
 
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.latest import describe_problem
-from harness.checkpoints.store_retention import prune_store
 from harness.checkpoints.store_source import find_stored_checkpoint
 from harness.checkpoints.store_transfer import download_checkpoint
-from harness.checkpoints.stored_run import StoredRun
+from harness.checkpoints.stored_run import StoredRun, prune_store
 from harness.errors import UserError
 from harness.object_stores.object_store import ObjectStore
 from harness.object_stores.store_url import parse_store_url
@@ -34,7 +33,7 @@ import sys
 from pathlib import Path
 from tests.checkpoints.test_stored_run import open_run, upload
 from harness.checkpoints.evaluations import Evaluations
-from harness.checkpoints.store_retention import prune_store
+from harness.checkpoints.stored_run import prune_store
 from harness.spec.sections.checkpoint_spec import CheckpointSpec
 
 stored, step = open_run(), int(sys.argv[2])

@@ -11,10 +11,9 @@ import pytest
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.manifest import MANIFEST, read_manifest
 from harness.checkpoints.store_commands import upload_folder
-from harness.checkpoints.store_retention import prune_store
 from harness.checkpoints.store_source import SOURCE_FILE, StoreSource, find_stored_checkpoint
 from harness.checkpoints.store_transfer import upload_files
-from harness.checkpoints.stored_run import OWNER, RunStep, StoredRun
+from harness.checkpoints.stored_run import OWNER, RunStep, StoredRun, prune_store
 from harness.errors import UserError
 from harness.launching.supervise.own_disks import find_stored_resume
 from harness.object_stores.object_store import ObjectStore

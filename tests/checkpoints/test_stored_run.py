@@ -14,10 +14,9 @@ from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.latest import checkpoint_name, find_latest
 from harness.checkpoints.manifest import MANIFEST, read_manifest, write_manifest
 from harness.checkpoints.store_commands import download_to, upload_folder
-from harness.checkpoints.store_retention import prune_store
 from harness.checkpoints.store_source import find_stored_checkpoint
 from harness.checkpoints.store_transfer import download_checkpoint, upload_files
-from harness.checkpoints.stored_run import PrefixInUseError, StoredRun
+from harness.checkpoints.stored_run import PrefixInUseError, StoredRun, prune_store
 from harness.checkpoints.verify import verify_checkpoint
 from harness.errors import UserError
 from harness.object_stores.object_store import ObjectStore

@@ -157,5 +157,5 @@ def test_a_run_that_cannot_be_used_changes_no_file(run_dir: Path, capsys: pytest
     harness("plan", "--calibrate", str(run_dir))
     before = calibration_file.calibration_path().read_bytes()
     (run_dir / "metrics.jsonl").write_text(json.dumps(head(RUN, **GPU)) + "\n")
-    assert "does not calibrate: it has 0 steps" in refuse(capsys, "--calibrate", str(run_dir))
+    assert "cannot be used for a calibration: it has 0 steps" in refuse(capsys, "--calibrate", str(run_dir))
     assert calibration_file.calibration_path().read_bytes() == before

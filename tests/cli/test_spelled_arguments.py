@@ -16,7 +16,7 @@ import typer.main
 from harness.cli.app import build_app
 from harness.cli.options import spell_out_arguments
 from harness.launching.setup.jobset import JOB_UID_VARIABLE, Pods, pod_command
-from harness.launching.setup.jobset_request import pod_arguments
+from harness.launching.setup.jobset_checks import pod_arguments
 from harness.launching.setup.slurm import job_command
 from tests.support.jobset_pods import expand_command
 

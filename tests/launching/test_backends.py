@@ -34,7 +34,9 @@ def run_of(launcher: str = "pdsh", env: dict[str, str] | None = None, slots: tup
 
 
 def planned(run: ResolvedRun, node: int | None = None, network: Network | None = NETWORK) -> LaunchPlan:
-    return build_launch_plan(run, CONFIG, HERE, RunTarget(Path("/runs/demo-1"), {"hostfile": "h"}), network, node)
+    return build_launch_plan(
+        run, CONFIG, HERE, RunTarget(Path("/runs/demo-1"), {"hostfile": "h"}, node_rank=node), network
+    )
 
 
 def option(plan: LaunchPlan, name: str) -> str:

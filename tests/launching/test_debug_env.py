@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from harness.cli.launch_options import parse_profile
-from harness.launching.setup.debug_env import distributed_debug_env, with_flops_profiler_output
+from harness.launching.setup.environment import distributed_debug_env, with_flops_profiler_output
 from harness.render import render_ds_config
 from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec

@@ -18,9 +18,9 @@ from harness.launching.hosts.local_host import LocalHost
 from harness.launching.hosts.pdsh_output import PdshDemux
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan, RunTarget, build_launch_plan
 from harness.launching.supervise.hang_detector import HangDetector, describe_hang
+from harness.launching.supervise.monitor import describe_start_up
 from harness.launching.supervise.node_agents import NodeAgent, NodeAgents
 from harness.launching.supervise.run_verdict import RankExit, decide_verdict
-from harness.launching.supervise.start_up import describe_start_up
 from harness.run.resolved_run import resolve_run
 from harness.run_records.rank_statuses import RankStatus
 from harness.runtime.telemetry.stragglers import RankSample, StragglerDetector

@@ -22,10 +22,10 @@ from harness.cli.console import ConsoleLog
 from harness.cli.kubernetes_options import parse_kubernetes
 from harness.errors import ExitCode
 from harness.launching.setup.jobset import JOB_UID_VARIABLE, JobSetOptions, Pods, SharedVolume, pod_command
-from harness.launching.setup.jobset_request import JobSetRequest, prepare_jobset
+from harness.launching.setup.jobset_checks import JobSetRequest, prepare_jobset
 from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest
 from harness.spec.host_selection import HostSelection, parse_hosts
-from harness.views.jobset import render_jobset
+from harness.views.launch import render_jobset
 from tests.support.jobset_pods import container_of, expand_command, pod_of
 
 SPEC = """\

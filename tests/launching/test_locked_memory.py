@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.hostinfo import machine
-from harness.launching.setup.locked_memory import check_locked_memory
+from harness.launching.setup.launch_checks import check_locked_memory
 from harness.spec.pinned_memory import pins_natively
 from harness.spec.sections.zero_spec import ZeroSpec
 

@@ -28,7 +28,7 @@ DOCUMENTS = {"spec.resolved.json": "{}", "ds_config.json": "{}"}
 
 
 def planned(run_dir: Path, node: int, resume: Path | None = None, **documents: str) -> LaunchPlan:
-    return build_launch_plan(RUN, CONFIG, HERE, RunTarget(run_dir, {**DOCUMENTS, **documents}, resume), None, node)
+    return build_launch_plan(RUN, CONFIG, HERE, RunTarget(run_dir, {**DOCUMENTS, **documents}, resume, node_rank=node))
 
 
 def refused(call) -> str:

@@ -55,7 +55,7 @@ def test_a_kill_after_the_count_of_a_poll_is_the_kernels(tmp_path, monkeypatch):
     """The kernel may kill a rank between the count that a poll reads and its look at the processes."""
     run = resolve_run(RunSpec.model_validate({}), name="demo")
     documents = {"spec.resolved.json": "{}", "ds_config.json": "{}"}
-    plan = build_launch_plan(run, CONFIG, HERE, RunTarget(tmp_path / "demo-7", documents, None), None, None)
+    plan = build_launch_plan(run, CONFIG, HERE, RunTarget(tmp_path / "demo-7", documents, None))
     plan = replace(plan, argv=(sys.executable, "-c", "import time; time.sleep(60)"), cwd=tmp_path)
     write_run_dir(plan)
     monitor = RankMonitor(plan, run.spec.launch, LaunchContext(tmp_path, Screen("quiet"), None), "log", lambda: None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.launching.supervise.start_up import describe_start_up
+from harness.launching.supervise.monitor import describe_start_up
 from harness.progress import START_UP
 from harness.run_records.rank_statuses import RankStatus
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from harness.facts.model_lookup import find_model
-from harness.plan.memory.gathered_parameters import embedding_numel_kept_gathered, num_layers_kept_gathered
+from harness.plan.memory.gathered_items import embedding_numel_kept_gathered, num_layers_kept_gathered
 from harness.plan.memory.model_states_zero3 import stage3_items
 from harness.plan.memory.zero_partitions import partition_model
 from tests.support.plan_inputs import memory_of_run, plan_of, settings

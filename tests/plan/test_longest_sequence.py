@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from harness.cli.app import build_app
 from harness.errors import ExitCode
 from harness.facts.model_catalogue import CATALOGUE
-from harness.facts.model_positions import find_positions
+from harness.facts.model_lookup import find_positions
 from harness.plan.search.sequence_lengths import largest_number
 
 SPEC = """\

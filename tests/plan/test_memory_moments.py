@@ -5,8 +5,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.plan.memory.memory_items import BACKWARD, MICRO_BATCH, MemoryItem, Phase, Tier
-from harness.plan.memory.memory_moments import MOMENTS, at_moments, keep_largest_moments
+from harness.plan.memory.memory_items import (
+    BACKWARD,
+    MICRO_BATCH,
+    MOMENTS,
+    MemoryItem,
+    Phase,
+    Tier,
+    at_moments,
+    keep_largest_moments,
+)
 
 
 def item(name: str, size: int, *moments: str, phases: tuple[Phase, ...] = BACKWARD, tier: Tier = "gpu") -> MemoryItem:

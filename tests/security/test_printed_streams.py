@@ -22,8 +22,7 @@ from harness.cli.command_list import COMMANDS
 from harness.cli.completion import complete_run
 from harness.printed_text import GuardedStream, guard_streams
 from harness.runtime.user_errors import format_findings, user_error
-from harness.views.live_line import LiveLine
-from harness.views.screen import Screen
+from harness.views.screen import LiveLine, Screen
 from tests.security.attempts import Attempt
 from tests.security.command_runner import SPEC, Answer, run_command
 from tests.security.test_printed_text import HOSTILE, assert_clean
@@ -256,7 +255,7 @@ def test_nothing_goes_around_the_door() -> None:
         "cli/output_format.py",
         "cli/validate_config.py",
         "file_io.py",
-        "views/live_line.py",
+        "views/screen.py",
     }
 
 

@@ -23,7 +23,7 @@ from harness.facts.secret_names import is_secret
 from harness.file_io import replace_file, write_atomically
 from harness.launching.hosts.local_host import LocalHost
 from harness.launching.process.signals import SignalInterrupt
-from harness.launching.setup.debug_env import with_flops_profiler_output
+from harness.launching.setup.environment import with_flops_profiler_output
 from harness.launching.setup.launch_plan import LaunchPlan, RunTarget, build_launch_plan
 from harness.launching.setup.run_dir import write_run_dir
 from harness.launching.supervise import launch_runner

@@ -11,7 +11,7 @@ from harness.plan.planner import make_plan
 from harness.run_records.run_record import read_run_record
 from harness.slowness import diagnose_slowness
 from harness.slowness.plan_prediction import predict_plan
-from harness.views.report.slowness_section import render_slowness
+from harness.views.report.run_sections import render_slowness
 from harness.views.slowness_text import format_prediction, summary_lines
 from tests.support.sample_run import eventful, head, on_gpus, step, tiny, write_run
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from harness.run_records.run_record import read_run_record
-from harness.views.report.engine_checks_section import render_engine_checks
+from harness.views.report.run_sections import render_engine_checks
 
 
 def _written(folder: Path, *claims: dict[str, object]) -> str:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from harness.views.html_bars import render_pair_bars, render_share_bar
+from harness.views.report.html_elements import render_pair_bars, render_share_bar
 
 
 def test_shares_add_up_to_the_whole_bar() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.run_records.run_record import read_run_record
 from harness.views.report.page import render_report
-from harness.views.report.patches_section import render_patches
+from harness.views.report.run_sections import render_patches
 
 
 def _with_header(folder: Path, **fields: object) -> str:

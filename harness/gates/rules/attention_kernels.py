@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.facts.attention_dropout import has_attention_dropout
+from harness.facts.model_lookup import has_attention_dropout
 from harness.facts.packing_support import MIXES_PACKED_DOCUMENTS, SEPARATES_BY_BORDERS
 from harness.findings import Finding, Fix
 from harness.gates.registry import Context, gate
-from harness.plan.tuned_defaults.attention_kernel import choose_default
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
+from harness.plan.tuned_defaults.model_defaults import choose_attention_kernel
 from harness.run.resolved_run import ATTN_IMPLEMENTATION
 
 _FLASH = ("flash_attention_2", "flash_attention_3")
@@ -95,7 +95,7 @@ def attention_chosen(ctx: Context) -> Iterator[Finding]:
     Example:
         model.attn_implementation: auto
     """
-    choice = choose_default(DefaultInputs(ctx.run, ctx.model, None))
+    choice = choose_attention_kernel(DefaultInputs(ctx.run, ctx.model, None))
     if choice is not None:
         yield ctx.finding(
             f"{ctx.key(ATTN_IMPLEMENTATION)} is `{choice.value}` here",

@@ -4,11 +4,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
-from harness.facts.core_lists import parse_core_list
 from harness.findings import Finding, Fix
 from harness.gates.host_names import format_hosts, list_reachable_hosts
 from harness.gates.registry import Cite, Context, gate
+
+MAX_CORES = 1 << 16
+"""No host has as many cores: a higher number is a typing error, and its range is not expanded."""
+
+
+def parse_core_list(text: str) -> list[int]:
+    """The cores of a list. Raises ValueError, with a sentence, for a list that the launcher refuses
+    (`deepspeed/utils/numa.py` `parse_range_list`): anything but numbers and ranges, in ascending order, each core once.
+    """
+    cores: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(f"`{part[:40]}` is neither a core's number nor a range such as `0-27`")
+        if max(len(first), len(last)) > 5 or int(last or first) >= MAX_CORES:
+            raise ValueError(f"`{part[:40]}` names a core that no host has")
+        if dash and int(last) < int(first):
+            raise ValueError(f"`{part[:40]}` ends before it begins")
+        cores += range(int(first), int(last or first) + 1)
+    if any(next_core <= core for core, next_core in pairwise(cores)):
+        raise ValueError("cores are named twice, or not in ascending order")
+    return cores
+
 
 _BINDING = "launch.bind_cores_to_rank"
 _CORE_LIST = "launch.bind_core_list"

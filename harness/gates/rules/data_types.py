@@ -101,7 +101,7 @@ def unknown_number_format(ctx: Context) -> Iterator[Finding]:
         key = f"deepspeed.{setting}"
         suggestion = nearest_name(name, (n for names in DTYPE_NAMES.values() for n in names)) or "bf16"
         yield ctx.finding(
-            f"{ctx.key(key)} is `{name[:30]}`, which is no number format of DeepSpeed's",
+            f"{ctx.key(key)} is `{name[:30]}`, a number format that DeepSpeed does not know",
             key,
             notes=["it knows fp32, fp16, bf16 and int8, also written out as in `bfloat16`"],
             fix=ctx.fix_to_set(key, suggestion, effect=f"takes {suggestion} as the format"),

@@ -290,7 +290,7 @@ def print_interval_of_zero(ctx: Context) -> Iterator[Finding]:
         )
     if interval == 0 and interval is not False:
         yield ctx.finding(
-            f"{ctx.key(key)} is 0, by which DeepSpeed divides at the first step",
+            f"{ctx.key(key)} is 0: DeepSpeed divides by it in the first step",
             key,
             notes=["null, not 0, switches the print-out off"],
             fix=ctx.fix_to_remove(key, safe=True),

@@ -39,7 +39,7 @@ def unscaled_fp16_at_stage_0(ctx: Context) -> Iterator[Finding]:
     if _is_loss_scale_one(ctx):
         return
     yield ctx.finding(
-        "fp16 trains next to nothing at ZeRO stage 0",
+        "at ZeRO stage 0, fp16 steps with gradients that are far too small",
         _FP16,
         related=[(_STAGE, "the stage is set here")],
         notes=[

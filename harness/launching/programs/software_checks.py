@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.facts.deepspeed_version import VERIFIED_RANGE
-from harness.facts.gpu_architectures import VARIABLE, find_unreadable_architectures, strip_architecture_suffixes
+from harness.facts.devices import VARIABLE, find_unreadable_architectures, strip_architecture_suffixes
 from harness.facts.required_ops import COMPILE_SECONDS
 from harness.hostinfo import machine
 from harness.hostinfo.torch_extensions import describe_unwritable, find_planted_ops, torch_extensions_dir

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from harness.facts.gpu_architectures import VARIABLE, find_unreadable_architectures, strip_architecture_suffixes
+from harness.facts.devices import VARIABLE, find_unreadable_architectures, strip_architecture_suffixes
 from harness.facts.required_ops import CUDA_OPS, WITHOUT_NVCC
 from harness.findings import Finding, Fix, Severity
 from harness.hostinfo import machine

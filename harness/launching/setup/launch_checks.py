@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from harness.check.missing_software import find_missing_software
 from harness.check.planned_machine import check_devices, check_weights
 from harness.errors import UserError
 from harness.findings import Finding, Fix
+from harness.hostinfo import machine
 from harness.hostinfo.deepspeed_accelerator import find_other_devices
 from harness.hostinfo.torch_devices import format_device_names
 from harness.hostinfo.training_packages import missing_packages_finding
@@ -26,7 +27,6 @@ from harness.launching.setup.environment import forwarded_variables, ignored_env
 from harness.launching.setup.host_count import check_host_count
 from harness.launching.setup.launch_plan import is_local
 from harness.launching.setup.launch_request import LaunchRequest
-from harness.launching.setup.locked_memory import check_locked_memory
 from harness.launching.setup.resume import find_resume_folder
 from harness.object_stores.store_url import is_store_url
 from harness.patches.patch_registry import select_patches
@@ -34,6 +34,9 @@ from harness.patches.refused_patches import refusal_of
 from harness.patches.targets import forget_modules
 from harness.plan.settings.patch_facts import patch_facts
 from harness.run.resolved_run import ResolvedRun
+from harness.spec.pinned_memory import pins_natively
+from harness.spec.sections.zero_spec import ZeroSpec
+from harness.units import format_bytes
 
 _INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "EN027", "EN130", "HO018", "MD154", "MD162"}
 """Findings about programs, devices and a port that this machine lacks, now."""
@@ -344,3 +347,23 @@ def log_environment_notes(local_host: LocalHost, on_note: Callable[[str], None],
         on_note(f"note: DS_ACCELERATOR=cpu: the ranks run on the CPU, not on {devices}")
     elif not local_host.device_names and (others := " and ".join(find_other_devices())):
         on_note(f"note: the ranks run on the CPU, not on {others}: the harness starts ranks on no such device")
+
+
+def check_locked_memory(zero: ZeroSpec, env: Mapping[str, str], local_ranks: int | None) -> Iterator[Finding]:
+    """A finding where a limit would end this machine's own ranks. `env`: `launch.env`."""
+    limit = machine.memlock_limit()
+    if local_ranks is None or limit is None or not pins_natively(zero, env) or not _pins(zero):
+        return
+    yield Finding(
+        "EN024",
+        "error",
+        f"a process here may lock {format_bytes(limit)} of memory, and `native` locks all pinned buffers",
+        key="zero.pin_memory_backend",
+        notes=("DeepSpeed aborts where `mlock` fails: `Assertion 'nullptr != pinned_buffer' failed`, no Python error",),
+        fix=Fix("raise the limit (`ulimit -l unlimited`, `--ulimit memlock=-1` of Docker), or set it to `torch`"),
+    )
+
+
+def _pins(zero: ZeroSpec) -> bool:
+    offloads = (zero.offload_optimizer, zero.offload_param)
+    return any(each is not None and each.device != "none" and each.pin_memory for each in offloads)

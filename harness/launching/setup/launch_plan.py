@@ -51,6 +51,8 @@ class RunTarget:
     """Keys of the spec that may differ from the checkpoint's (`--allow-change`)."""
     allowed_code: AllowedCode = field(default_factory=AllowedCode)
     """The code that `--allow-local-code` allowed."""
+    node_rank: int | None = None
+    """The index of this host, in a job whose hosts start their own ranks: the plan is of that host alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,20 +198,18 @@ def build_launch_plan(
     local_host: LocalHost,
     target: RunTarget,
     network: Network | None = None,
-    node_rank: int | None = None,
     program: Sequence[str] | None = None,
 ) -> LaunchPlan:
     """The plan of one launch. `run` must have a known world size; `config` is the rendered DeepSpeed JSON.
 
-    `network`: the result of preflight; DeepSpeed then gets `--no_ssh_check` and `--master_addr`. `node_rank`: the plan
-    of that host alone, in a job whose hosts start their own ranks. `program`: the command of every rank instead of
-    training.
+    `network`: the result of preflight; DeepSpeed then gets `--no_ssh_check` and `--master_addr`. `program`: the command
+    of every rank instead of training.
     """
-    network = network or Network()
+    network, node_rank = network or Network(), target.node_rank
     hosts = _hosts_and_slots(run, local_host)
     local = node_rank is None and is_local(run, local_host)
     port = run.spec.launch.master_port or (local_host.port if local else DEFAULT_PORT)
-    host_plans = _build_host_plans(run, local_host, target, network, node_rank)
+    host_plans = _build_host_plans(run, local_host, target, network)
     is_of_this_machine = node_rank is not None or is_local(run, local_host)
     accelerated = local_host.accelerated if is_of_this_machine else network.accelerated
     launcher_args = []
@@ -259,11 +259,9 @@ def is_local(run: ResolvedRun, local_host: LocalHost) -> bool:
     return run.cluster is None or (len(run.cluster.hosts) == 1 and run.cluster.hosts[0].name in local_host.local_names)
 
 
-def _build_host_plans(
-    run: ResolvedRun, local_host: LocalHost, target: RunTarget, network: Network, node_rank: int | None
-) -> list[HostPlan]:
+def _build_host_plans(run: ResolvedRun, local_host: LocalHost, target: RunTarget, network: Network) -> list[HostPlan]:
     """The hosts with their ranks, in the order in which ranks are numbered, and the variables of all."""
-    hosts = _hosts_and_slots(run, local_host)
+    hosts, node_rank = _hosts_and_slots(run, local_host), target.node_rank
     local = node_rank is None and is_local(run, local_host)
     local_slots = hosts[node_rank or 0][1] if local or node_rank is not None else None
     variables = environment.build_variables(

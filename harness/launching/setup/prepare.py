@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from harness.check.check_file import LoadedRun, check_file, check_loaded_run, check_survey, load_run
 from harness.check.deepspeed_release import untested_release_note
@@ -29,8 +29,8 @@ from harness.hostinfo.machine import host_memory
 from harness.launching.hosts.local_host import LocalHost, inspect_local_host, unresolved_names_note
 from harness.launching.hosts.preflight_survey import SurveyOptions, survey_hosts
 from harness.launching.setup.code_trust import AllowedCode, verify_code_allowed
-from harness.launching.setup.debug_env import with_flops_profiler_output
 from harness.launching.setup.device_checks import check_cuda_compiler, check_gpu_architectures
+from harness.launching.setup.environment import with_flops_profiler_output
 from harness.launching.setup.launch_checks import (
     check_launch,
     find_other_obstacles,
@@ -64,27 +64,6 @@ from harness.spec.parse.source import Source
 from harness.spec.pinned_memory import pins_natively
 
 _UNHEALTHY_HOSTS = "No rank was started and nothing was written. `harness preflight` shows all answers"
-
-
-class RunFiles(NamedTuple):
-    """The run with its tuned defaults, its DeepSpeed JSON, the files of the run directory that follow from them, and
-    the plan: that of this machine where all ranks are here.
-    """
-
-    run: ResolvedRun
-    config: DSConfig
-    documents: dict[str, str]
-    plan: Plan
-
-
-class _RunLocation(NamedTuple):
-    """The run directory and, where each host starts its own ranks, the number of this host; whether other hosts have
-    ranks that this one starts.
-    """
-
-    run_dir: Path
-    node_rank: int | None
-    reaches_hosts: bool
 
 
 def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | RunComplete | LaunchRejected:
@@ -122,35 +101,44 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         if note:
             log.on_note(note)
     try:
-        location = _locate(request, run, local_host)
-        _check_startable(request, run, local_host, location, log)
+        target = _locate(request, run, local_host)
+        reaches_hosts = target.node_rank is None and not is_local(run, local_host)
+        _check_startable(request, run, local_host, target, log)
         allowed_code = _verify_code_allowed(request, run, local_host, log)
-        source = _find_resume_source(request, run, local_host, location, log)
+        source = _find_resume_source(request, run, local_host, target, log)
         if source.complete is not None and source.origin is not None:
             return RunComplete(source.origin, source.complete)
         run = run._replace(batch=source.batch or run.batch)
         urls, env = run.spec.store_urls, run.spec.launch.env
-        require_stores(urls, env, source.runs, node_rank=location.node_rank, read_only=request.dry_run)
-        log_environment_notes(local_host, log.on_note, reaches_hosts=location.reaches_hosts)
-        files = _build_run_files(run, text, checked.report, local_host, location.run_dir, loaded.overrides)
-        _check_startable_files(request, files, local_host, location, log)
+        require_stores(urls, env, source.runs, node_rank=target.node_rank, read_only=request.dry_run)
+        log_environment_notes(local_host, log.on_note, reaches_hosts=reaches_hosts)
+        run, config, documents, planned = _render_run(
+            run, text, checked.report, local_host, target.run_dir, loaded.overrides
+        )
+        ops = _required_ops(run, config, local_host)
+        _check_own_ranks(request, planned, None if reaches_hosts else ops, local_host, log)
     except UserError as error:
         return LaunchRejected(place_findings(error.findings, text), checked.lines_of, error.code, NOTHING_WRITTEN)
-    documents = files.documents | ({SOURCE_FILE: source.stored.to_text()} if source.stored else {})
-    target = RunTarget(location.run_dir, documents, source.checkpoint, request.allow_change, allowed_code)
+    target = replace(
+        target,
+        documents=documents | ({SOURCE_FILE: source.stored.to_text()} if source.stored else {}),
+        resume=source.checkpoint,
+        allowed_changes=request.allow_change,
+        allowed_code=allowed_code,
+    )
     survey = prewarmed_launcher = None
-    if request.survey and location.reaches_hosts:
+    if request.survey and reaches_hosts:
         prewarmed_launcher = PrewarmedLauncher.start(local_host, run.spec.launch)
-        survey = _survey_hosts(files, local_host, log)
-        report = check_survey(files.run, text, survey)
+        survey = _survey_hosts(run, ops, local_host, log)
+        report = check_survey(run, text, survey)
         if not report.ok:
             _discard(prewarmed_launcher)
             return LaunchRejected(report.findings, checked.lines_of, ExitCode.PREFLIGHT, _UNHEALTHY_HOSTS)
         _log_findings(log, report, checked.lines_of)
     network = Network.from_survey(survey) if survey else None
     network = Network(None, request.per_node.master_addr) if request.per_node is not None else network
-    plan = build_launch_plan(files.run, files.config.config, local_host, target, network, location.node_rank)
-    return LaunchSetup(request, files.run, local_host, plan, target, survey, prewarmed_launcher)
+    plan = build_launch_plan(run, config, local_host, target, network)
+    return LaunchSetup(request, run, local_host, plan, target, survey, prewarmed_launcher)
 
 
 def _verify_code_allowed(
@@ -195,18 +183,22 @@ def replan_without_hosts(setup: LaunchSetup, lost: Collection[str]) -> LaunchPla
     hostfile.unlink()
     if checked.run is None or checked.source is None or not checked.report.ok:
         return next((f.message for f in checked.report.findings if f.is_error), "the spec is no longer readable")
-    files = _build_run_files(checked.run, checked.source, checked.report, setup.local_host, run_dir, overrides)
-    target = replace(setup.target, documents=files.documents)
+    run, config, documents, _ = _render_run(
+        checked.run, checked.source, checked.report, setup.local_host, run_dir, overrides
+    )
+    target = replace(setup.target, documents=documents)
     network = Network.from_survey(setup.survey.without(lost)) if setup.survey else None
-    plan = build_launch_plan(files.run, files.config.config, setup.local_host, target, network)
+    plan = build_launch_plan(run, config, setup.local_host, target, network)
     replace_files(plan)
     return plan
 
 
-def _build_run_files(
+def _render_run(
     run: ResolvedRun, source: Source, report: Report, local_host: LocalHost, run_dir: Path, overrides: Sequence[str]
-) -> RunFiles:
-    """The tuned defaults, the DeepSpeed JSON and the documents of a run; `report` is that of its check."""
+) -> tuple[ResolvedRun, Mapping[str, Any], dict[str, str], Plan]:
+    """The run with its tuned defaults, its DeepSpeed JSON, the documents of its directory, and its plan: on this
+    machine where all ranks are here. `report` is that of its check.
+    """
     run, rendered = render_with_tuned_defaults(run, local_host.cwd)
     own_folders = with_flops_profiler_output(with_run_swap_dirs(rendered.config, run_dir), run_dir)
     config = DSConfig(own_folders, {})
@@ -224,7 +216,7 @@ def _build_run_files(
         documents["overrides.txt"] = "".join(f"{text}\n" for text in overrides)
     if run.cluster is not None:
         documents["hostfile"] = hostfile_text(run.cluster)
-    return RunFiles(run, config, documents, plan)
+    return run, config.config, documents, plan
 
 
 def _build_job(
@@ -239,24 +231,27 @@ def _build_job(
     return build_job(run.name, local_host.cwd, output_dir, command, resume, options, stamp)
 
 
-def _locate(request: LaunchRequest, run: ResolvedRun, local_host: LocalHost) -> _RunLocation:
-    """The index of this host with `--no-ssh`. Raises UserError where it is none of the hosts."""
+def _locate(request: LaunchRequest, run: ResolvedRun, local_host: LocalHost) -> RunTarget:
+    """The run directory, still without documents; with `--no-ssh` the index of this host. Raises UserError where it is
+    none of the hosts.
+    """
     output_dir = local_host.cwd / run.spec.launch.output_dir
     if request.per_node is None:
-        return _RunLocation(new_run_dir(output_dir, run.name), None, reaches_hosts=not is_local(run, local_host))
+        return RunTarget(new_run_dir(output_dir, run.name), {})
     node_rank = resolve_node_rank(request.per_node, run.cluster, local_host)
     run_dir = shared_run_dir(request.per_node, output_dir, run.name, node_rank)
-    return _RunLocation(run_dir, node_rank, reaches_hosts=False)
+    return RunTarget(run_dir, {}, node_rank=node_rank)
 
 
 def _check_startable(
-    request: LaunchRequest, run: ResolvedRun, local_host: LocalHost, location: _RunLocation, log: LaunchLog
+    request: LaunchRequest, run: ResolvedRun, local_host: LocalHost, target: RunTarget, log: LaunchLog
 ) -> None:
     """Check that the run can start here. Raises UserError. In a dry run some missing programs are warnings."""
-    findings = list(check_launch(run, local_host, location.run_dir, location.node_rank))
+    findings = list(check_launch(run, local_host, target.run_dir, target.node_rank))
     if run.kind != "spec":
         findings.insert(0, refuse_deepspeed_json(request.spec))
-    _refuse_errors(request, findings, log, has_local_ranks=not location.reaches_hosts)
+    has_local_ranks = target.node_rank is not None or is_local(run, local_host)
+    _refuse_errors(request, findings, log, has_local_ranks=has_local_ranks)
 
 
 def _refuse_errors(
@@ -272,24 +267,20 @@ def _refuse_errors(
         raise UserError(errors, ExitCode.FINDINGS if errors[0].gate.startswith("SP") else ExitCode.PREFLIGHT)
 
 
-def _required_ops(files: RunFiles, local_host: LocalHost) -> tuple[str, ...]:
-    spec = files.run.spec
-    natively = pins_natively(spec.zero, spec.launch.env)
-    return required_ops(files.config.config, accelerated=local_host.accelerated, pins_natively=natively)
+def _required_ops(run: ResolvedRun, config: Mapping[str, Any], local_host: LocalHost) -> tuple[str, ...]:
+    natively = pins_natively(run.spec.zero, run.spec.launch.env)
+    return required_ops(config, accelerated=local_host.accelerated, pins_natively=natively)
 
 
-def _check_startable_files(
-    request: LaunchRequest, files: RunFiles, local_host: LocalHost, location: _RunLocation, log: LaunchLog
+def _check_own_ranks(
+    request: LaunchRequest, planned: Plan, ops: tuple[str, ...] | None, local_host: LocalHost, log: LaunchLog
 ) -> None:
-    """Check that this machine's own ranks fit, and that their ops can be compiled. Raises UserError; warnings in a dry
-    run.
-    """
-    if location.reaches_hosts:
+    """Check that this machine's own ranks fit, and the compiler for their ops; None: it has none. Raises UserError."""
+    if ops is None:
         return
-    if location.node_rank is None:
-        _refuse_errors(request, check_sizes(files.run, files.plan), log)
-    ops = _required_ops(files, local_host)
-    environ = {**local_host.environ, **files.run.spec.launch.env}
+    if request.per_node is None:
+        _refuse_errors(request, check_sizes(planned.run, planned), log)
+    environ = {**local_host.environ, **planned.run.spec.launch.env}
     findings = [
         *check_cuda_compiler(ops, environ, local_host),
         *check_gpu_architectures(ops, environ, local_host),
@@ -301,19 +292,19 @@ def _check_startable_files(
 
 
 def _find_resume_source(
-    request: LaunchRequest, run: ResolvedRun, local_host: LocalHost, location: _RunLocation, log: LaunchLog
+    request: LaunchRequest, run: ResolvedRun, local_host: LocalHost, target: RunTarget, log: LaunchLog
 ) -> ResumeSource:
     """The checkpoint to resume from; the first host decides for all. Raises UserError."""
     output_dir = local_host.cwd / run.spec.launch.output_dir
     spec = run.spec.model_dump(mode="json")
     if request.resume == "never":
         return ResumeSource()
-    if location.node_rank:
+    if target.node_rank:
         return find_complete_run(request.resume, output_dir, run.name, spec, request.allow_change, run)
     with with_environment(run.spec.launch.env):  # of the object store, as ranks have it
-        args = (request.resume, output_dir, run.name, spec, request.allow_change, log.on_note, location.run_dir, run)
+        args = (request.resume, output_dir, run.name, spec, request.allow_change, log.on_note, target.run_dir, run)
         # With `--no-ssh` other hosts look at no checkpoint, and would render another JSON than one with its batch.
-        source = resolve_resume(*args, keeps_batch=location.node_rank is None)
+        source = resolve_resume(*args, keeps_batch=target.node_rank is None)
     if source.complete is not None:
         return source
     checkpoint = source.checkpoint
@@ -333,8 +324,6 @@ def _discard(launcher: PrewarmedLauncher | None) -> None:
         launcher.discard()
 
 
-def _survey_hosts(files: RunFiles, local_host: LocalHost, log: LaunchLog) -> Survey:
-    ops = _required_ops(files, local_host)
+def _survey_hosts(run: ResolvedRun, ops: tuple[str, ...], local_host: LocalHost, log: LaunchLog) -> Survey:
     options = SurveyOptions(log=lambda line: log.on_note(f"harness {line}"))
-    spec, cluster = files.run.spec, files.run.cluster or Cluster(())
-    return survey_hosts(cluster, spec.launch, spec.zero, local_host, ops, options)
+    return survey_hosts(run.cluster or Cluster(()), run.spec.launch, run.spec.zero, local_host, ops, options)

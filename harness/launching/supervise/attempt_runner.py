@@ -13,11 +13,11 @@ from harness.errors import ExitCode
 from harness.launching.setup.launch_context import LaunchContext
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise.cleanup import remove_buffers, remove_partial_files
-from harness.launching.supervise.lost_hosts import RETURN_TEXT, LostHosts
 from harness.launching.supervise.monitor import TICK_SECONDS, RankMonitor, name_hosts
 from harness.launching.supervise.node_agents import HOST_SILENCE_SECONDS
 from harness.launching.supervise.own_disks import copy_run_dir
 from harness.launching.supervise.restart_files import log_name
+from harness.launching.supervise.returning_hosts import RETURN_TEXT, LostHosts
 from harness.launching.supervise.run_verdict import decide_verdict
 from harness.launching.supervise.termination import RankTermination
 from harness.run_records.run_files import text_of

@@ -23,7 +23,7 @@ from harness.launching.setup.store_checks import with_environment
 from harness.launching.supervise.log_streams import LineTail
 from harness.object_stores.store_errors import StoreError
 from harness.progress import EXPORT_PHASES
-from harness.spec.sections.export_spec import ExportSpec
+from harness.spec.sections.checkpoint_spec import ExportSpec
 from harness.units import parse_bytes
 from harness.verdicts import State, Verdict
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from harness.launching.hosts.pdsh_output import PdshDemux
 from harness.launching.process.oom_kills import OomKillHistory, read_oom_kills
@@ -30,8 +30,8 @@ from harness.launching.supervise.log_streams import JsonlTail, LauncherOutput
 from harness.launching.supervise.node_agents import HOST_SILENCE_SECONDS, NodeAgents
 from harness.launching.supervise.run_verdict import RankExit
 from harness.launching.supervise.stack_dumps import dump_stacks
-from harness.launching.supervise.start_up import describe_start_up
-from harness.run_records.rank_statuses import StatusReader
+from harness.progress import START_UP
+from harness.run_records.rank_statuses import RankStatus, StatusReader
 from harness.spec.sections.launch_spec import LaunchSpec
 from harness.units import finite_number
 
@@ -274,3 +274,24 @@ def name_hosts(hosts: Sequence[HostPlan]) -> str:
 def _has_exited(pid: int) -> bool:
     process = read_process(pid)
     return process is None or process.has_exited
+
+
+def describe_start_up(statuses: Mapping[int, RankStatus], world_size: int) -> str:
+    """The phase of the rank that is furthest behind, and how many are in it where not all are; empty once all have
+    taken a step or one has ended.
+    """
+    if any(status.is_final for status in statuses.values()):
+        return ""
+    activities = [_activity_of(statuses.get(rank)) for rank in range(world_size)]
+    behind = min(activities)
+    if behind == len(START_UP):
+        return ""
+    count = activities.count(behind)
+    return START_UP[behind] + (f" ({count} of {world_size} ranks)" if count < world_size else "")
+
+
+def _activity_of(status: RankStatus | None) -> int:
+    """The index of its activity in START_UP; past the last one if it is not there, since the rank then trains."""
+    if status is None:
+        return 0
+    return START_UP.index(status.activity) if status.activity in START_UP else len(START_UP)

@@ -21,7 +21,6 @@ from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.setup.resume import find_resumable_checkpoint
 from harness.launching.supervise.attempt_runner import run_attempt
 from harness.launching.supervise.cleanup import remove_buffers_of_other_runs
-from harness.launching.supervise.lost_hosts import MAX_LOSSES, RETURN_TEXT, LostHosts
 from harness.launching.supervise.own_disks import find_stored_resume
 from harness.launching.supervise.restart_files import (
     append_restart_event,
@@ -30,6 +29,7 @@ from harness.launching.supervise.restart_files import (
     write_restarts,
 )
 from harness.launching.supervise.restart_policy import Attempt, decide_restart
+from harness.launching.supervise.returning_hosts import MAX_LOSSES, RETURN_TEXT, LostHosts
 from harness.launching.supervise.verdict_files import save_verdict, verdict_from_log, verdict_of_other_hosts
 from harness.run_records.run_files import text_of
 from harness.spec.sections.launch_spec import LaunchSpec

@@ -172,7 +172,7 @@ def _loss_bytes(model: ModelFacts, request: DegreesRequest, tokens: float) -> fl
 
 
 def _optimizer_bytes(memory: StageMemory, request: DegreesRequest) -> float:
-    """Gradients read, masters and states read and written, weights written, of this GPU's share."""
+    """Bytes that an update moves on one GPU: gradients read, masters and states read and written, weights written."""
     recipe, degrees, parameters = request.recipe, request.degrees, memory.parameters
     share = parameters.total
     if request.zero_stage:

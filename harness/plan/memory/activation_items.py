@@ -17,8 +17,18 @@ from harness.plan.memory.activation_bytes import (
     mlp_tile_bytes,
     recompute_gradient_bytes,
 )
-from harness.plan.memory.memory_items import BACKWARD, FORWARD, MICRO_BATCH, TRAINING, MemoryItem, Phase, Tier
-from harness.plan.memory.memory_moments import MOMENTS, at_moments, keep_largest_moments
+from harness.plan.memory.memory_items import (
+    BACKWARD,
+    FORWARD,
+    MICRO_BATCH,
+    MOMENTS,
+    TRAINING,
+    MemoryItem,
+    Phase,
+    Tier,
+    at_moments,
+    keep_largest_moments,
+)
 from harness.plan.memory.zero_partitions import local_vocab_size, tensor_parallel_shard
 from harness.plan.settings.checkpointed_layers import count_recomputed, is_recomputed, tiles_mlp
 from harness.plan.settings.plan_settings import PlanSettings

@@ -20,10 +20,10 @@ from harness.plan.memory.memory_items import (
     MemoryItem,
     Phase,
     Tier,
+    at_moments,
     memory_item,
     pinned_item,
 )
-from harness.plan.memory.memory_moments import at_moments
 from harness.plan.memory.model_states_zero3 import master_and_state_items, stage3_items
 from harness.plan.memory.zero_partitions import ZeroPartitions
 from harness.plan.settings.plan_settings import PlanSettings

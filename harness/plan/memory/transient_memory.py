@@ -23,10 +23,11 @@ from harness.plan.memory.memory_items import (
     MemoryItem,
     Phase,
     Tier,
+    at_moments,
+    keep_largest_moments,
     memory_item,
     pinned_item,
 )
-from harness.plan.memory.memory_moments import at_moments, keep_largest_moments
 from harness.plan.memory.zero_partitions import ZeroPartitions
 from harness.plan.settings.plan_settings import PlanSettings
 

@@ -29,40 +29,46 @@ _MAX_COUNTED_RANKS = 65536
 
 @dataclass(frozen=True, slots=True)
 class ZeroPartitions:
-    """Element counts of one rank: the one with the most, unless stated.
-
-    `total`: all trainable parameters of the (local) model. `padded_total`: with the padding of stages 1 and 2.
-    `partition_size`: this rank's share. `frozen`: parameters that are not trained, `frozen_shard`: this rank's share of
-    them. `largest_gradient`: the largest trainable parameter. `owned_gradients`: whole parameters whose gradients a
-    rank keeps at stages 1 and 2, by rank. `sub_groups`: this rank's share of each; `undivided_sub_group`: the largest
-    one, of all ranks. `persistent_parameters`: those that stay gathered at stage 3. `hpz_partition`: ZeRO++'s second
-    shard. `nvme_gradients`, `nvme_parameters`: elements of this rank's shards that are large enough for NVMe.
-    `head_gradient`: the output layer, where it is trained.
-    `largest_layer_gradient`: the largest trainable parameter of a layer.
-    `muon_partition`: this rank's share of the matrices that Muon steps. `leaf_layer`: the largest layer that ZeRO-3
-    gathers and reduces as one; 0 where it does neither. `quantized`: those of the frozen parameters that have 4 bits.
-    """
+    """Element counts of one rank: the one with the most, unless stated."""
 
     total: int
+    """All trainable parameters of the (local) model."""
     padded_total: int
+    """With the padding of stages 1 and 2."""
     partition_size: int
+    """This rank's share."""
     owned_gradients: tuple[int, ...]
+    """Unsharded parameters whose gradients a rank keeps at stages 1 and 2, by rank."""
     sub_groups: tuple[int, ...]
+    """This rank's share of each."""
     undivided_sub_group: int
+    """The largest one, of all ranks."""
     persistent_parameters: int
+    """Those that stay gathered at stage 3."""
     largest_parameter: int
     largest_module: int
     largest_gradient: int
+    """The largest trainable parameter."""
     largest_layer_gradient: int
+    """The largest trainable parameter of a layer."""
     head_gradient: int
+    """The output layer, where it is trained."""
     leaf_layer: int = 0
+    """The largest layer that ZeRO-3 gathers and reduces as one; 0 where it does neither."""
     hpz_partition: int = 0
+    """ZeRO++'s second shard."""
     nvme_gradients: int = 0
+    """Elements of this rank's shards of gradients that are large enough for NVMe."""
     nvme_parameters: int = 0
+    """Elements of this rank's shards of parameters that are large enough for NVMe."""
     frozen: int = 0
+    """Parameters that are not trained."""
     frozen_shard: int = 0
+    """This rank's share of them."""
     muon_partition: int = 0
+    """This rank's share of the matrices that Muon steps."""
     quantized: QuantizedWeights = NONE_QUANTIZED
+    """Frozen parameters that have 4 bits."""
 
     def owned_gradients_of(self, rank: int | None) -> int:
         """Those of a data-parallel rank, or of the rank with the most."""

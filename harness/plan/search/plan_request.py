@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.facts.devices import DEVICES, Device, find_device, suggest_device
-from harness.facts.model_lookup import find_configuration, find_model
-from harness.facts.model_positions import find_positions
+from harness.facts.model_lookup import find_configuration, find_model, find_positions
 from harness.findings import Finding, Fix
 from harness.plan.search.pinned_keys import key_of_override
 from harness.plan.time.rates import parse_disks

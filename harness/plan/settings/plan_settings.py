@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.patches.patch_registry import PatchFacts, is_planned
-from harness.plan.settings.block_values import block_value, dtype_bytes, has_decay, is_switched_on
 from harness.plan.settings.patch_facts import patch_facts
 from harness.plan.weights.bytes_per_parameter import BytesPerParameter
 from harness.plan.weights.optimizer_states import Optimizer
@@ -22,6 +21,9 @@ from harness.spec.pinned_memory import pins_natively
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.model_spec import QuantizationSpec
 
+if TYPE_CHECKING:
+    from harness.spec.run_spec import RunSpec
+
 OffloadDevice = Literal["none", "cpu", "nvme"]
 _ACTIVATION_CHECKPOINTING = "activation_checkpointing"
 _BF16_STATE_KEYS = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
@@ -29,31 +31,7 @@ _BF16_STATE_KEYS = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """The settings of a plan. `*_bytes` are bytes an element; sizes of buckets and thresholds are in elements.
-
-    `hpz_partition_size`: ranks that share ZeRO++'s second shard of the parameters (`zero_hpz_partition_size`), 1 for
-    none. `activation_device`: where the inputs of checkpointed layers wait; `partition_activations`: each
-    tensor-parallel rank keeps its part of them. `leaf_decoder_layers`: ZeRO-3 gathers a decoder layer as one
-    (`leaf_module`). `packing`: rows hold several documents. `loss_chunk_size`: tokens whose logits exist at once, 0 for
-    all of a micro-batch. `tensor_plan`: what the run says about AutoTP's plan.
-
-    `separate_offload_grads`: an optimizer on the CPU or on NVMe has fp32 gradients of its own, as in DeepSpeed without
-    the harness (`patches/cpu_offload_single_grad.py`, `nvme_offload_no_grad_swap.py`).
-    `keeps_first_step_states`: the states of the first step stay in host memory where swapping is pipelined, as in
-    DeepSpeed without the harness (`patches/nvme_release.py`). `trainable`: what the spec says of adapters and of frozen
-    parameters, None where all of them are trained. `compiled`: `train.torch_compile`. `binds_cores`: the launcher binds
-    each rank to cores of its own.
-
-    `keeps_first_states`: the engine keeps the states of a first optimizer, of all parameters. `flattens_masters`: the
-    master weights are one buffer. `autocast_bytes`: bytes of a gradient that autocast communicates in a format of its
-    own, which has its own buckets; 0 where there is one format. `copies_for_save`: saves in the background, from a copy
-    in host memory. `reentrant_checkpointing`: every layer's input requires a gradient, frozen embeddings or not.
-    `steps_matrices_by_muon`: with one momentum, and `num_states` for all else. `checkpoint_every`: with
-    `checkpointing`, layers 0, K, 2K and so on recompute; `keeps_attention`: all but their attention. `mlp_tile_size`:
-    tokens of an MLP at once, 0 for all. `built_bytes`: those of a weight of the model that is built; weights that
-    are read have the training format, new ones fp32. `quantization`: of the frozen
-    weights, None for none. `rank`: the rank whose memory it is; None for the one with the most.
-    """
+    """The settings of a plan. `*_bytes` are bytes an element; sizes of buckets and thresholds are in elements."""
 
     stage: int
     optimizer_device: OffloadDevice
@@ -90,8 +68,11 @@ class PlanSettings:
     parameter_buffer_size: int
     max_in_cpu: int
     hpz_partition_size: int = 1
+    """Ranks that share ZeRO++'s second shard of the parameters (`zero_hpz_partition_size`); 1 for none."""
     activation_device: OffloadDevice = "none"
+    """Where the inputs of checkpointed layers wait."""
     partition_activations: bool = False
+    """Each tensor-parallel rank keeps its part of them."""
     quantized_weights: bool = False
     quantized_gradients: bool = False
     multi_rank_bucket_allreduce: bool = True
@@ -99,27 +80,54 @@ class PlanSettings:
     pipeline_write: bool = False
     offload_ratio: float = 1.0
     leaf_decoder_layers: bool = False
+    """ZeRO-3 gathers a decoder layer as one (`leaf_module`)."""
     pins_natively: bool = False
     packing: bool = False
+    """Rows hold several documents."""
     loss_chunk_size: int = 0
+    """Tokens whose logits exist at once; 0 for all of a micro-batch."""
     tensor_plan: TensorPlanChoice = DEFAULT_PLAN
+    """AutoTP's plan, as far as the run states it."""
     separate_offload_grads: bool = False
+    """An optimizer on the CPU or on NVMe has fp32 gradients of its own, as in DeepSpeed without the harness
+    (`patches/cpu_offload_single_grad.py`, `nvme_offload_no_grad_swap.py`).
+    """
     keeps_first_step_states: bool = False
+    """The states of the first step stay in host memory where swapping is pipelined, as in DeepSpeed without the
+    harness (`patches/nvme_release.py`).
+    """
     trainable: TrainableChoice | None = None
+    """Adapters and frozen parameters of the spec; None where all parameters are trained."""
     compiled: bool = False
+    """`train.torch_compile`."""
     checkpoint_every: int = 1
+    """With `checkpointing`, layers 0, K, 2K and so on recompute."""
     keeps_attention: bool = False
+    """With `checkpointing`, layers recompute all but their attention."""
     mlp_tile_size: int = 0
+    """Tokens of an MLP at once; 0 for all."""
     binds_cores: bool = False
+    """The launcher binds each rank to cores of its own."""
     keeps_first_states: bool = False
+    """The engine keeps the states of a first optimizer, of all parameters."""
     flattens_masters: bool = True
+    """The master weights are one buffer."""
     autocast_bytes: int = 0
+    """Bytes of a gradient that autocast communicates in a format of its own, which has its own buckets; 0 where there
+    is one format.
+    """
     copies_for_save: bool = False
+    """Saves run in the background, from a copy in host memory."""
     reentrant_checkpointing: bool = False
+    """Every layer's input requires a gradient, frozen embeddings or not."""
     steps_matrices_by_muon: bool = False
+    """With one momentum; `num_states` is for all else."""
     built_bytes: int = 4
+    """Bytes of a weight of the model that is built; weights that are read have the training format, new ones fp32."""
     quantization: QuantizationSpec | None = None
+    """Of the frozen weights; None for none."""
     rank: int | None = None
+    """The rank whose memory is planned; None for the one with the most."""
     pipeline_partition_method: str = "parameters"
 
     @property
@@ -346,3 +354,26 @@ def _ranks_per_host(run: ResolvedRun) -> int:
     if run.cluster is not None:
         return min(max(host.slots for host in run.cluster.hosts), world)
     return min(run.spec.cluster.gpus_per_node or -(-world // (run.spec.cluster.num_nodes or 1)), world)
+
+
+def block_value(config: Mapping[str, Any], block: str, key: str) -> Any:
+    """The value in a block of `config`, None where it is not written."""
+    section = config.get(block)
+    return section.get(key) if isinstance(section, Mapping) else None
+
+
+def is_switched_on(config: Mapping[str, Any], block: str, key: str) -> bool:
+    """Is the value `true`?"""
+    return block_value(config, block, key) is True
+
+
+def has_decay(spec: RunSpec) -> bool:
+    """Does any matrix decay? The engine then has one group of parameters with decay and one without."""
+    block = spec.deepspeed.get("optimizer")  # instead of the spec's own, not laid over it
+    value = block_value(block, "params", "weight_decay") if isinstance(block, dict) else spec.optimizer.weight_decay
+    return isinstance(value, (int, float)) and value > 0
+
+
+def dtype_bytes(name: Any, default: int) -> int:
+    """Bytes of an element of a format by its name, `default` for another name."""
+    return {"fp32": 4, "float32": 4, "fp16": 2, "bf16": 2, "float16": 2, "bfloat16": 2}.get(str(name).lower(), default)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.settings.plan_settings import settings_of
-from harness.plan.tuned_defaults import attention_kernel, loss_chunk_size, recomputed_layers, zero_defaults
+from harness.plan.tuned_defaults import model_defaults, zero_defaults
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
 from harness.run.resolved_run import ResolvedRun
 from harness.run.tuned_default import TunedDefault
@@ -24,7 +24,7 @@ _RULES: tuple[Callable[[DefaultInputs], TunedDefault | tuple[TunedDefault, ...] 
     zero_defaults.choose_sub_group_size,
     zero_defaults.choose_pipelined_swap,
     zero_defaults.choose_swap_buffers,
-    loss_chunk_size.choose_default,
+    model_defaults.choose_loss_chunk_size,
 )
 """Measured and rejected: `use_multi_rank_bucket_allreduce: false`, see `benchmarks/LOG.md`."""
 
@@ -43,7 +43,7 @@ def tuned_defaults_for(run: ResolvedRun, model: ModelFacts | None) -> tuple[Tune
     """The tuned defaults of a run. With `tuned_defaults: false` only the attention kernel, where the spec asks for one;
     none for a DeepSpeed JSON, where a missing key means DeepSpeed's default.
     """
-    attention = attention_kernel.choose_default(DefaultInputs(run, model, None))
+    attention = model_defaults.choose_attention_kernel(DefaultInputs(run, model, None))
     asked = () if attention is None else (attention,)
     if not run.spec.tuned_defaults or run.kind != "spec":
         return asked
@@ -57,8 +57,8 @@ def tuned_defaults_for(run: ResolvedRun, model: ModelFacts | None) -> tuple[Tune
         if choice is not None
         for default in ((choice,) if isinstance(choice, TunedDefault) else choice)
     )
-    if not recomputed_layers.is_asked(inputs):
+    if not model_defaults.is_recomputation_asked(inputs):
         return defaults
     settings = settings_of(run._replace(tuned_defaults=defaults))
-    layers = recomputed_layers.choose_default(replace(inputs, settings=settings))
+    layers = model_defaults.choose_recomputed_layers(replace(inputs, settings=settings))
     return defaults if layers is None else (*defaults, layers)

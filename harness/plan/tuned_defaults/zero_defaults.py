@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from harness.facts.model_lookup import ModelFacts
-from harness.plan.memory.gathered_parameters import embedding_numel_kept_gathered, num_layers_kept_gathered
+from harness.plan.memory.gathered_items import embedding_numel_kept_gathered, num_layers_kept_gathered
 from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
 from harness.run.tuned_default import TunedDefault

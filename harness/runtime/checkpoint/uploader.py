@@ -23,9 +23,8 @@ import torch.distributed as dist
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.latest import checkpoint_name
 from harness.checkpoints.manifest import MANIFEST, MAX_MANIFEST_BYTES, FileRecord, merge_hosts
-from harness.checkpoints.store_retention import prune_store
 from harness.checkpoints.store_transfer import upload_command, upload_files
-from harness.checkpoints.stored_run import PrefixInUseError, RunStep, StoredRun
+from harness.checkpoints.stored_run import PrefixInUseError, RunStep, StoredRun, prune_store
 from harness.file_io import read_regular
 from harness.findings import Finding, Fix
 from harness.object_stores.object_store import ObjectStore

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,6 @@ import numpy as np
 from harness.run.resolved_run import ResolvedRun
 from harness.runtime.dataset.bad_records import BadRecordLog
 from harness.runtime.dataset.data_plan import DataGroup
-from harness.runtime.dataset.length_histogram import LengthHistogram
 from harness.runtime.dataset.mmap_array import AppendArray
 from harness.runtime.dataset.progress_bar import ProgressDisplay
 from harness.runtime.dataset.record import RawRecord, SourcePart
@@ -138,3 +137,28 @@ def _iter_batches(part: SourcePart, display: ProgressDisplay) -> Iterator[list[R
     display.add_bytes(num_bytes)
     if batch:
         yield batch
+
+
+class LengthHistogram:
+    """Counts of records by length."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(64, dtype=np.int64)
+
+    def add(self, lengths: np.ndarray | Sequence[int]) -> None:
+        """Count records of these lengths."""
+        self._counts += _count_lengths(lengths)
+
+    def replace(self, length: int, count: int, lengths: LengthHistogram) -> None:
+        """Count those of `lengths` for `count` records of one length."""
+        self._counts += lengths._counts - count * _count_lengths([length])
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The entries up to the last one that is not zero."""
+        return tuple(int(count) for count in np.trim_zeros(self._counts, "b"))
+
+
+def _count_lengths(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
+    values = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
+    return np.bincount(np.ceil(np.log2(values)).astype(np.int64), minlength=64)

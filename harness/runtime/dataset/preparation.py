@@ -18,8 +18,7 @@ from harness.run.resolved_run import ResolvedRun
 from harness.runtime.dataset.bad_records import BadRecordLog
 from harness.runtime.dataset.data_plan import DataGroup, DataPlan
 from harness.runtime.dataset.eval_split import EvalSplit, split_eval
-from harness.runtime.dataset.ingestion import IngestedGroup, ingest_group
-from harness.runtime.dataset.length_histogram import LengthHistogram
+from harness.runtime.dataset.ingestion import IngestedGroup, LengthHistogram, ingest_group
 from harness.runtime.dataset.progress_bar import ProgressDisplay
 from harness.runtime.dataset.token_rows import RowStats, cut_record, write_rows, write_stream
 from harness.runtime.user_errors import user_error

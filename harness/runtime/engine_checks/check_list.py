@@ -1,63 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """All engine checks, in the order of their ids."""
 
-from harness.runtime.engine_checks.checks import (
-    accelerator,
-    compile_mode,
-    engine_batch_sizes,
-    engine_dtypes,
-    expert_parallel,
-    first_loss,
-    fresh_optimizer,
-    gradient_clipping,
-    gradient_norm,
-    init_spread,
-    initial_weights,
-    learning_rate,
-    nvme_files,
-    optimizer_class,
-    optimizer_device,
-    optimizer_settings,
-    parallel_degrees,
-    parameter_device,
-    partitions,
-    replicas,
-    samples,
-    skipped_steps,
-    step_count,
-    tensor_shards,
-    weight_update,
-    zero_stage,
+from harness.runtime.engine_checks import (
+    optimizer_checks,
+    parallel_checks,
+    parameter_checks,
+    setting_checks,
+    step_checks,
 )
 from harness.runtime.engine_checks.engine_check import EngineCheck
 
-_MODULES = (
-    zero_stage,
-    optimizer_class,
-    optimizer_device,
-    parameter_device,
-    engine_dtypes,
-    gradient_clipping,
-    engine_batch_sizes,
-    parallel_degrees,
-    tensor_shards,
-    partitions,
-    initial_weights,
-    init_spread,
-    fresh_optimizer,
-    optimizer_settings,
-    compile_mode,
-    expert_parallel,
-    nvme_files,
-    accelerator,
-    first_loss,
-    learning_rate,
-    gradient_norm,
-    weight_update,
-    skipped_steps,
-    samples,
-    replicas,
-    step_count,
-)
+_MODULES = (setting_checks, optimizer_checks, parameter_checks, parallel_checks, step_checks)
 
-CHECKS: tuple[EngineCheck, ...] = tuple(sorted((module.CHECK for module in _MODULES), key=lambda check: check.id))
+CHECKS: tuple[EngineCheck, ...] = tuple(
+    sorted(
+        (value for module in _MODULES for value in vars(module).values() if isinstance(value, EngineCheck)),
+        key=lambda check: check.id,
+    )
+)

@@ -15,7 +15,6 @@ import torch
 MAX_ELEMENTS = 1 << 14
 """Elements of a tensor that are summed. Of a larger tensor, the first ones."""
 Checksum = tuple[int, int]
-EMPTY_CHECKSUM: Checksum = (0, 0)
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MODULUS = 1 << 64
 

@@ -33,13 +33,13 @@ from harness.runtime.models.trainable_parameters import freeze_parameters
 from harness.runtime.pipeline import layers
 from harness.runtime.pipeline.layer_layouts import layout_of
 from harness.runtime.pipeline.layer_weights import LayerWeights
-from harness.runtime.pipeline.loss import TokenLoss
 from harness.runtime.pipeline.parameter_names import (
     TIED_EMBEDDING_KEY,
     PipelinePart,
     pipeline_parts,
     to_transformers_parameter,
 )
+from harness.runtime.pipeline.pipeline_stepper import TokenLoss
 from harness.runtime.pipeline.shard_rules import WeightPartition, find_indivisible
 from harness.runtime.pipeline.tensor_layers import TensorShards
 from harness.runtime.topology import Topology

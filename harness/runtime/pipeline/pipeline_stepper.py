@@ -7,15 +7,16 @@ All stages of a pipeline take the same micro-batches, so that each knows their n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
+from transformers.loss.loss_utils import ForCausalLMLoss
 
 from harness.runtime.distributed import Distributed
 from harness.runtime.engine_protocol import PipelineEngine
 from harness.runtime.micro_batch import MicroBatch
 from harness.runtime.pipeline.layers import SharedInputs, encode_positions
-from harness.runtime.pipeline.loss import TokenLoss
+from harness.runtime.pipeline.vocabulary_parallel import vocabulary_parallel_loss
 from harness.runtime.step_timer import StepTimer
 from harness.runtime.topology import Topology
 
@@ -68,3 +69,33 @@ class PipelineStepper:
 def _pipeline_inputs(batch: MicroBatch, share: float) -> _PipelineInputs:
     """The inputs of the first stage, and of the last. float32, since torch divides a float32 loss."""
     return (batch.input_ids, encode_positions(batch)), (batch.labels, torch.tensor(share, dtype=torch.float32))
+
+
+class TokenLoss:
+    """Called by the engine for each micro-batch of the last stage; keeps the sum until `pop_loss`.
+
+    `tensor_group` is set where each of its ranks has the logits of a part of the vocabulary.
+    """
+
+    tensor_group: Any = None
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._sum: torch.Tensor | None = None
+        self.__name__ = "token-weighted cross entropy"  # DeepSpeed prints it
+
+    def __call__(self, logits: torch.Tensor, labels: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """Sum of the token losses over `share`: `labels` is (labels (rows, length), share (a scalar))."""
+        targets, share = labels
+        if self.tensor_group is not None:
+            loss = vocabulary_parallel_loss(logits, targets, share, self.tensor_group)
+        else:
+            loss = ForCausalLMLoss(logits, targets, self._vocab_size, num_items_in_batch=share)
+        value = loss.detach().double()
+        self._sum = value if self._sum is None else self._sum + value
+        return loss
+
+    def pop_loss(self, device: torch.device) -> torch.Tensor:
+        """The sum since the last call, a float64 scalar; 0 on a rank that computes no loss."""
+        total, self._sum = self._sum, None
+        return torch.zeros((), dtype=torch.float64, device=device) if total is None else total

@@ -21,7 +21,44 @@ from harness.runtime.simulation.collectives import group_of, is_async_collective
 from harness.runtime.simulation.device_events import COMM_STREAM, DEFAULT_STREAM, DISK, HOST, DeviceObserver
 from harness.runtime.simulation.memory_tracker import calling_line
 from harness.runtime.simulation.memory_uses import READ_OPERANDS, byte_range, uses_of_operator
-from harness.runtime.simulation.vector_clocks import VectorClocks
+
+
+class VectorClocks:
+    """An agent is a name: the host, a stream, the collectives of a group, a read or write of a disk."""
+
+    def __init__(self) -> None:
+        self._clocks: defaultdict[str, dict[str, int]] = defaultdict(dict)
+
+    def tick(self, agent: str) -> int:
+        """The time of the agent's next piece of work."""
+        clock = self._clocks[agent]
+        time = clock.get(agent, 0) + 1
+        clock[agent] = time
+        return time
+
+    def now(self, agent: str) -> int:
+        """The time of the agent's latest piece of work; 0 before the first."""
+        return self._clocks[agent].get(agent, 0)
+
+    def copy(self, agent: str) -> Mapping[str, int]:
+        """The moment after all that the agent was given until now."""
+        return dict(self._clocks[agent])
+
+    def join(self, agent: str, other: str | Mapping[str, int]) -> None:
+        """Order the agent's next work after another agent's work until now, or after a moment."""
+        clock = self._clocks[agent]
+        for name, time in (self._clocks[other] if isinstance(other, str) else other).items():
+            if clock.get(name, 0) < time:
+                clock[name] = time
+
+    def is_ordered(self, agent: str, time: int, before: str) -> bool:
+        """Is the agent's work at `time` ordered before the next work of `before`?"""
+        return agent == before or self._clocks[before].get(agent, 0) >= time
+
+    def agents(self) -> list[str]:
+        """All that have worked or waited."""
+        return list(self._clocks)
+
 
 UNORDERED = "unordered"
 REUSED = "reused"

@@ -17,7 +17,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from harness.patches.targets import compute_digest
-from harness.runtime.simulation.backward_kernels import register_backward_kernels
 from harness.runtime.simulation.collectives import find_number
 from harness.runtime.simulation.compiled_ops import IS_PINNED, MARK_PINNED
 from harness.runtime.simulation.deepspeed_shims import (
@@ -325,3 +324,21 @@ SHIMS: tuple[Shim, ...] = (
         _no_tracing,
     ),
 )
+
+
+COMPOSED = ("silu_backward", "mish_backward")
+"""Those of torch 2.13 that have a kernel for CPU and CUDA and a composition for all other devices, and a backward pass:
+the composition of `silu_backward` allocates its output five times.
+"""
+_LIBRARY: Any = torch.library.Library("aten", "IMPL")
+
+
+def register_backward_kernels() -> None:
+    """Name a kernel for CUDA, which is never called: fake tensors answer before it."""
+    for name in COMPOSED:
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CUDA"):
+            _LIBRARY.impl(name, _never_called, "CUDA")
+
+
+def _never_called(*_: Any) -> Any:
+    raise AssertionError("a kernel of the simulated device was called")

@@ -30,7 +30,7 @@ class SimulatedAccelerator(CUDA_Accelerator):  # type: ignore[misc]
         """No driver is asked."""
 
     def set_device(self, device_index: Any) -> None:
-        """There is one."""
+        """Nothing: the simulated GPU is the only one."""
 
     def current_device(self) -> int:
         """0."""

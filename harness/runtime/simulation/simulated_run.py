@@ -38,9 +38,8 @@ from harness.runtime.simulation.device import SimulatedRank, simulated_device
 from harness.runtime.simulation.device_events import DeviceObserver
 from harness.runtime.simulation.fake_attention import KERNELS_USED
 from harness.runtime.simulation.memory_tracker import MemoryTracker
-from harness.runtime.simulation.pipeline_peers import enter_phases, install_stage_inputs
 from harness.runtime.simulation.race_detector import RaceDetector
-from harness.runtime.simulation.simulated_ranks import simulated_distributed
+from harness.runtime.simulation.simulated_ranks import enter_phases, install_stage_inputs, simulated_distributed
 from harness.runtime.simulation.simulated_resume import ForkedResume, merge_resume, simulate_resume
 from harness.runtime.simulation.simulated_save import SavedFile, SimulatedSave, simulate_save
 from harness.runtime.simulation.simulated_weights import list_weights, simulated_weights

@@ -8,8 +8,16 @@ import os
 import resource
 import time
 from functools import cache
+from typing import Any
 
 from deepspeed.accelerator import get_accelerator
+
+from harness.runtime.distributed import Distributed
+from harness.runtime.engine_protocol import Engine
+from harness.runtime.metrics import MetricsWriter
+from harness.runtime.nvme_io import disk_usage, find_nvme_dirs
+from harness.runtime.telemetry.log_interval import LogInterval
+from harness.runtime.telemetry.state_bytes import state_bytes
 
 _MIN_SECONDS_BETWEEN_READS = 1.0
 """A read takes a tenth of a millisecond, more on a GPU. So short steps do not all read."""
@@ -74,3 +82,74 @@ def _proc_file_descriptor(name: str, process: int) -> int:
 def major_page_faults() -> int:
     """Pages that this process has read from a disk since its start."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
+# Peak memory of each phase of a run, and the bytes of its states: one line `memory` a phase, with all ranks.
+#
+# Phases are those of the plan: `load`, `resume`, `step` (the first one, forward and backward in it), `save` (the
+# first).
+
+
+class MemoryPhases:
+    """The phases of one start. All ranks call `record` in the same order: it is a collective."""
+
+    def __init__(self, distributed: Distributed, metrics: MetricsWriter) -> None:
+        self._distributed, self._metrics = distributed, metrics
+        self._recorded_phases: set[str] = set()
+        self._pending_lines: list[dict[str, Any]] = []
+        self._is_writing = False
+
+    def start_writing(self) -> None:
+        """Write the lines of earlier phases. The line `run` is written before them."""
+        self._is_writing = True
+        for line in self._pending_lines:
+            self._metrics.write("memory", **line)
+        self._pending_lines = []
+
+    def record(self, phase: str, step: int, engine: Engine | None = None) -> None:
+        """A phase has ended. Only the first of each name is recorded. With `engine` its states are counted."""
+        if phase in self._recorded_phases:
+            return
+        self._recorded_phases.add(phase)
+        own_values = read_and_reset_peak_memory(), state_bytes(engine) if engine is not None else {}
+        rank_values = self._distributed.all_gather_object(own_values)
+        columns = {f"{key}": [memory[key] for memory, _ in rank_values] for key in rank_values[0][0]}
+        states = {
+            key: max(rank_states.get(key, 0) for _, rank_states in rank_values)
+            for key in sorted({k for _, f in rank_values for k in f})
+        }
+        line = {"step": step, "phase": phase, **columns, **({"states": states} if states else {})}
+        if self._is_writing:
+            self._metrics.write("memory", **line)
+        else:
+            self._pending_lines.append(line)
+
+
+_DISK_USAGE_INTERVAL_SECONDS = 30.0
+
+
+class NvmeUsage:
+    """The swap folders of a run. Their size is read every 30 seconds.
+
+    `counts_traffic`: the patch `nvme-counters` is applied. Without it there are no fields of the traffic.
+    """
+
+    def __init__(self, ds_config: dict[str, Any], *, counts_traffic: bool) -> None:
+        self._folders, self._counts_traffic = find_nvme_dirs(ds_config), counts_traffic
+        self._num_bytes, self._read_at = 0, -_DISK_USAGE_INTERVAL_SECONDS
+
+    def fields(self, interval: LogInterval) -> dict[str, Any]:
+        """Empty where the run does not swap to NVMe."""
+        if not self._folders:
+            return {}
+        now = time.monotonic()
+        if now - self._read_at >= _DISK_USAGE_INTERVAL_SECONDS:
+            self._num_bytes, self._read_at = disk_usage(self._folders), now
+        if not self._counts_traffic:
+            return {"nvme_bytes": self._num_bytes}
+        return {
+            "seconds_io": round(interval.io_seconds / interval.steps, 6),
+            "nvme_bytes": self._num_bytes,
+            "nvme_read_bytes": round(interval.bytes_read / interval.steps),
+            "nvme_write_bytes": round(interval.bytes_written / interval.steps),
+        }

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deepspeed.accelerator import get_accelerator
+
 from harness import __version__
+from harness.facts.devices import device_by_driver_name
 from harness.hostinfo import machine
 from harness.plan.memory.zero_partitions import local_num_parameters
 from harness.plan.settings.plan_settings import settings_of
@@ -16,9 +20,9 @@ from harness.runtime.metrics import FORMAT_VERSION
 from harness.runtime.parallel import tensor_parallel
 from harness.runtime.pipeline import pipeline_module
 from harness.runtime.telemetry.flops_counter import FlopsCounter
-from harness.runtime.telemetry.peak_flops import DevicePeak
 from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
+from harness.spec.run_spec import RunSpec
 
 
 def write_run_header(
@@ -107,3 +111,39 @@ def _offload_fields(run: ResolvedRun, flops_counter: FlopsCounter) -> dict[str, 
         "offload_to_host_bytes": float(round(sum(comm_volume.device_to_host_bytes(num_parameters, settings)))),
         "offload_to_device_bytes": float(round(sum(comm_volume.host_to_device_bytes(num_parameters, settings)))),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePeak:
+    """A device. `flops` and `source` are None where no peak is known."""
+
+    device: str
+    memory: int | None
+    flops: float | None
+    source: str | None
+
+
+def find_device_peak(spec: RunSpec) -> DevicePeak:
+    """The peak of this rank's device, in the number format of the run. `telemetry.peak_flops` overrides it."""
+    accelerator = get_accelerator()
+    name, memory = accelerator.device_name(), None
+    device = None
+    if name != "cpu":
+        memory = int(accelerator.total_memory())
+        name = _driver_device_name(name)
+        device = device_by_driver_name(name, memory)
+    if spec.telemetry.peak_flops is not None:
+        return DevicePeak(name, memory, spec.telemetry.peak_flops, "`telemetry.peak_flops`")
+    if device is None:
+        return DevicePeak(name, memory, None, None)
+    if spec.precision.bf16 or spec.precision.fp16:
+        return DevicePeak(name, memory, device.flops_16, f"{device.source}, 16 bit")
+    return DevicePeak(name, memory, device.flops_32, f"{device.source}, fp32")
+
+
+def _driver_device_name(device_type: str) -> str:
+    import torch
+
+    module = getattr(torch, device_type, None)  # torch.cuda, torch.xpu ...
+    get_name = getattr(module, "get_device_name", None)
+    return device_type if get_name is None else str(get_name())

@@ -27,15 +27,11 @@ from harness.runtime.step import MeanLoss
 from harness.runtime.step_timer import StepTimer, compute_step_times
 from harness.runtime.telemetry.flops_counter import FlopsCounter, make_flops_counter
 from harness.runtime.telemetry.log_interval import LogInterval, flops_fields, throughput_fields
-from harness.runtime.telemetry.memory_phases import MemoryPhases
-from harness.runtime.telemetry.memory_usage import memory_usage
-from harness.runtime.telemetry.nvme_usage import NvmeUsage
-from harness.runtime.telemetry.peak_flops import DevicePeak, find_device_peak
-from harness.runtime.telemetry.pending_steps import PendingRow, PendingStep, make_pending_row
+from harness.runtime.telemetry.memory_usage import MemoryPhases, NvmeUsage, memory_usage
 from harness.runtime.telemetry.profiler import StepProfiler, write_comms_summary
 from harness.runtime.telemetry.rank_stats import RankStats
-from harness.runtime.telemetry.run_header import write_run_header
-from harness.runtime.telemetry.step_recorder import StepRecorder
+from harness.runtime.telemetry.run_header import DevicePeak, find_device_peak, write_run_header
+from harness.runtime.telemetry.step_recorder import PendingRow, PendingStep, StepRecorder, make_pending_row
 from harness.runtime.telemetry.trackers.tracker_threads import Trackers
 from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState

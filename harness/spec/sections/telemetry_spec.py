@@ -57,3 +57,12 @@ class TelemetrySpec(Section):
     """Let DeepSpeed log every collective, and its summary at the end. Slows the run down: it waits for the device."""
     debug_distributed: bool = False
     """Verify and log every collective (TORCH_DISTRIBUTED_DEBUG, NCCL_DEBUG). Slow."""
+
+
+class LoggingSpec(Section):
+    """Logs of a run."""
+
+    logging_steps: Positive = 1
+    """Write a line of metrics.jsonl every N steps."""
+    deepspeed_level: Literal["debug", "info", "warning", "error"] = "warning"
+    """Log level of DeepSpeed's own logger."""

@@ -130,3 +130,20 @@ class PrecisionSpec(Section):
     """fp16: overflows before the scale halves."""
     min_loss_scale: Count = 1
     """fp16: the scale never falls below this."""
+
+
+class EvalSpec(Section):
+    """Loss on the held-out part."""
+
+    eval_steps: Positive | None = None
+    """Evaluate every N steps. Default: only at the end."""
+    per_device_eval_batch_size: Positive | None = None
+    """Default: the training micro-batch."""
+    max_batches: Positive | None = None
+    """Batches per rank at most, for a faster evaluation. Default: the whole held-out part."""
+    eval_on_start: bool = False
+    """Evaluate before the first step too."""
+    early_stopping_patience: Positive | None = None
+    """End the run after N evaluations in a row that did not improve on the best. Default: never."""
+    early_stopping_threshold: Annotated[float, Field(ge=0.0)] = 0.0
+    """Smallest decrease of the best loss that counts as an improvement."""

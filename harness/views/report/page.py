@@ -20,16 +20,19 @@ from harness.run_records.run_record import RunRecord, read_run_record
 from harness.secret_text import hide_passwords
 from harness.views.report.charts import render_charts
 from harness.views.report.comparison_section import names_of, render_comparison
-from harness.views.report.config_section import render_config, render_sample
-from harness.views.report.engine_checks_section import render_engine_checks
 from harness.views.report.header import render_badge, render_facts, render_header
 from harness.views.report.html_elements import escape
 from harness.views.report.memory_section import build_memory_charts, render_memory_bars, render_plan_tables
-from harness.views.report.patches_section import render_patches
 from harness.views.report.problems_section import render_problems
 from harness.views.report.ranks_section import render_ranks
-from harness.views.report.slowness_section import render_slowness
-from harness.views.report.speed_section import render_median_step
+from harness.views.report.run_sections import (
+    render_config,
+    render_engine_checks,
+    render_median_step,
+    render_patches,
+    render_sample,
+    render_slowness,
+)
 from harness.views.report.timeline_section import render_timeline
 from harness.views.report.training_charts import build_comparison_charts, build_learning_charts, build_speed_charts
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import UserError
-from harness.runtime.dataset.builtin_sources import DOCSTRING_CHATS, open_builtin
 from harness.runtime.dataset.data_plan import build_data_plan
+from harness.runtime.dataset.data_sources import DOCSTRING_CHATS, open_builtin
 from tests.support.training.data_helpers import TOKENIZER, prepared, run_of
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.engine_witness.method_wrapper import MethodWrapper
+from harness.engine_witness.gradient_witness import MethodWrapper
 
 
 def count_into(calls: list[str], name: str) -> Any:

@@ -8,7 +8,7 @@ import json
 import pytest
 from transformers import AutoTokenizer
 
-from harness.facts.tokenizer_facts import BYTE_TOKENS, find_tokenizer
+from harness.check.tokenizer_findings import BYTE_TOKENS, find_tokenizer
 from harness.runtime.dataset.data_sources import READERS
 from harness.runtime.tokenizer import byte_tokenizer
 from harness.spec.named_paths import DATA_SUFFIXES

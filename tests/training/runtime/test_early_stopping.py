@@ -21,7 +21,7 @@ from harness.run_records.run_record import read_run_record
 from harness.run_records.summary import summarise_run
 from harness.runtime.early_stopping import count_evaluation, early_stop_reason
 from harness.runtime.train_state import TrainState
-from harness.spec.sections.eval_spec import EvalSpec
+from harness.spec.sections.training_spec import EvalSpec
 from harness.views.checkpoint import render_checkpoints
 from harness.views.style import Style
 from tests.support.training.forked_ranks import ForkedRanks

@@ -86,9 +86,9 @@ def test_what_a_finding_says(outcomes: dict[str, dict[str, Any]]) -> None:
 def test_files_that_are_missing_on_nvme(tmp_path: Path) -> None:
     from types import SimpleNamespace
 
-    from harness.runtime.engine_checks.checks.nvme_files import CHECK
+    from harness.runtime.engine_checks.setting_checks import NVME_FILES
 
     expected: Any = SimpleNamespace(offload_optimizer="nvme", nvme_paths=(str(tmp_path),))
-    assert CHECK.evaluate(expected, [{"large": 1, "bytes": 0}]).state == "differs"
-    assert CHECK.evaluate(expected, [{"large": 1, "bytes": 4096}]).state == "holds"
-    assert CHECK.evaluate(expected, [{"large": 0, "bytes": 0}]).state == "skipped"
+    assert NVME_FILES.evaluate(expected, [{"large": 1, "bytes": 0}]).state == "differs"
+    assert NVME_FILES.evaluate(expected, [{"large": 1, "bytes": 4096}]).state == "holds"
+    assert NVME_FILES.evaluate(expected, [{"large": 0, "bytes": 0}]).state == "skipped"

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from harness.errors import UserError
-from harness.runtime.checkpoint.consolidate.layouts import join_pieces
-from harness.runtime.checkpoint.consolidate.shard_files import find_rank_files
+from harness.runtime.checkpoint.consolidate.layouts import find_rank_files, join_pieces
 from harness.runtime.checkpoint.safe_load import load_shard
 
 

@@ -14,7 +14,7 @@ load_native_library()
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from harness.runtime.simulation.backward_kernels import register_backward_kernels
+from harness.runtime.simulation.shims import register_backward_kernels
 
 class Names(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from deepspeed.utils.numa import parse_range_list
 
-from harness.facts.core_lists import parse_core_list
+from harness.gates.rules.core_binding import parse_core_list
 
 GOOD = ("0", "0-3", "0,2,4", "0-1,8-9", "5-5", "0,2-4,6")
 BAD = ("", "a", "0-", "-3", "3-1", "0-1,1-3", "4,2", "0-1-2", "0,,2", "0;2")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from harness.facts.metrics_schema import SCHEMA_VERSION, validate_line
-from harness.launching.setup.debug_env import with_flops_profiler_output
+from harness.launching.setup.environment import with_flops_profiler_output
 from harness.run_records.run_record import read_run_record
 from harness.slowness import diagnose_slowness
 from harness.views.report.problems_section import render_problems

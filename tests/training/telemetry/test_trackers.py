@@ -19,8 +19,7 @@ from harness import side_file
 from harness.facts.metrics_schema import validate_line
 from harness.runtime.metrics import MetricsWriter
 from harness.runtime.telemetry.trackers import tracker_threads
-from harness.runtime.telemetry.trackers.csv_tracker import CsvBackend
-from harness.runtime.telemetry.trackers.tracker_backend import TrackerTarget
+from harness.runtime.telemetry.trackers.tracker_backend import CsvBackend, TrackerTarget
 from harness.runtime.telemetry.trackers.tracker_threads import BACKENDS, Trackers, TrackerThread
 from harness.spec.sections.telemetry_spec import TelemetrySpec
 

@@ -14,8 +14,15 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from harness.checkpoints.manifest import is_safe_path
 from harness.errors import UserError
-from harness.runtime.checkpoint.consolidate.layouts import WEIGHT, RankParams, ShardedParam, open_rank_params
-from harness.runtime.checkpoint.consolidate.shard_files import RankFiles, find_layer_files, find_rank_files
+from harness.runtime.checkpoint.consolidate.layouts import (
+    WEIGHT,
+    RankFiles,
+    RankParams,
+    ShardedParam,
+    find_layer_files,
+    find_rank_files,
+    open_rank_params,
+)
 from harness.runtime.checkpoint.safe_load import load_shard
 from harness.runtime.parallel.tensor_parallel import tp_layouts
 from harness.runtime.pipeline.parameter_names import tied_names, to_transformers_name, to_transformers_parameter

@@ -8,6 +8,7 @@ Nothing is copied until a caller reads a tensor.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Any
 
 import torch
 
-from harness.runtime.checkpoint.consolidate.shard_files import RankFiles
 from harness.runtime.checkpoint.safe_load import load_shard
 from harness.runtime.user_errors import user_error
 
@@ -263,3 +263,43 @@ def _param_with_states(weight: torch.Tensor, state: dict[str, Any] | None) -> Sh
     return ShardedParam(
         weight.shape, lambda key: tensors[key].clone(memory_format=torch.contiguous_format), tuple(tensors)
     )
+
+
+_STATES_FILE = re.compile(r"(?:bf16_|fp16_)?(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_(model|optim)_states\.pt")
+_LAYER_FILE = re.compile(r"layer_(\d+)(?:-model_(\d+))?-model_states\.pt")
+
+
+@dataclass(frozen=True)
+class RankFiles:
+    """The files of one tensor rank, of the model or of a stage, in order of the data-parallel ranks that share its
+    states.
+    """
+
+    models: list[Path] = field(default_factory=list)
+    optimizers: list[Path] = field(default_factory=list)
+
+
+def find_rank_files(folder: Path) -> list[RankFiles]:
+    """In order of DeepSpeed's `mp_rank`: the tensor ranks, of one stage of a pipeline after the other.
+
+    Raises UserError (CK105) if there are none.
+    """
+    by_model_rank: dict[int, dict[str, dict[int, Path]]] = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if match := _STATES_FILE.fullmatch(path.name):
+            data_rank, model_rank, kind = match.groups()
+            kinds = by_model_rank.setdefault(int(model_rank), {"model": {}, "optim": {}})
+            kinds[kind][int(data_rank or 0)] = path
+    rank_files = [
+        RankFiles(*([files[i] for i in sorted(files)] for files in by_model_rank[m].values()))
+        for m in sorted(by_model_rank)
+    ]
+    if not rank_files or not all(r.models for r in rank_files):
+        raise user_error("CK105", f"`{folder}` has no file `*_model_states.pt`", fix="name a complete checkpoint")
+    return rank_files
+
+
+def find_layer_files(folder: Path) -> list[tuple[int, int, Path]]:
+    """The files of a pipeline's layers, with the number of the layer and the tensor rank; none for other models."""
+    matches = ((_LAYER_FILE.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted((int(match[1]), int(match[2] or 0), path) for match, path in matches if match)

@@ -17,11 +17,14 @@ from typing import Any
 
 from harness.hostinfo.training_packages import install_command
 from harness.runtime.metrics import MetricsWriter
-from harness.runtime.telemetry.trackers.csv_tracker import CsvBackend
-from harness.runtime.telemetry.trackers.mlflow_tracker import MlflowBackend
-from harness.runtime.telemetry.trackers.tensorboard_tracker import TensorBoardBackend
-from harness.runtime.telemetry.trackers.tracker_backend import TrackerBackend, TrackerTarget
-from harness.runtime.telemetry.trackers.wandb_tracker import WandbBackend
+from harness.runtime.telemetry.trackers.tracker_backend import (
+    CsvBackend,
+    MlflowBackend,
+    TensorBoardBackend,
+    TrackerBackend,
+    TrackerTarget,
+    WandbBackend,
+)
 from harness.spec.sections.telemetry_spec import TelemetrySpec, Tracker
 
 BACKENDS: Mapping[Tracker, Callable[[TrackerTarget], TrackerBackend]] = {

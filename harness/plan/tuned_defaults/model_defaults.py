@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tuned defaults of the model: the attention kernel, chunks of the loss, and the layers that are recomputed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from harness.facts.devices import Device, describe_device, find_device
+from harness.facts.model_facts import ModelFacts
+from harness.facts.packing_support import SEPARATES_BY_BORDERS
+from harness.hostinfo import machine
+from harness.patches.patch_registry import PatchFacts, is_planned
+from harness.plan.memory.memory_estimate import estimate_memory
+from harness.plan.memory.zero_partitions import local_vocab_size
+from harness.plan.settings.checkpointed_layers import checkpointing_value, recompute_shares, with_checkpointing
+from harness.plan.settings.cluster_sizes import parse_size
+from harness.plan.settings.plan_settings import PlanSettings
+from harness.plan.tuned_defaults.default_inputs import DefaultInputs
+from harness.plan.weights.flops import FlopsInputs, executed_flops
+from harness.run.resolved_run import ATTN_IMPLEMENTATION
+from harness.run.tuned_default import TunedDefault
+from harness.spec.run_spec import RunSpec
+from harness.units import parse_bytes
+
+ATTENTION_KEY = ATTN_IMPLEMENTATION
+_HOPPER = re.compile(r"\bG?H(?:20|100|200|800)\b")
+_BEFORE_AMPERE = re.compile(r"\b(?:[VP]100|P40?|M[46]0|K80|T4|RTX 20[678]0|TITAN|Instinct|MI\d+X?)\b|GTX|Quadro RTX")
+_MAX_HEAD_SIZE = 256
+"""Of flash kernels, torch's own and the packages'."""
+_SHORT_ROWS = 256
+"""Tokens below which a mask costs less than a call for each document, measured on the CPU."""
+_PACKAGES = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
+
+
+class AttentionNeeds(NamedTuple):
+    """The facts that decide. `gpu`: the name of the device, empty for the CPU; `packages`: importable modules."""
+
+    gpu: str
+    is_16bit: bool
+    head_size: int
+    family: str
+    max_length: int
+    packing: bool
+    dropout: bool
+    whole_model: bool
+    packages: frozenset[str]
+
+
+def choose_attention_kernel(inputs: DefaultInputs) -> TunedDefault | None:
+    """The kernel for `auto`, by this machine's packages and the device of the spec, or of this machine."""
+    if inputs.run.spec.model.attn_implementation != "auto":
+        return None
+    value, reason = choose_kernel(_find_needs(inputs))
+    return TunedDefault("attention kernel", ATTENTION_KEY, value, "sdpa", reason, ours=True)
+
+
+def choose_kernel(needs: AttentionNeeds) -> tuple[str, str]:
+    """(kernel, reason). None of the choices was timed on CUDA."""
+    reason = _why_sdpa(needs) or _why_short_rows(needs)
+    if reason:
+        return "sdpa", reason
+    cause = _why_no_flash_kernel(needs)
+    if cause:
+        return "sdpa_varlen", f"{cause}: a call for each document, no mask of {needs.max_length:,} tokens squared"
+    is_hopper = _HOPPER.search(needs.gpu) is not None and not needs.dropout
+    kernel = "flash_attention_3" if is_hopper and _PACKAGES["flash_attention_3"] in needs.packages else ""
+    kernel = kernel or ("flash_attention_2" if _PACKAGES["flash_attention_2"] in needs.packages else "")
+    if kernel:
+        return kernel, f"packed rows in 16 bit without a mask, and `{_PACKAGES[kernel]}` is installed here"
+    return "sdpa_varlen", f"no mask; {_cost_of_missing(needs, is_hopper=is_hopper)}"
+
+
+def _why_sdpa(needs: AttentionNeeds) -> str:
+    if not needs.packing:
+        return "rows of one document need no mask, and use torch's own flash kernel in 16 bit"
+    if not needs.whole_model:
+        return "pipeline stages and compiled models separate documents by masks"
+    if needs.family not in SEPARATES_BY_BORDERS:
+        return f"`{needs.family or 'the model'}` was not compared without masks"
+    return ""
+
+
+def _why_no_flash_kernel(needs: AttentionNeeds) -> str:
+    if not needs.gpu:
+        return "on the CPU"
+    if not needs.is_16bit:
+        return "fp32 has no flash kernel"
+    if needs.head_size > _MAX_HEAD_SIZE:
+        return f"heads of {needs.head_size} have no flash kernel"
+    return "this GPU has no flash kernel" if _BEFORE_AMPERE.search(needs.gpu) else ""
+
+
+def _why_short_rows(needs: AttentionNeeds) -> str:
+    if needs.max_length >= _SHORT_ROWS or not _why_no_flash_kernel(needs):
+        return ""
+    return f"a mask of {needs.max_length:,} tokens squared costs less than a call for each document"
+
+
+def _cost_of_missing(needs: AttentionNeeds, *, is_hopper: bool) -> str:
+    """The price of the package that is not installed here."""
+    if needs.dropout:
+        return "without `flash_attn` here, dropout needs one call per document instead of one per layer"
+    if is_hopper:
+        return (
+            "torch's flash kernel; without `flash_attn_interface` here, attention takes up to twice the time (figure "
+            "of its authors, not run)"
+        )
+    return "torch's flash kernel, of the same algorithm and memory as `flash_attn`, which is not installed here"
+
+
+def missing_package(kernel: str | None) -> str | None:
+    """The package that a kernel needs and that cannot be imported here; None where nothing is missing."""
+    package = _PACKAGES.get(kernel or "")
+    return package if package is not None and find_spec(package) is None else None
+
+
+def _find_needs(inputs: DefaultInputs) -> AttentionNeeds:
+    run, model, spec = inputs.run, inputs.model, inputs.run.spec
+    return AttentionNeeds(
+        _gpu_name(spec),
+        spec.precision.bf16 or spec.precision.fp16,
+        model.head_dim if model is not None else 0,
+        model.family if model is not None else "",
+        spec.data.max_length,
+        spec.data.packing,
+        model is None or model.attention_dropout,
+        run.parallel_dims.pipeline == 1 and not spec.train.torch_compile,
+        frozenset(package for package in _PACKAGES.values() if find_spec(package) is not None),
+    )
+
+
+def _gpu_name(spec: RunSpec) -> str:
+    if spec.cluster.gpu is not None:
+        return "" if spec.cluster.gpu == "cpu" else spec.cluster.gpu
+    devices = machine.accelerators_for({**os.environ, **spec.launch.env})
+    return devices[0].name if devices else ""
+
+
+_CHUNK_KEY = "train.loss_chunk_size"
+_CHUNK_LOGITS_BYTES = 1 << 28
+"""Bytes of a chunk's logits in fp32."""
+_CHUNK_MULTIPLE = 128
+_UNSUPPORTED_FAMILIES = ("gemma2", "gemma3", "gemma3_text", "phi")
+"""Families with a soft cap of their logits or a bias of their head, which stay with the plain loss."""
+
+
+def choose_loss_chunk_size(inputs: DefaultInputs) -> TunedDefault | None:
+    """Chunks of 256 MiB of logits are large enough for the products to run at full speed. fp16 scales the loss before
+    gradients are rounded; compiled models and those of a pipeline have a head of their own. Where AutoTP divides the
+    head, a rank has the logits of its vocabulary shard.
+    """
+    spec, model, settings = inputs.run.spec, inputs.model, inputs.settings
+    if (
+        model is None
+        or settings is None
+        or settings.pipeline_parallel_size > 1
+        or spec.train.loss_chunk_size is not None
+    ):
+        return None
+    if (
+        spec.precision.fp16
+        or spec.train.torch_compile
+        or model.family in _UNSUPPORTED_FAMILIES
+        or "torch_autocast" in spec.deepspeed
+    ):
+        return None
+    vocab_size = local_vocab_size(model, settings)
+    value = chunk_size_for(vocab_size)
+    is_patched = is_planned("chunked-loss", PatchFacts(loss_chunk_size=value), spec.launch.patches)
+    if settings.tokens_per_micro_batch <= value or not is_patched:
+        return None
+    reason = f"logits of {value} x {vocab_size:,} (tokens x vocab) exist at once"
+    return TunedDefault("loss in chunks", _CHUNK_KEY, value, 0, reason, ours=True)
+
+
+def chunk_size_for(vocab_size: int) -> int:
+    """Tokens of a chunk for a vocabulary of this size."""
+    return max(_CHUNK_MULTIPLE, _CHUNK_LOGITS_BYTES // (4 * vocab_size) // _CHUNK_MULTIPLE * _CHUNK_MULTIPLE)
+
+
+_CHECKPOINTING_KEY = "train.gradient_checkpointing"
+_EVERY = (8, 4, 3, 2, 1)
+_HEADROOM = 0.05
+
+
+def is_recomputation_asked(inputs: DefaultInputs) -> bool:
+    """Does the spec leave the choice to the planner?"""
+    return bool(inputs.run.spec.train.gradient_checkpointing == "auto")
+
+
+def choose_recomputed_layers(inputs: DefaultInputs) -> TunedDefault | None:
+    """The choice with the fewest operations that leaves a twentieth of the GPU free; every layer where none does, or
+    where the GPU or the model is unknown. `inputs.settings` are those with all other tuned defaults.
+    """
+    if not is_recomputation_asked(inputs):
+        return None
+    model, settings = inputs.model, inputs.settings
+    device = _find_gpu(inputs)
+    if model is None or settings is None or device is None or not device.memory:
+        unknown = (
+            "model" if model is None else "ranks or the micro-batch" if settings is None else "GPU (`cluster.gpu`)"
+        )
+        return _recomputation_default(True, f"every layer: the {unknown} of the run is unknown")
+    flops = FlopsInputs.from_model(model)
+    pairs = model.num_layers * settings.seq_length / 2
+    candidates = sorted(
+        _list_candidates(settings, model),
+        key=lambda each: executed_flops(flops, 1, pairs, recomputed=recompute_shares(each, model.num_layers)),
+    )
+    for candidate in candidates:
+        peak = estimate_memory(model, candidate, device).gpu_peak
+        if peak <= device.memory * (1 - _HEADROOM):
+            share = f"{peak / device.memory:.0%} of the memory of a {device.name}"
+            return _recomputation_default(checkpointing_value(candidate), f"fewest recomputed layers that fit: {share}")
+    return _recomputation_default(True, f"every layer: with fewer the run does not fit a {device.name}")
+
+
+def _find_gpu(inputs: DefaultInputs) -> Device | None:
+    """The kind of GPU that the spec names, with its own figure of the memory."""
+    cluster = inputs.run.spec.cluster
+    memory, _ = parse_size("cluster.gpu_memory", cluster.gpu_memory, parse_bytes)
+    name = cluster.gpu or ""
+    return describe_device(name, memory, None, None, find_device(name) if name else None)
+
+
+def _list_candidates(settings: PlanSettings, model: ModelFacts) -> Iterator[PlanSettings]:
+    yield with_checkpointing(settings, checkpointing=False)
+    every_layer = with_checkpointing(settings, checkpointing=True)
+    keeps = (True, False) if _can_keep_attention(settings, model) else (False,)
+    for every in _EVERY:
+        for keep in keeps:
+            yield replace(every_layer, checkpoint_every=every, keeps_attention=keep)
+
+
+def _can_keep_attention(settings: PlanSettings, model: ModelFacts) -> bool:
+    """As the gate MD040 has it, and as a rank refuses it (MD160)."""
+    is_plain = not (settings.reentrant_checkpointing or settings.compiled or settings.pipeline_parallel_size > 1)
+    return is_plain and settings.attention != "eager" and not model.attention_dropout
+
+
+def _recomputation_default(value: object, reason: str) -> TunedDefault:
+    return TunedDefault("recomputed layers", _CHECKPOINTING_KEY, value, True, reason, ours=True)

@@ -56,21 +56,27 @@ def test_job_sets_variables_that_the_script_has(job: str) -> None:
 
 def test_matrix_has_each_python_and_release_that_is_promised() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    matrix = JOBS["whole"]["strategy"]["matrix"]
+    matrix = JOBS["nightly"]["strategy"]["matrix"]
     oldest = project["requires-python"].removeprefix(">=")
     assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
     assert matrix["python"][0] == oldest
     assert matrix["deepspeed"] == [f"deepspeed=={FALLBACK_VERSION}"]
     assert f"${{DEEPSPEED:-deepspeed=={FALLBACK_VERSION}}}" in SCRIPT
     assert {"python": "3.12", "deepspeed": "deepspeed"} in matrix["include"]
-    assert JOBS["nightly"]["continue-on-error"] is True
-    assert steps("nightly")[-1]["env"]["DEEPSPEED"].startswith("deepspeed @ git+")
+    assert JOBS["quick"]["strategy"]["matrix"]["python"] == matrix["python"]
+    assert steps("whole")[-1]["env"] == {"PYTHON": f"python{oldest}"}
+    assert steps("upstream")[-1]["env"]["DEEPSPEED"].startswith("deepspeed @ git+")
+
+
+def test_the_night_runs_what_a_push_leaves_out_and_is_red_when_red() -> None:
+    assert steps("nightly")[-1]["env"]["HARNESS_NIGHTLY"] == "1"
+    assert not any("continue-on-error" in job for job in JOBS.values())
 
 
 def test_each_event_has_a_job() -> None:
     events = WORKFLOW[True]  # YAML 1.1 reads `on` as true
     assert set(events) == {"push", "pull_request", "schedule", "workflow_dispatch"}
-    assert "schedule" in JOBS["nightly"]["if"]
+    assert all("schedule" in JOBS[name]["if"] for name in ("nightly", "upstream"))
     assert WORKFLOW["permissions"] == {"contents": "read"}
 
 

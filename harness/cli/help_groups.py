@@ -37,6 +37,8 @@ class GroupedCommand(TyperCommand):
         an opposite, is an error where it is given twice: click would take the last. So is an empty value, which is most
         often a variable of the shell that is not set: as a path it would mean the current folder.
         """
+        if not args:  # click prints the help as an error, which quotes nothing
+            return super().parse_args(ctx, args)
         with _escaped_errors():
             if "--help" not in args and not ctx.resilient_parsing:
                 values, _, given = self.make_parser(ctx).parse_args(args=list(args))

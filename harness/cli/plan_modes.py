@@ -130,7 +130,7 @@ def _refusal(mode: Mode, name: str, option: str, value: Any) -> UserError:
         (
             name in _DEGREE_OPTIONS,
             f"{given} goes with degrees of parallelism",
-            "give `--tensor` or `--pipeline`, too",
+            "ask `harness degrees`, or leave it out",
         ),
         (bool(need) and need != mode.name, f"{given} needs {need}", f"add {need}, or leave it out"),
         (

@@ -68,6 +68,13 @@ def test_h_is_short_for_help(command: str) -> None:
     assert run("-h").stdout == run("--help").stdout
 
 
+@pytest.mark.parametrize("command", ["plan", "simulate", "checkpoint", "launch"])
+def test_a_command_without_a_word_prints_its_help(command: str) -> None:
+    without = run(command)
+    assert without.exit_code == 2
+    assert without.output.strip() == run(command, "--help").output.strip()
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_shown_once(command: str) -> None:
     application = get_command(build_app([command]))

@@ -105,7 +105,10 @@ def test_kernels_in_a_configuration(tmp_path: Path, name: object) -> None:
 def test_huge_sizes(tmp_path: Path) -> None:
     run_of(tmp_path / "run", {"hidden_size": 10**60, "vocab_size": 10**300})
     assert run_command("report", tmp_path / "run").code == 0
-    assert "cannot be used for a calibration" in run_command("plan", "--calibrate", tmp_path / "run").assert_unharmed().text
+    assert (
+        "cannot be used for a calibration"
+        in run_command("plan", "--calibrate", tmp_path / "run").assert_unharmed().text
+    )
 
 
 @pytest.mark.parametrize(

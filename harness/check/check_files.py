@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check all files that a command line names, and fix them where that is requested. Prints nothing.
+"""Check all files that a command line names, and fix them where that is requested, with the memory that a fix
+changes. Prints nothing.
 
 Every output format gets the same outcome, wrong usage included.
 """

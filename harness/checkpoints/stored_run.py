@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checkpoints of one run in an object store, below a prefix of their own.
+"""The checkpoints of one run in an object store, below a prefix of their own, and how many of them stay.
 
     PREFIX/run.json                      the run that writes here, those before it, where each resumed, complete steps
     PREFIX/step-00000100/files.json      written first: the manifest of what is being uploaded

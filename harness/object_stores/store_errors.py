@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 StoreErrorKind = Literal[
@@ -48,105 +48,44 @@ _REASONS: dict[StoreErrorKind, str] = {
 _TRANSIENT: frozenset[StoreErrorKind] = frozenset(
     {"unreachable", "silent", "server error", "expired credentials", "damaged"}
 )
-_CODES: dict[str, StoreErrorKind] = {
-    "NoSuchBucket": "no bucket",
-    "ContainerNotFound": "no bucket",
-    "InvalidBucketName": "no bucket",
-    **dict.fromkeys(
-        ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"), "expired credentials"
-    ),
-    **dict.fromkeys(
-        (
-            "PermanentRedirect",
-            "TemporaryRedirect",
-            "Redirect",
-            "301",
-            "307",
-            "AuthorizationHeaderMalformed",
-            "IllegalLocationConstraintException",
-        ),
-        "wrong region",
-    ),
-    **dict.fromkeys(
-        (
-            "AccessDenied",
-            "AllAccessDisabled",
-            "AccountProblem",
-            "InvalidAccessKeyId",
-            "SignatureDoesNotMatch",
-            "InvalidToken",
-            "NotSignedUp",
-            "Forbidden",
-            "401",
-            "403",
-            "RequestTimeTooSkewed",
-            "AuthenticationFailed",
-            "AuthorizationFailure",
-            "AuthorizationPermissionMismatch",
-        ),
-        "no access",
-    ),
-    **dict.fromkeys(("NoSuchKey", "NotFound", "404", "BlobNotFound"), "missing"),
-    **dict.fromkeys(
-        (
-            "InternalError",
-            "ServiceUnavailable",
-            "SlowDown",
-            "RequestTimeout",
-            "Throttling",
-            "RequestLimitExceeded",
-            "429",
-            "500",
-            "502",
-            "503",
-            "504",
-            "BadDigest",
-            "IncompleteBody",
-            "ServerBusy",
-            "OperationTimedOut",
-        ),
-        "server error",
-    ),
-}
-_CLASSES: dict[str, StoreErrorKind] = {
-    **dict.fromkeys(
-        (
-            "NoCredentialsError",
-            "PartialCredentialsError",
-            "ProfileNotFound",
-            "CredentialRetrievalError",
-            "DefaultCredentialsError",
-            "NoAuthTokenError",
-            "TokenRetrievalError",
-            "SSOTokenLoadError",
-        ),
-        "no credentials",
-    ),
-    **dict.fromkeys(("UnauthorizedSSOTokenError", "RefreshError"), "expired credentials"),
-    **dict.fromkeys(
-        (
-            "EndpointConnectionError",
-            "ConnectTimeoutError",
-            "ReadTimeoutError",
-            "ConnectionClosedError",
-            "HTTPClientError",
-            "ResponseParserError",
-            "ResponseStreamingError",
-            "ClientConnectionError",
-            "ClientConnectorError",
-            "ServerDisconnectedError",
-            "ClientPayloadError",
-            "ClientOSError",
-            "IncompleteRead",
-            "IncompleteReadError",
-            "FSTimeoutError",
-            "TimeoutError",
-            "ConnectionError",
-            "ConnectionResetError",
-        ),
-        "unreachable",
-    ),
-}
+
+
+def _kinds_by_name(names: Mapping[StoreErrorKind, str]) -> dict[str, StoreErrorKind]:
+    return {name: kind for kind, text in names.items() for name in text.split()}
+
+
+_CODES = _kinds_by_name(
+    {
+        "no bucket": "NoSuchBucket ContainerNotFound InvalidBucketName",
+        "expired credentials": "ExpiredToken ExpiredTokenException TokenRefreshRequired RequestExpired",
+        "wrong region": """
+            PermanentRedirect TemporaryRedirect Redirect 301 307 AuthorizationHeaderMalformed
+            IllegalLocationConstraintException""",
+        "no access": """
+            AccessDenied AllAccessDisabled AccountProblem InvalidAccessKeyId SignatureDoesNotMatch InvalidToken
+            NotSignedUp Forbidden 401 403 RequestTimeTooSkewed AuthenticationFailed AuthorizationFailure
+            AuthorizationPermissionMismatch""",
+        "missing": "NoSuchKey NotFound 404 BlobNotFound",
+        "server error": """
+            InternalError ServiceUnavailable SlowDown RequestTimeout Throttling RequestLimitExceeded 429 500 502 503
+            504 BadDigest IncompleteBody ServerBusy OperationTimedOut""",
+    }
+)
+"""The codes of the stores' own errors, and of HTTP."""
+_CLASSES = _kinds_by_name(
+    {
+        "no credentials": """
+            NoCredentialsError PartialCredentialsError ProfileNotFound CredentialRetrievalError
+            DefaultCredentialsError NoAuthTokenError TokenRetrievalError SSOTokenLoadError""",
+        "expired credentials": "UnauthorizedSSOTokenError RefreshError",
+        "unreachable": """
+            EndpointConnectionError ConnectTimeoutError ReadTimeoutError ConnectionClosedError HTTPClientError
+            ResponseParserError ResponseStreamingError ClientConnectionError ClientConnectorError
+            ServerDisconnectedError ClientPayloadError ClientOSError IncompleteRead IncompleteReadError
+            FSTimeoutError TimeoutError ConnectionError ConnectionResetError""",
+    }
+)
+"""Classes of errors in the stores' packages, and in those that they use."""
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 _PLAIN_CODE = re.compile(r"[A-Za-z0-9]{1,60}")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loss on the held-out data, over all ranks.
+"""Loss and metrics of a plug-in on the held-out data, over all ranks.
 
 It changes nothing in the engine but the mode, and restores that.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A launch as text: the plan of a dry run, and the summary of a run."""
+"""A launch as text: the plan of a dry run, the job that a cluster was given, the summary of a run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An item of the memory table: bytes of one kind, on one tier, for one rank, with its formula and its source.
+"""The moments of a step, and an item of the memory table: bytes of one kind, on one tier, for one rank, with formula
+and source.
 
 `model_states`, `model_states_zero3`, `activation_items` and `transient_memory` make the items; here are only products
 and rounding.

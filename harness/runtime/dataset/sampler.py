@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling: the rows of the token files that this rank computes in each step.
+"""Sampling: the rows of the token files that this rank computes in each step, and their order.
 
 The batch of a step is a pure function of the position in the data and has no state, so that a resume continues with the
 rows that the saved run would have read next.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of this process and its device, as the kernel and the allocator count it. Nothing waits for the device."""
+"""Memory of this process and its device, and bytes in swap files. Nothing waits for the device."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`checkpoint`: when the training state is saved, and how much of it is kept."""
+"""`checkpoint` and `export`: when the training state is saved, how much is kept, and the model folder at the end."""
 
 from typing import Literal
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`telemetry`: measurements of a run in addition to its loss, and trackers."""
+"""`telemetry` and `logging`: measurements of a run in addition to its loss, trackers, and how often lines come."""
 
 from typing import Annotated, Literal
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`train`, `optimizer`, `scheduler`, `precision`: steps and batch, optimizer, learning rate, number format."""
+"""`train`, `eval`, `optimizer`, `scheduler`, `precision`: steps and batch, evaluation, learning rate, number format."""
 
 from typing import Annotated, Literal
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The elements of the report: tables, folded blocks, code in text. Every input is escaped."""
+"""The elements of the report: tables, folded blocks, code in text, bars. Every input is escaped."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole tensors out of a sharded DeepSpeed checkpoint, one at a time, whatever its ZeRO stage and degrees.
 
-    shard_files.py   the files of a tag folder by rank
-    layouts.py       where each parameter lies in the files of one tensor rank or stage
+    layouts.py       the files of a tag folder, and where each parameter lies in those of one tensor rank or stage
     full_weights.py  tensor ranks and stages joined, under the names of `transformers`
 
 The files stay mapped: memory holds one requested tensor, not the model. Nothing is written here.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of the parameters in the files of one tensor rank or stage, for each of DeepSpeed's formats.
+"""The files of a tag folder by rank, and the layout of the parameters in them, for each of DeepSpeed's formats.
 
 The layouts are DeepSpeed's own (`utils/zero_to_fp32.py` and `checkpoint/ds_to_universal.py` read the same keys).
 Nothing is copied until a caller reads a tensor.

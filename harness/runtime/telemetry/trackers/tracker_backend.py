@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of a tracker, the run that it logs, and the scalars of a line of metrics.jsonl.
+"""Trackers (csv, TensorBoard, wandb, mlflow), their interface, and the scalars of a line of metrics.jsonl.
 
 DeepSpeed's own monitor is not used: it logs the loss and the learning rate alone, counts in samples, and has no
 evaluations.

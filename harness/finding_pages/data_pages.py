@@ -153,10 +153,10 @@ The model is not one that can be trained to predict the next token. In an encode
 token that it should predict: the loss falls far below that of a language model, and nothing is learnt. T5 and other
 encoder-decoders, and models of images, have no class under `AutoModelForCausalLM`.
 
-Types of the tables of this package are known. Any other is asked: a child process builds a small copy of the
-configuration with the installed `transformers`, with random weights, changes the tokens from one position on, and
-looks at the logits before it. No name decides, so that BERT with `is_decoder: true` passes. The answer is kept below
-XDG_CACHE_HOME (else `~/.cache`) for the configuration, the releases and the source of the model's class.
+The types of the table of models (`docs/models.md`) are known. Any other is asked: a child process builds a small copy
+of the configuration with the installed `transformers`, with random weights, changes the tokens from one position on,
+and looks at the logits before it. No name decides, so that BERT with `is_decoder: true` passes. The answer is kept
+below XDG_CACHE_HOME (else `~/.cache`) for the configuration, the releases and the source of the model's class.
 A model that is not known, because `transformers` is not installed or cannot build it, is a warning; the ranks ask
 again before they train, also a model with its own code.
 
@@ -165,6 +165,21 @@ again before they train, also a model with its own code.
 Llama 4. An export of such a run takes the other tensors from the files of `model.name_or_path`, as they are, and puts
 trained ones under the names that they have there. These files must be safetensors, and hold every trained tensor as it
 is: weights that `transformers` merges or splits when it loads them have no such name.
+
+## MD166 part-of-the-layers
+`all-linear` gives no adapter to some matrices of the model's layers, or 4-bit weights leave some in 16 bits, as a small
+copy of the model has shown; the notes name them. `peft` 0.19 adapts fused experts in place of all modules of the
+experts' names, so that the dense MLPs and shared experts of DeepSeek V3 and GLM-4.5 get no adapter, without a warning.
+bitsandbytes quantizes linear layers alone, and fused experts are none.
+
+## MD167 weights-not-loaded
+A small copy of the model was saved with `save_pretrained` and loaded again, by the loader of this program at ZeRO-3,
+else by `AutoModelForCausalLM` and the class that its `config.json` names. Some tensors were missing, left over or
+others than those in the file: training would start from random values there.
+
+## MD168 layers-recompute-otherwise
+Loss or gradients of a small copy of the model with activation checkpointing are not those without it, or `transformers`
+cannot recompute its layers.
 
 ## OP101 no-optimizer
 The rendered DeepSpeed JSON has no optimizer.

@@ -226,10 +226,11 @@ switched off by `launch.patches: {NAME: off}` and a reason in `ignore: {EN055: w
 `use`) cannot.
 
 ## PP101 model-not-cut-into-stages
-The model's family cannot be split into pipeline stages.
+The model is not a plain stack of layers, or is not known to be one.
 
-A pipeline calls the layers one by one. A family is supported once a test has compared its pipeline with the whole
-model; `harness explain MD004` names them.
+A pipeline calls the layers one by one. Each rank asks a small copy of the configuration with random weights: the logits
+of its layers one by one must be those of the whole model, for plain, padded and packed rows. `docs/models.md` has the
+answer for each `model_type`, and `harness doctor --model FOLDER` asks a configuration of your own.
 
 ## PP102 weights-not-in-safetensors
 The folder or Hub model has weights, but not in safetensors files.
@@ -260,12 +261,20 @@ Attention heads, key-value heads, the MLP or the vocabulary do not divide over t
 Each tensor rank takes whole heads, and equal parts of every matrix and of the vocabulary. The gate PP018 finds this
 before a launch, for models of known sizes.
 
+## TP027 not-divided-by-its-plan
+AutoTP does not divide this model by the plan that `transformers` ships with it, or is not known to.
+
+A small copy of the model was divided over two ranks: DeepSpeed raised, or loss or gradients are not those of one rank,
+or every rank keeps every layer whole. `tensor_parallel.preset_model` and `partition_config` choose another plan, which
+this does not ask about.
+
 ## SQ101 model-not-split-by-sequence
 The model's attention, or another kind of layer, cannot be split over a sequence group.
 
 Each rank of the group has a part of every row. An all-to-all gives attention whole rows. Other layers that mix
 positions (convolutions, recurrences, an attention function of the model's own, a router's loss) would silently see
-part of each row. `sdpa` and flash attention are supported; the first forward pass counts the layers.
+part of each row. `sdpa` and flash attention are supported; the first forward pass counts the layers. Before a launch
+a small copy is asked: two ranks with half of each row must have the logits of whole rows. The notes name the layers.
 
 ## EN057 own-disks-that-cannot-be-used
 With `launch.shared_disk: false` the launching machine copies the run directory to the hosts over ssh and keeps metrics,

@@ -14,13 +14,13 @@ from harness.patches.lazy_compile import import_without_compile
 from harness.runtime.model_behavior import ask_copy, build_small_copy, first_line, is_causal_class
 from harness.runtime.model_questions import (
     adapted_layers,
-    checkpointed_layers,
     document_borders,
     loaded_names,
     loss_in_chunks,
     packing_kernels,
     pipeline_layers,
     quantized_layers,
+    recomputed_numbers,
     sequence_group,
     tensor_plan,
 )
@@ -32,7 +32,7 @@ _QUESTIONS: dict[str, Callable[[SmallCopy], Answer]] = {
     "sequence": sequence_group.ask,
     "tensor": tensor_plan.ask,
     "pipeline": pipeline_layers.ask,
-    "checkpointing": checkpointed_layers.ask,
+    "checkpointing": recomputed_numbers.ask,
     "loss": loss_in_chunks.ask,
     "lora": adapted_layers.ask,
     "qlora": quantized_layers.ask,

@@ -19,6 +19,10 @@ TAKES_BORDERS = ("sdpa_varlen", "flash_attention_2", "flash_attention_3")
 """Attention that gets the borders of packed documents instead of a mask."""
 _ATTENTION_MODE = re.compile(r"causal|bidirectional|is_decoder|is_encoder|cross_attention")
 """Fields that may turn a decoder into something else."""
+_OTHER_LAYERS = re.compile(
+    r"conv|mamba|ssm|(^|_)linear_|recurrent|hybrid|full_attn|lru|attn_layer|block_type|state_size"
+)
+"""Fields of layers that are no attention: the default configuration of a type, as LFM2's, may have none of them."""
 _OWN_CODE = "only the ranks run its own code: they ask it before they train"
 
 
@@ -31,7 +35,8 @@ def answers_at_hand(config: Mapping[str, Any], questions: Sequence[str] = ()) ->
         return None
     if row is None or row.causal is not True:
         row = unknown_answers("it is of no type that was asked")._replace(causal=True, why_causal="")
-    if questions and (_has_other_layers(config) or not is_of_installed_release()):
+    is_yes = any(row.answer_to(question).holds for question in questions)
+    if questions and ((is_yes and _has_other_layers(config)) or not is_of_installed_release()):
         return None
     return None if any(row.answer_to(question).holds is None for question in questions) else row
 
@@ -61,6 +66,8 @@ def table_answer(config: Mapping[str, Any], question: str) -> Answer:
 
 def _has_other_layers(config: Mapping[str, Any]) -> bool:
     """Does it name layers that are no attention, such as convolutions? Those behind the table may have had none."""
+    if any(_OTHER_LAYERS.search(name) for name in config):
+        return True
     kinds = config.get("layer_types")
     if not isinstance(kinds, list | tuple):
         return False

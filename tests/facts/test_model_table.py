@@ -65,6 +65,10 @@ def test_another_release_or_other_layers_ask_the_model(monkeypatch: pytest.Monke
     config = {"model_type": "llama"}
     assert language_model.answers_at_hand(config, ("apart",)) is not None
     assert language_model.answers_at_hand({**config, "layer_types": ["conv"]}, ("apart",)) is None
+    assert language_model.answers_at_hand({"model_type": "lfm2", "full_attn_idxs": [2]}, ("apart",)) is None
+    known = language_model.answers_at_hand({"model_type": "qwen3_next", "linear_num_value_heads": 8}, ("apart",))
+    assert known is not None
+    assert known.apart is False
     monkeypatch.setattr(model_table, "package_version", lambda _: "6.0.0")
     assert language_model.answers_at_hand(config, ("apart",)) is None
     assert language_model.answers_at_hand(config) is not None

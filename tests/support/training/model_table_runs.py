@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from benchmarks.model_table import FIELDS
 from harness.render import render_ds_config
 from harness.run.resolved_run import resolve_run
 from harness.runtime.model_behavior import build_small_copy
@@ -36,7 +37,7 @@ TOLERANCE = 2e-4
 
 def write_model(kind: str, folder: Path) -> None:
     """A small copy with the ids of the byte tokenizer and its random weights."""
-    small = build_small_copy(AutoConfig.for_model(kind))
+    small = build_small_copy(AutoConfig.for_model(kind, **FIELDS.get(kind, {})))
     config = small.config
     text = config.get_text_config(decoder=True)
     text.vocab_size, text.pad_token_id = 320, 0

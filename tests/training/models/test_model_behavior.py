@@ -12,6 +12,7 @@ import torch
 from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from benchmarks.model_table import FIELDS
 from harness.errors import UserError
 from harness.facts import model_table
 from harness.hostinfo import model_answers
@@ -62,13 +63,13 @@ def test_a_decoder_that_attends_both_ways_is_none() -> None:
 
 @pytest.mark.parametrize("family", draw(LEAKING, 4))
 def test_the_table_of_those_that_mix_documents(family: str) -> None:
-    answers = ask_model(AutoConfig.for_model(family))
+    answers = ask_model(AutoConfig.for_model(family, **FIELDS.get(family, {})))
     assert (answers.causal, answers.apart) == (True, False), answers
 
 
 @pytest.mark.parametrize("family", draw(APART, 6))
 def test_the_table_of_those_that_keep_them_apart(family: str) -> None:
-    answers = ask_model(AutoConfig.for_model(family))
+    answers = ask_model(AutoConfig.for_model(family, **FIELDS.get(family, {})))
     assert (answers.causal, answers.apart) == (True, True), answers
 
 

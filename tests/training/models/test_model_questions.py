@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.model_table import FIELDS
 from harness.facts import model_table
 from harness.hostinfo import model_answers
 from harness.hostinfo.model_answers import QUESTIONS
@@ -35,7 +36,7 @@ DRAWN = CAUSAL if NIGHTLY else random.Random(1).sample(CAUSAL, 1)  # noqa: S311
 
 @pytest.mark.parametrize("family", DRAWN)
 def test_a_child_answers_as_the_table_says(family: str) -> None:
-    answers = model_answers._run_worker(json.dumps({"model_type": family}))["answers"]
+    answers = model_answers._run_worker(json.dumps({"model_type": family, **FIELDS.get(family, {})}))["answers"]
     found = {question: answers[question][0] for question in QUESTIONS}
     assert found == {question: model_table.holds(family, question) for question in QUESTIONS}
 

@@ -75,6 +75,7 @@ pages: $(if $(ACTIVE),,setup)  ## After a change of a gate, a field or an output
 	$(PAGES_PYTHON) -m harness.facts.metrics_schema > harness/facts/METRICS.md
 	$(PAGES_PYTHON) -m harness.patches > docs/patches.md
 	$(PAGES_PYTHON) -m harness.views.release_page > docs/releases.md
+	$(PAGES_PYTHON) -m harness.views.models_page > docs/models.md
 	$(PAGES_PYTHON) -m tests.docs.resume_page > docs/resume-changes.md
 	$(PAGES_PYTHON) -m tests.docs.pictures
 	DOCS_WRITE=1 $(PAGES_PYTHON) -m pytest -q tests/docs/test_console_blocks.py

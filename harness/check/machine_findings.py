@@ -132,11 +132,18 @@ def with_path_findings(checked: CheckedFile, *, here: bool) -> CheckedFile:
     findings = check_paths(paths, here=here)
     if checked.run is not None and checked.run.kind == "spec":
         findings += check_tokenizer(checked.run.spec.model, checked.run.spec.data)
-        is_told = any(f.gate == "MD020" and f.is_error for f in checked.report.findings)  # by the gate, of its table
-        findings += [f for f in check_model_kind(checked.run.spec) if f.gate != "MD020" or not is_told]
+        told = {f.gate if f.is_error else f.gate[:2] for f in checked.report.findings}  # by gates, of the table
+        findings += [f for f in check_model_kind(checked.run.spec) if not _is_told(f.gate, told)]
         if checked.run.spec.plugins.file is None:  # which may build another model
             findings += check_adapter_targets(checked.run)
     return with_findings(checked, findings)
+
+
+def _is_told(gate: str, told: set[str]) -> bool:
+    """Has a gate said the same of the model? Of AutoTP any of its gates, of which some only warn."""
+    if gate == "TP027":
+        return any(other.startswith("TP") for other in told)
+    return gate in told or (gate == "PP101" and "MD004" in told)
 
 
 def _without_hostfile_error(checked: CheckedFile) -> CheckedFile:

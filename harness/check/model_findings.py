@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of a run against its objective: is it a causal language model, and does it keep packed documents apart?
+"""The model of a run against what the run does with it: the next token, packed documents, parallel degrees, adapters.
 
-Where the tables do not know, the model is asked (`harness.hostinfo.model_answers`). The ranks ask the same before they
+Where the table does not know, the model is asked (`harness.hostinfo.model_answers`). The ranks ask the same before they
 train, so a model whose configuration is not on this machine is left to them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from harness.facts.language_model import find_answers
 from harness.facts.model_lookup import find_configuration
 from harness.findings import Finding, Fix
+from harness.hostinfo.model_answers import ModelAnswers
 from harness.spec.named_paths import is_placeholder
 from harness.spec.run_spec import RunSpec
 
@@ -19,7 +20,9 @@ _PACKING = "data.packing"
 
 
 def check_model_kind(spec: RunSpec) -> list[Finding]:
-    """The findings MD164 (not a causal language model) and MD020 (packing). None where a plug-in builds the model."""
+    """The findings MD164 (not a causal language model), MD020 (packing), SQ101, TP027 and PP101 (degrees), MD166
+    (adapters), MD167 (weights) and MD168 (recomputation). None where a plug-in builds the model.
+    """
     model, packing = spec.model, spec.data.packing
     if spec.plugins.file is not None or (model.name_or_path is not None and is_placeholder(model.name_or_path)):
         return []
@@ -29,13 +32,81 @@ def check_model_kind(spec: RunSpec) -> list[Finding]:
     kind = config.get("model_type")
     if not isinstance(kind, str):  # MD102 and the plan say so
         return []
-    answers = find_answers(config, packing=packing, own_code=model.trust_remote_code)
+    degrees = _degrees_of(spec)
+    questions = (*(["apart"] if packing else []), *degrees)
+    answers = find_answers(config, questions, own_code=model.trust_remote_code)
     key = "model.config" if model.config is not None else "model.name_or_path"
     if answers.causal is not True:
         return list(_not_causal(kind, answers.causal, answers.why_causal, key, packing=packing))
-    if packing and answers.apart is not True:
-        return [packing_finding(kind, answers.apart, answers.why_apart)]
-    return []
+    findings = [packing_finding(kind, answers.apart, answers.why_apart)] if packing and not answers.apart else []
+    if "auto_map" not in config or not model.trust_remote_code:  # whose own code the ranks ask
+        findings += _degree_findings(kind, degrees, answers)
+    return [*findings, *_layer_findings(spec, kind, answers)]
+
+
+_DEGREES = {
+    "sequence": (
+        "SQ101",
+        "sequence_parallel_size",
+        "is not split over a sequence group",
+        "split over a sequence group",
+    ),
+    "tensor": ("TP027", "tensor_parallel_size", "is not divided by AutoTP", "divided by AutoTP as it should be"),
+    "pipeline": ("PP101", "pipeline_parallel_size", "is no plain stack of layers", "a plain stack of layers"),
+}
+"""By question: the finding, the key, what is wrong, and what is not known."""
+
+
+def _degrees_of(spec: RunSpec) -> list[str]:
+    """The questions about degrees above 1. A plan of the run's own for AutoTP is not that of the model; the layers of
+    a pipeline are divided without AutoTP.
+    """
+    parallel, block = spec.parallel, spec.deepspeed.get("tensor_parallel")
+    has_plan = isinstance(block, dict) and bool(block.get("preset_model") or block.get("partition_config"))
+    sizes = {
+        "sequence": parallel.sequence_parallel_size,
+        "tensor": 1 if has_plan or (parallel.pipeline_parallel_size or 1) > 1 else parallel.tensor_parallel_size,
+        "pipeline": parallel.pipeline_parallel_size,
+    }
+    return [question for question, size in sizes.items() if isinstance(size, int) and size > 1]
+
+
+def _degree_findings(kind: str, degrees: Sequence[str], answers: ModelAnswers) -> Iterator[Finding]:
+    for question in degrees:
+        answer = answers.answer_to(question)
+        if answer.holds:
+            continue
+        gate, name, wrong, unknown = _DEGREES[question]
+        key = f"parallel.{name}"
+        text = wrong if answer.holds is False else f"is not known to be {unknown}"
+        notes = (answer.reason, *([f"its layers: {', '.join(answer.names)}"] if answer.names else []))
+        fix = Fix(f"set `{key}: 1`", {key: 1}, effect="more data-parallel ranks; `zero.stage: 3` for large models")
+        yield Finding(gate, "error", f"a model of type `{kind}` {text}", key, notes=notes, fix=fix)
+
+
+def _layer_findings(spec: RunSpec, kind: str, answers: ModelAnswers) -> Iterator[Finding]:
+    """Warnings about what is known to go wrong, of a model that nobody asks for these alone."""
+    lora = spec.model.lora
+    if lora is not None and lora.target_modules == "all-linear":
+        question = "qlora" if spec.model.quantization is not None else "lora"
+        answer = answers.answer_to("lora")
+        if answer.holds is False and answer.names:
+            message = f"`all-linear` leaves layers of a model of type `{kind}` without an adapter"
+            fix = Fix("name them in `model.lora.target_modules` or `target_parameters`, or accept it")
+            yield Finding("MD166", "warning", message, "model.lora.target_modules", notes=(*answer.names,), fix=fix)
+        whole = answers.answer_to(question)
+        if question == "qlora" and whole.holds is False and whole.names:
+            message = f"some weights of a model of type `{kind}` stay in 16 bits"
+            yield Finding("MD166", "warning", message, "model.quantization", notes=(*whole.names,))
+    loads = answers.answer_to("zero3" if spec.zero.stage == 3 else "export")
+    if spec.model.name_or_path is not None and not spec.model.random_init and loads.holds is False:
+        message = f"weights of a model of type `{kind}` are not loaded as they were saved"
+        yield Finding("MD167", "warning", message, "model.name_or_path", notes=(loads.reason, *loads.names))
+    if spec.train.gradient_checkpointing and answers.answer_to("checkpointing").holds is False:
+        answer = answers.answer_to("checkpointing")
+        message = f"recomputed layers of a model of type `{kind}` do not give the same numbers"
+        fix = Fix("set `train.gradient_checkpointing: false`")
+        yield Finding("MD168", "warning", message, "train.gradient_checkpointing", notes=(answer.reason,), fix=fix)
 
 
 def packing_finding(kind: str, apart: bool | None, reason: str) -> Finding:

@@ -14,10 +14,13 @@ from harness.cli.console import exit_with
 from harness.cli.output_format import OutputFormat
 from harness.cli.unread_options import refuse_unread
 from harness.errors import ExitCode, UserError
+from harness.facts.model_lookup import find_configuration
 from harness.findings import Finding, Fix
+from harness.hostinfo.model_answers import ask_installed_model
 from harness.launching.programs import aio_tuning, benchmark_runner
 from harness.launching.programs.doctor_checks import run_checks
 from harness.views import doctor as view
+from harness.views import model_screen
 from harness.views.style import style_for
 
 
@@ -32,6 +35,10 @@ def doctor(
     tune_nvme: Annotated[
         str | None,
         typer.Option("--tune-nvme", metavar="FOLDER", help="Find fast I/O settings for NVMe offload on this disk."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="FOLDER", help="Ask a small copy of this model what a run may do with it."),
     ] = None,
     seconds: Annotated[
         float | None,
@@ -51,10 +58,20 @@ def doctor(
     20 seconds plus the start of torch. It leaves no file behind. `--tune-nvme` searches DeepSpeed's own range of aio
     settings and prints the best one as a part of a run spec.
 
-    Exit codes: 0 training can start here, 1 a requirement of every training is missing.
+    `--model` builds a small copy of the configuration with the installed transformers, in a child process with limits,
+    and asks it: packing, parallel degrees, checkpointing, loss, adapters, saved names, size. It loads no weights and
+    keeps the answers.
+
+    Exit codes: 0 training can start here, 1 a requirement of every training is missing; with `--model` 0 for a causal
+    language model, else 1.
 
     Example: harness doctor --format json
     """
+    if model is not None:
+        others = {"--measure": measure, "--disk": disk, "--tune-nvme": tune_nvme, "--seconds": seconds}
+        refuse_unread("cannot be used with `--model`", others)
+        _ask_model(model, format)
+        return
     if tune_nvme is not None:
         refuse_unread("cannot be used with `--tune-nvme`", {"--measure": measure, "--disk": disk})
         duration = aio_tuning.SEARCH_SECONDS if seconds is None else seconds
@@ -74,6 +91,20 @@ def doctor(
     else:
         print(view.render_checks(rows, style_for(sys.stdout), section))
     exit_with(ExitCode.FINDINGS if any(row.state == "missing" for row in rows) else ExitCode.OK)
+
+
+def _ask_model(name: str, format: OutputFormat) -> None:
+    config = find_configuration(name)
+    if config is None or not isinstance(config.get("model_type"), str):
+        message = f"`{name}` has no `config.json` with a `model_type` on this machine"
+        fix = Fix("name the folder of a model, a name in the local Hugging Face cache or in the catalogue")
+        raise UserError([Finding("MD102", "error", message, fix=fix)], ExitCode.USAGE)
+    answers = ask_installed_model(config)
+    if format is OutputFormat.json:
+        print(model_screen.answers_as_json(name, answers))
+    else:
+        print(model_screen.render_answers(name, answers, style_for(sys.stdout)))
+    exit_with(ExitCode.OK if answers.causal else ExitCode.FINDINGS)
 
 
 def _tune_nvme(folder: Path, seconds: float, format: OutputFormat) -> None:

@@ -30,7 +30,7 @@ def check_model(draft: Draft, file: str) -> None:
             draft.add_note(place, f"`{_PACKING}`: {text}", "manual", _PACKING)
         return
     kind, own_code = config.get("model_type"), draft.get("model.trust_remote_code") is True
-    answers = find_answers(config, packing=packing, own_code=own_code)
+    answers = find_answers(config, ("apart",) if packing else (), own_code=own_code)
     if answers.causal is False:
         message = f"`{name}`, of type `{kind}`, is not a causal language model, and a run trains the next token"
         fix = Fix("name a causal language model; BERT and its like are one with `is_decoder: true`")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor-parallel plans by family and by preset, in the form of DeepSpeed's layer specs. Data; judges nothing.
+"""Tensor-parallel plans by preset, in the form of DeepSpeed's layer specs. Data; judges nothing.
 
-AutoTP takes the first of: `partition_config`, `preset_model`, the plan that `transformers` ships with the model,
-guesses from the names of layers. tests/training/plan/test_tensor_shards.py counts every family here on the engine.
+AutoTP takes the first of: `partition_config`, `preset_model`, the plan that `transformers` ships with the model (in
+the table of models), guesses from the names of layers. tests/training/plan/test_tensor_shards.py counts them on the
+engine.
 """
 
 from __future__ import annotations
@@ -13,71 +14,6 @@ from typing import Any, Final
 LayerSpec = Mapping[str, Any]
 """`patterns` for names of weights from their beginning, `partition_type`, and what else DeepSpeed reads."""
 LayerSpecs = tuple[LayerSpec, ...]
-
-_ATTENTION = dict.fromkeys((f"layers.*.self_attn.{part}_proj" for part in "qkv"), "colwise") | {
-    "layers.*.self_attn.o_proj": "rowwise"
-}
-_HEAD_NORMS = dict.fromkeys(
-    ("layers.*.self_attn.q_norm", "layers.*.self_attn.k_norm"), "replicated_with_grad_allreduce"
-)
-_MLP = {
-    "layers.*.mlp.gate_proj": "colwise",
-    "layers.*.mlp.up_proj": "colwise",
-    "layers.*.mlp.down_proj": "rowwise",
-}
-_EXPERTS = {
-    "layers.*.mlp.experts.gate_up_proj": "packed_colwise",
-    "layers.*.mlp.experts.down_proj": "rowwise",
-    "layers.*.mlp.experts": "moe_tp_experts",
-}
-_SHARED = {key.replace(".mlp.", ".mlp.shared_experts."): style for key, style in _MLP.items()}
-_HEAD = {"lm_head": "colwise_gather_output"}
-_LLAMA = _ATTENTION | _MLP | _HEAD
-
-TRANSFORMERS_PLANS: Final[Mapping[str, Mapping[str, str]]] = {
-    **dict.fromkeys(("llama", "mistral", "qwen2", "gemma", "gemma2"), _LLAMA),
-    "qwen3": _LLAMA | _HEAD_NORMS,
-    "gemma3_text": _LLAMA | _HEAD_NORMS,
-    "gemma3": {f"language_model.{key}": style for key, style in (_ATTENTION | _HEAD_NORMS | _MLP).items()} | _HEAD,
-    "phi": {
-        **{f"layers.*.self_attn.{part}_proj": "colwise" for part in "qkv"},
-        "layers.*.self_attn.dense": "rowwise",
-        "layers.*.mlp.fc1": "colwise",
-        "layers.*.mlp.fc2": "rowwise",
-        **_HEAD,
-    },
-    "phi3": {
-        "layers.*.self_attn.qkv_proj": "colwise_gather_output",
-        "layers.*.self_attn.o_proj": "rowwise_split_input",
-        "layers.*.mlp.gate_up_proj": "colwise_gather_output",
-        "layers.*.mlp.down_proj": "rowwise_split_input",
-        **_HEAD,
-    },
-    "gpt_neox": {
-        "layers.*.attention.query_key_value": "colwise",
-        "layers.*.attention.dense": "rowwise",
-        "layers.*.mlp.dense_h_to_4h": "colwise",
-        "layers.*.mlp.dense_4h_to_h": "rowwise",
-        **_HEAD,
-    },
-    "mixtral": _ATTENTION | _EXPERTS | _HEAD,
-    "qwen2_moe": _ATTENTION | _EXPERTS | _MLP | _HEAD,
-    "qwen3_moe": _ATTENTION | _HEAD_NORMS | _EXPERTS | _MLP | _HEAD,
-    "gpt_oss": _HEAD,
-    "deepseek_v2": {
-        "layers.*.self_attn.q_proj": "colwise",
-        "layers.*.self_attn.q_b_proj": "colwise",
-        "layers.*.self_attn.kv_a_proj_with_mqa": "mla_kv_a_proj",
-        "layers.*.self_attn.kv_b_proj": "colwise",
-        "layers.*.self_attn.o_proj": "rowwise",
-        **_EXPERTS,
-        **_SHARED,
-        **_MLP,
-        **_HEAD,
-    },
-    "deepseek_v3": _EXPERTS | _SHARED | _MLP | _HEAD,
-}
-"""The plan of `transformers` 5.24 by family; the embeddings, which all of them name, are left out."""
 
 KNOWN_STYLES: Final = frozenset(
     {

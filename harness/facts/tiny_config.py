@@ -3,7 +3,8 @@
 
 Layers: the shortest prefix that has two of each kind, by the lists, periods and indices that the configuration has.
 Widths: heads become narrow and fewer, and every width shrinks by the same factors, so that what was divisible is.
-Windows, chunks, kernels and states keep their sizes.
+Windows of attention become shorter than a document of the probe, so that layers without them show; chunks, kernels and
+states keep their sizes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ VOCAB_SIZE = 256
 _MIN_HEAD_DIM = 8
 _EXPERTS = 16
 
+_WINDOW = re.compile(r"^(sliding_window(_size)?|local_window_size|window_size)$")
+_MIN_LONG_WINDOW, _SHORT_WINDOW = 128, 8
+"""Tokens; those of towers for images are no longer than the first."""
 _LAYERS = re.compile(r"^(num_hidden_layers|n_layers?|num_layers|(de|en)coder_layers|num_(de|en)coder_layers|depth)$")
 _PERIOD = re.compile(r"period|interval|pattern|every|freq|_step")
 _FIRST_LAYERS = re.compile(r"dense|first_k|start|offset")
@@ -30,6 +34,8 @@ _HEADS = re.compile(
 )
 _HEAD_DIM = re.compile(r"head_(dim|size|width)|(^|_)d_head|_dim_head|rotary_dim|kv_channels|rope_dim|^d_kv$")
 _WIDTH = re.compile(r"size|dim|width|rank|^n_embd|^d_|_d_|^n_inner|ffn|_inner|hidden|channels|^lru|embed")
+_FREE_WIDTH, _MAX_FREE_WIDTH = re.compile(r"intermediate|ffn_(hidden_)?(dim|size)|^n_inner|^d_ff"), 64
+"""Widths inside MLPs and experts, which nothing else has to divide."""
 _NO_WIDTH = re.compile(
     r"vocab|window|kernel|conv|chunk|state|image|patch|position|max|token|^num_|^n_(?!embd|inner)|block|batch|group"
     r"|expand|factor|limit|length|pool|stride|temporal|spatial|version|dropout|prob|std|eps|range|scal|theta|base"
@@ -37,25 +43,32 @@ _NO_WIDTH = re.compile(
 
 
 class Shrinkage(NamedTuple):
-    """What to shrink beside layers and vocabulary: `head_dim` and `heads` are allowed to be divided."""
+    """What to shrink beside layers and vocabulary: `head_dim` and `heads` are allowed to be divided, `windows` to be
+    shortened.
+    """
 
     head_dim: bool = True
     heads: bool = True
+    windows: bool = True
 
 
-ATTEMPTS = (Shrinkage(), Shrinkage(heads=False), Shrinkage(head_dim=False), Shrinkage(head_dim=False, heads=False))
+ATTEMPTS = tuple(
+    Shrinkage(head_dim, heads, windows)
+    for windows in (True, False)
+    for head_dim, heads in ((True, True), (True, False), (False, True), (False, False))
+)
 """From the smallest copy to one that only has fewer layers, for a model that cannot be built smaller."""
 
 
 def shrink_config(config: Mapping[str, Any], shrinkage: Shrinkage = ATTEMPTS[0]) -> dict[str, Any]:
     """The tiny copy of a configuration that names all its fields (`to_dict`). Nested parts shrink by the same rule."""
     head_dims, heads = _head_dims(config), _head_counts(config)
-    narrow = _narrowing(head_dims) if shrinkage.head_dim else 1
     fewer = math.gcd(*heads) if shrinkage.heads and heads else 1
     fewer = fewer // 2 if fewer % 2 == 0 else fewer
+    narrow = _narrowing(head_dims, _hidden_size(config) // fewer) if shrinkage.head_dim else 1
     layers = next((v for k, v in config.items() if _LAYERS.match(k) and _is_count(v)), 0)
     kept = min(layers, MAX_LAYERS, max([2, *_needed_layers(config, layers)])) if layers else 0
-    return _shrink(config, _Factors(narrow, fewer, layers, kept, _experts(config)))
+    return _shrink(config, _Factors(narrow, fewer, layers, kept, _experts(config), shrinkage))
 
 
 class _Factors(NamedTuple):
@@ -64,6 +77,7 @@ class _Factors(NamedTuple):
     layers: int
     kept: int
     experts: int
+    shrinkage: Shrinkage
 
 
 def _shrink(config: Mapping[str, Any], by: _Factors) -> dict[str, Any]:
@@ -74,9 +88,12 @@ def _shrink_value(name: str, value: Any, by: _Factors) -> Any:
     if isinstance(value, Mapping):
         if value and all(str(key).isdigit() for key in value):  # by the index of a layer
             value = {key: item for key, item in value.items() if int(key) < by.kept}
-        return shrink_config(value) if isinstance(value.get("model_type"), str) else _shrink(value, by)
+        is_part = isinstance(value.get("model_type"), str)
+        return shrink_config(value, by.shrinkage) if is_part else _shrink(value, by)
     if isinstance(value, list | str):
         is_by_layer = bool(by.layers) and len(value) == by.layers
+        if is_by_layer and _FREE_WIDTH.search(name):
+            return [_shrink_value(name, item, by) for item in value[: by.kept]]
         return value[: by.kept] if is_by_layer else _shrink_list(name, value, by) if isinstance(value, list) else value
     return _shrink_count(name, value, by) if _is_count(value) else value
 
@@ -87,6 +104,8 @@ def _shrink_count(name: str, value: int, by: _Factors) -> int:
         return min(value, VOCAB_SIZE)
     if name.endswith(("token_id", "token_index")):
         return min(value, VOCAB_SIZE - 1)
+    if by.shrinkage.windows and value >= _MIN_LONG_WINDOW and _WINDOW.match(name):
+        return _SHORT_WINDOW
     if _LAYERS.match(name):
         return by.kept if value == by.layers else min(value, max(by.kept, 2))
     if by.layers and "layers" in name and value <= by.layers:
@@ -101,6 +120,8 @@ def _shrink_width(name: str, value: int, by: _Factors) -> int:
         return value // by.fewer if value % by.fewer == 0 else value
     if _WIDTH.search(name) and not _NO_WIDTH.search(name):
         factor = by.narrow * by.fewer
+        if by.shrinkage.head_dim and _FREE_WIDTH.search(name):
+            return min(value, _MAX_FREE_WIDTH)
         return value // factor if value % factor == 0 else min(value, -(-value // (8 * factor)) * 8)
     return value
 
@@ -150,7 +171,7 @@ def _is_index_list(name: str, value: list[Any], layers: int) -> bool:
 def _head_dims(config: Mapping[str, Any]) -> list[int]:
     """All widths of heads, those that follow from a hidden size too."""
     named = [v for k, v in config.items() if _is_count(v) and v > 1 and _HEAD_DIM.search(k)]
-    hidden = next((config[k] for k in ("hidden_size", "n_embd", "d_model") if _is_count(config.get(k))), 0)
+    hidden = _hidden_size(config)
     heads = next(
         (
             config[k]
@@ -163,10 +184,17 @@ def _head_dims(config: Mapping[str, Any]) -> list[int]:
     return [*named, hidden // heads] if is_implicit else named
 
 
-def _narrowing(head_dims: list[int]) -> int:
-    """The largest power of two that leaves every head an even width of 8 or more."""
+def _hidden_size(config: Mapping[str, Any]) -> int:
+    return next((config[k] for k in ("hidden_size", "n_embd", "d_model") if _is_count(config.get(k))), 0)
+
+
+def _narrowing(head_dims: list[int], width: int) -> int:
+    """The largest power of two that leaves every head an even width of 8 or more, and `width` a multiple of 8."""
     factor = 1
-    while head_dims and all(d % (4 * factor) == 0 and d // (2 * factor) >= _MIN_HEAD_DIM for d in head_dims):
+    while (head_dims or width > _MAX_FREE_WIDTH * factor) and (
+        all(d % (4 * factor) == 0 and d // (2 * factor) >= _MIN_HEAD_DIM for d in head_dims)
+        and width % (2 * _MIN_HEAD_DIM * factor) == 0
+    ):
         factor *= 2
     return factor
 

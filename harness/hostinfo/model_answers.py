@@ -12,7 +12,10 @@ import contextlib
 import hashlib
 import json
 import os
+import signal
 import subprocess
+import tempfile
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -27,21 +30,63 @@ from harness.planted_files import find_foreign_owner
 _PACKAGE = Path(__file__).resolve().parents[1]
 _TIMEOUT_SECONDS = 120
 _MAX_BYTES = 1 << 20
-_PACKAGES = ("torch", "transformers")
+_PACKAGES = ("torch", "transformers", "deepspeed")
+_ALSO_ASKED = ("peft", "bitsandbytes")
 _OWN_SOURCES = ("facts/tiny_config.py", "runtime/model_behavior.py", "workers/model_behavior_worker.py")
+_NO_CHILD = "no child process could be started"
+_OWN_FOLDER = "runtime/model_questions"
+QUESTIONS = (
+    "causal",
+    "apart",
+    "borders",
+    "kernels",
+    "sequence",
+    "tensor",
+    "pipeline",
+    "checkpointing",
+    "loss",
+    "lora",
+    "qlora",
+    "export",
+    "zero3",
+    "size",
+)
+"""In the order in which they are put; `harness.runtime.model_questions` has a module for each."""
 _NO_MATTER = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures")
 """Fields of a configuration that change nothing of what a model does."""
 
 
+class Answer(NamedTuple):
+    """`holds`: None where it is not known. `reason`: a sentence without its full stop. `names`: of what it is about."""
+
+    holds: bool | None
+    reason: str
+    names: tuple[str, ...] = ()
+
+
 class ModelAnswers(NamedTuple):
     """`causal`: does no logit of a position depend on a later token? `apart`: do the documents of a packed row have the
-    logits that each has alone? None: not known. Each has its reason, a sentence without its full stop.
+    logits that each has alone? None: not known. Each has its reason, a sentence without its full stop. `others`: by
+    question.
     """
 
     causal: bool | None
     why_causal: str
     apart: bool | None
     why_apart: str
+    others: Mapping[str, Answer] = {}
+
+    def answer_to(self, question: str) -> Answer:
+        """Of any question; not known where it was not asked."""
+        own = {"causal": Answer(self.causal, self.why_causal), "apart": Answer(self.apart, self.why_apart)}
+        return own.get(question) or self.others.get(question) or Answer(None, self.why_causal or "it was not asked")
+
+    @staticmethod
+    def from_fields(fields: Mapping[str, Any]) -> ModelAnswers:
+        """From [holds, reason, names] by question."""
+        answers = {name: Answer(value[0], str(value[1]), tuple(value[2])) for name, value in fields.items()}
+        causal, apart = (answers.pop(name, Answer(None, "it was not asked")) for name in ("causal", "apart"))
+        return ModelAnswers(causal.holds, causal.reason, apart.holds, apart.reason, answers)
 
 
 def unknown_answers(reason: str) -> ModelAnswers:
@@ -55,7 +100,7 @@ def ask_installed_model(config: Mapping[str, Any]) -> ModelAnswers:
     """
     missing = [name for name in _PACKAGES if package_version(name) is None]
     if missing:
-        return unknown_answers(f"it can be asked only with {' and '.join(missing)}, not installed here")
+        return unknown_answers(f"it can be asked only with {', '.join(missing)}, not installed here")
     if is_endless(config):
         return unknown_answers("it has more layers or experts than any model")
     fields = {name: value for name, value in without_choices(config).items() if name not in _NO_MATTER}
@@ -73,9 +118,9 @@ def _ask(text: str) -> ModelAnswers:
     if kept is not None:
         return kept
     body = _run_worker(text)
-    if body is None:
-        return unknown_answers("no small copy of it could be built and asked here")
-    answers = ModelAnswers(*body["answers"])
+    answers = ModelAnswers.from_fields(body["answers"])
+    if answers.why_causal.startswith(_NO_CHILD):  # which says nothing about the model
+        return answers
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps(body))
@@ -95,34 +140,58 @@ def _read_kept(file: Path) -> ModelAnswers | None:
     try:
         body = json.loads(read_regular(file, _MAX_BYTES))
         sources = {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in body["sources"]}
-        return ModelAnswers(*body["answers"]) if sources == body["sources"] else None
-    except (OSError, ValueError, KeyError, TypeError):
+        return ModelAnswers.from_fields(body["answers"]) if sources == body["sources"] else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
         return None
 
 
-def _run_worker(text: str) -> dict[str, Any] | None:
+def _run_worker(text: str) -> dict[str, Any]:
+    """`answers` by question, and the `sources` that they hold for. A child that ends early leaves those that it had;
+    the reason of the others is its end, which is kept too.
+    """
     script = _PACKAGE / "workers" / "model_behavior_worker.py"
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "USE_HUB_KERNELS": "0", "CUDA_VISIBLE_DEVICES": ""}
-    try:
-        process = subprocess.run(  # noqa: S603
-            python_command(str(script)),
-            input=text,
-            env=environ,
-            text=True,
-            capture_output=True,
-            timeout=_TIMEOUT_SECONDS,
-            check=False,
-        )
-        lines = process.stdout.splitlines()
-        return dict(json.loads(lines[-1])) if process.returncode == 0 and lines else None
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return None
+    environ |= {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    body: dict[str, Any] = {"answers": {}, "sources": {}}
+    began = time.monotonic()
+    end = ""
+    with tempfile.TemporaryDirectory(prefix="harness-model-") as folder:
+        output = Path(folder) / "answers"
+        try:
+            process = subprocess.Popen(  # noqa: S603
+                python_command(str(script), folder),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environ,
+                text=True,
+                start_new_session=True,
+            )
+            try:
+                process.communicate(text, timeout=_TIMEOUT_SECONDS)
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # its ranks too
+                    os.killpg(process.pid, signal.SIGKILL)
+            if process.wait():
+                end = f"its child process ended with {process.returncode} after {time.monotonic() - began:.0f} s"
+        except subprocess.TimeoutExpired:
+            end = f"killed after {_TIMEOUT_SECONDS} s"
+        except OSError as error:
+            end = f"{_NO_CHILD}: {error.strerror}"
+        with contextlib.suppress(OSError, ValueError):
+            for line in read_regular(output, _MAX_BYTES).decode().splitlines():
+                for name, value in json.loads(line).items():
+                    body[name] |= value
+    for name in QUESTIONS:
+        body["answers"].setdefault(name, [None, end or "no small copy of it could be built and asked here", []])
+    return body
 
 
 def _digest(text: str) -> str:
     digest = hashlib.sha256(text.encode())
-    for name in _PACKAGES:
+    for name in (*_PACKAGES, *_ALSO_ASKED):
         digest.update(f"\0{name} {package_version(name)}".encode())
-    for name in _OWN_SOURCES:
-        digest.update((_PACKAGE / name).read_bytes())
+    own = [_PACKAGE / name for name in _OWN_SOURCES]
+    for file in [*own, *sorted((_PACKAGE / _OWN_FOLDER).glob("*.py"))]:
+        digest.update(file.read_bytes())
     return digest.hexdigest()[:32]

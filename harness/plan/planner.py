@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.facts.devices import DEVICES, TERA, Device, describe_device, find_device, suggest_device
+from harness.facts.language_model import TAKES_BORDERS
 from harness.facts.model_lookup import ModelFacts, ModelLookup
-from harness.facts.packing_support import TAKES_BORDERS
 from harness.findings import Finding, Fix
 from harness.plan.memory.memory_estimate import Capacity, Fit, MemoryEstimate, check_fit, estimate_memory
 from harness.plan.memory.zero_partitions import count_frozen_bytes, count_trainable

@@ -8,7 +8,6 @@ of a model decides anything.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,7 +17,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from harness.facts.tiny_config import ATTEMPTS, VOCAB_SIZE, shrink_config
 from harness.hostinfo.model_answers import ModelAnswers
 
-MAX_PARAMETERS = 200_000_000
+MAX_PARAMETERS = 16_000_000
+"""Of a copy on a rank: 64 MB in fp32."""
 _LENGTHS = ((13, 19), (20, 12))
 """Tokens of the documents of each row."""
 _FIRST_ID, _END_ID = 8, VOCAB_SIZE - 16
@@ -28,28 +28,52 @@ _NOISE = 1e-4
 
 def ask_model(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> ModelAnswers:
     """The answers of the model that `AutoModelForCausalLM` builds for this configuration. Leaves the random state."""
-    auto_map = getattr(config, "auto_map", None) or {}
-    is_remote = trust_remote_code and "AutoModelForCausalLM" in auto_map
-    if not is_remote and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    if not is_causal_class(config, trust_remote_code=trust_remote_code):
         reason = "`AutoModelForCausalLM` has no class for it"
         return ModelAnswers(False, reason, False, reason)
-    reason = ""
     text = config.get_text_config(decoder=True)
-    for part in (text, config) if text is not config else (config,):
-        if part is text and type(part) not in MODEL_FOR_CAUSAL_LM_MAPPING and text is not config:
-            continue
-        for attempt in ATTEMPTS:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
-                try:
-                    model = _build_copy(part, attempt, trust_remote_code=trust_remote_code)
-                    return _ask(model)
-                except Exception as error:  # the code of a model may raise anything for a shape that it does not take
-                    reason = reason or f"no small copy of it answers: {type(error).__name__}: {_first_line(error)}"
+    has_text_class = text is not config and type(text) in MODEL_FOR_CAUSAL_LM_MAPPING
+    reason = ""
+    for part in (text, config) if has_text_class else (config,):
+        try:
+            return ask_copy(build_small_copy(part, trust_remote_code=trust_remote_code))
+        except TimeoutError:
+            raise
+        except Exception as error:  # the code of a model may raise anything
+            reason = reason or first_line(error)
     return ModelAnswers(None, reason, None, reason)
 
 
-def _build_copy(config: PreTrainedConfig, attempt: Any, *, trust_remote_code: bool) -> Any:
+def is_causal_class(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> bool:
+    """Has `AutoModelForCausalLM` a class for it, of `transformers` or of its own code?"""
+    auto_map = getattr(config, "auto_map", None) or {}
+    is_remote = trust_remote_code and "AutoModelForCausalLM" in auto_map
+    return is_remote or type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+
+
+def build_small_copy(
+    config: PreTrainedConfig, *, trust_remote_code: bool = False, max_parameters: int = MAX_PARAMETERS
+) -> Any:
+    """The smallest copy that computes logits, in fp32, with random weights. Leaves the random state.
+
+    Raises ValueError with the reason of the first attempt.
+    """
+    reason = ""
+    for attempt in ATTEMPTS:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            try:
+                model = _build_copy(config, attempt, max_parameters, trust_remote_code=trust_remote_code)
+                logits_of(model, draw_ids())
+                return model
+            except TimeoutError:  # of the caller, who has waited enough
+                raise
+            except Exception as error:  # the code of a model may raise anything for a shape that it does not take
+                reason = reason or f"no small copy of it answers: {type(error).__name__}: {first_line(error)}"
+    raise ValueError(reason)
+
+
+def _build_copy(config: PreTrainedConfig, attempt: Any, max_parameters: int, *, trust_remote_code: bool) -> Any:
     """Raises whatever the model's code raises, and ValueError for a copy that is not small."""
     fields = shrink_config(config.to_dict(), attempt)
     for name in [name for name in fields if name.startswith("_") or name in ("quantization_config", "torch_dtype")]:
@@ -60,7 +84,7 @@ def _build_copy(config: PreTrainedConfig, attempt: Any, *, trust_remote_code: bo
     options = {"trust_remote_code": trust_remote_code} if trust_remote_code else {}
     with torch.device("meta"):
         size = sum(p.numel() for p in AutoModelForCausalLM.from_config(small, **options).parameters())
-    if size > MAX_PARAMETERS:
+    if size > max_parameters:
         raise ValueError(f"the copy has {size:,} parameters")
     model = AutoModelForCausalLM.from_config(small, dtype=torch.float32, **options).eval()
     with torch.no_grad():
@@ -72,8 +96,20 @@ def _build_copy(config: PreTrainedConfig, attempt: Any, *, trust_remote_code: bo
     return model
 
 
-def _ask(model: Any) -> ModelAnswers:
-    ids = torch.randint(_FIRST_ID, _END_ID, (len(_LENGTHS), sum(_LENGTHS[0])))
+def draw_ids() -> torch.Tensor:
+    """(rows, length), token ids that are none of the special ones."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(_FIRST_ID, _END_ID, (len(_LENGTHS), sum(_LENGTHS[0])), generator=generator)
+
+
+def packed_positions() -> torch.Tensor:
+    """(rows, length), positions that restart at each document of a row."""
+    return torch.stack([torch.cat([torch.arange(n) for n in row]) for row in _LENGTHS])
+
+
+def ask_copy(model: Any) -> ModelAnswers:
+    """Is it causal, and does it keep packed documents apart? Raises whatever its forward raises."""
+    ids = draw_ids()
     causal, why_causal = _ask_causal(model, ids)
     if causal is not True:
         return ModelAnswers(causal, why_causal, causal, why_causal)
@@ -82,18 +118,18 @@ def _ask(model: Any) -> ModelAnswers:
     except TypeError as error:
         apart, why_apart = (
             False,
-            f"it takes no position ids: {_first_line(error)}",
+            f"it takes no position ids: {first_line(error)}",
         )
     return ModelAnswers(True, why_causal, apart, why_apart)
 
 
 def _ask_causal(model: Any, ids: torch.Tensor) -> tuple[bool | None, str]:
     """Change every token from a position on, and look at the logits before it."""
-    before = _logits(model, ids)
+    before = logits_of(model, ids)
     split = ids.shape[1] // 2
     other = ids.clone()
     other[:, split:] = _other_ids(ids[:, split:])
-    change = (_logits(model, other) - before).abs()
+    change = (logits_of(model, other) - before).abs()
     legal = float(change[:, split:].max())
     if not legal > 0:
         return None, "its logits do not depend on its tokens"
@@ -104,27 +140,30 @@ def _ask_causal(model: Any, ids: torch.Tensor) -> tuple[bool | None, str]:
 
 def _ask_apart(model: Any, ids: torch.Tensor) -> tuple[bool, str]:
     """Change the first document of each row, and look at the second; compare each document with itself alone."""
-    positions = torch.stack([torch.cat([torch.arange(n) for n in row]) for row in _LENGTHS])
-    packed = _logits(model, ids, position_ids=positions)
+    positions = packed_positions()
+    packed = logits_of(model, ids, position_ids=positions)
     other = ids.clone()
     for row, lengths in enumerate(_LENGTHS):
         other[row, : lengths[0]] = _other_ids(ids[row, : lengths[0]])
-    change = (_logits(model, other, position_ids=positions) - packed).abs()
+    change = (logits_of(model, other, position_ids=positions) - packed).abs()
     second = torch.stack([torch.arange(ids.shape[1]) >= lengths[0] for lengths in _LENGTHS])
     legal = float(change[~second].max())
     leaked = float(change[second].max()) / legal if legal > 0 else float("inf")
     if leaked > _NOISE:
         return False, f"a document changes the logits of the next one by {leaked:.0e} of what it changes its own"
-    differs = max(float(d) for d in _differences_from_alone(model, ids, packed)) / legal
+    differs = difference_from_alone(model, packed) / legal
     if differs > _NOISE:
         return False, f"the logits of a document differ from those that it has alone, by {differs:.0e}"
     return True, "documents of a packed row have the logits that each has alone"
 
 
-def _differences_from_alone(model: Any, ids: torch.Tensor, packed: torch.Tensor) -> Iterator[torch.Tensor]:
+def difference_from_alone(model: Any, packed: torch.Tensor) -> float:
+    """The largest between these logits of packed documents and those that the model gives each alone."""
+    ids, largest = draw_ids(), 0.0
     for row, lengths in enumerate(_LENGTHS):
         for part, logits in zip(ids[row].split(lengths), packed[row].split(lengths), strict=True):
-            yield (_logits(model, part[None])[0] - logits).abs().max()
+            largest = max(largest, float((logits_of(model, part[None])[0] - logits).abs().max()))
+    return largest
 
 
 def _other_ids(ids: torch.Tensor) -> torch.Tensor:
@@ -133,8 +172,10 @@ def _other_ids(ids: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def _logits(model: Any, ids: torch.Tensor, **arguments: torch.Tensor) -> torch.Tensor:
-    """(rows, length, vocabulary). Raises ValueError for logits of another length and such as are not finite."""
+def logits_of(model: Any, ids: torch.Tensor, **arguments: torch.Tensor) -> torch.Tensor:
+    """(rows, length, vocabulary), without a gradient. Raises ValueError for logits of another length, and for such as
+    are not finite.
+    """
     logits: torch.Tensor = model(input_ids=ids, use_cache=False, **arguments).logits
     if logits.shape[:2] != ids.shape:
         raise ValueError(f"its logits are {list(logits.shape)} for tokens of {list(ids.shape)}")
@@ -143,5 +184,6 @@ def _logits(model: Any, ids: torch.Tensor, **arguments: torch.Tensor) -> torch.T
     return logits
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
+    """Of the text of an exception."""
     return (str(error).strip() or "no message").splitlines()[0][:160]

@@ -38,6 +38,7 @@ from harness.runtime.nvme_io import counting_handle_class
 from harness.runtime.parallel.sequence_parallel import install_ulysses_attention
 from harness.runtime.patch_selection import resolve_patches
 from harness.runtime.pipeline import pipeline_module
+from harness.runtime.pipeline.stack_check import check_stack
 from harness.runtime.plugin_loader import load_plugin
 from harness.runtime.rank_status import RankStatusWriter
 from harness.runtime.run_config import RunConfig, RunDir
@@ -99,6 +100,8 @@ def build_context(
     tokenizer = on_all_ranks(lambda: load_tokenizer(run.spec.model, run.spec.data.chat_template))
     config = on_all_ranks(lambda: load_config(run.spec.model, tokenizer))
     on_all_ranks(lambda: check_objective(run, config))
+    if is_pipeline:
+        on_all_ranks(lambda: check_stack(config, trust_remote_code=run.spec.model.trust_remote_code))
 
     status.set_activity("preparing the data")
     with status.enter_phase("data"):

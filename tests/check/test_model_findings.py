@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from harness.check.check_file import check_file
 from harness.check.machine_findings import check_for_plan, with_machine_findings
+from harness.check.model_findings import check_model_kind
 from harness.convert.conversion import convert_file
 from harness.errors import UserError
 from harness.facts import language_model
@@ -18,6 +20,7 @@ from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding
 from harness.hostinfo import model_answers
 from harness.hostinfo.model_answers import ModelAnswers, ask_installed_model, cache_dir
+from harness.spec.run_spec import RunSpec
 
 LEAKING = "qwen3_5_text qwen3_5_moe_text nemotron_h granitemoehybrid bamba jamba kimi_linear lfm3 olmo_hybrid"
 LEAKING += " deepseek_v4 qwen3_5 qwen3_5_moe"
@@ -71,8 +74,10 @@ def test_a_field_that_chooses_how_a_known_family_attends_is_asked_about(
 def test_an_encoder_is_an_error_for_every_command(asked: list[Any], tmp_path: Path) -> None:
     asked[-1] = ModelAnswers(False, "later tokens", False, "later tokens")
     for here in (True, False):
-        found = findings_of({"model_type": "bert"}, here=here)
+        found = findings_of({"model_type": "brand_new"}, here=here)
         assert (found["MD164"].severity, found["MD164"].notes) == ("error", ("later tokens",))
+    assert findings_of({"model_type": "bert"})["MD164"].severity == "error"
+    assert asked[0]["model_type"] == "brand_new", "the table knows BERT"
     (tmp_path / "m").mkdir()
     (tmp_path / "m/config.json").write_text('{"model_type": "bert"}')
     spec = tmp_path / "spec.yaml"
@@ -89,7 +94,7 @@ def test_what_is_not_known_is_no_yes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_answers, "package_version", lambda _: None)
     found = findings_of({"model_type": "brand_new"}, packing=True)
     assert {gate: f.severity for gate, f in found.items()} == {"MD020": "error", "MD164": "warning"}
-    assert "only with torch and transformers, not installed here" in found["MD164"].notes[0]
+    assert "only with torch, transformers, deepspeed, not installed here" in found["MD164"].notes[0]
     assert findings_of({"model_type": "brand_new"}).keys() == {"MD164"}
     assert not findings_of({"model_type": "qwen2"}, packing=True)
 
@@ -123,7 +128,10 @@ def test_an_answer_is_kept_until_the_source_of_the_model_changes(
     def run_worker(text: str) -> dict[str, Any]:
         runs.append(json.loads(text))
         digest = model_answers.hashlib.sha256(source.read_bytes()).hexdigest()
-        return {"answers": [True, "", False, "it leaks"], "sources": {str(source): digest}}
+        return {
+            "answers": {"causal": [True, "", []], "apart": [False, "it leaks", []]},
+            "sources": {str(source): digest},
+        }
 
     monkeypatch.setattr(model_answers, "_run_worker", run_worker)
     source.write_text("one")
@@ -141,3 +149,54 @@ def test_an_answer_is_kept_until_the_source_of_the_model_changes(
     assert len(runs) == 3
     assert len(list(cache_dir().iterdir())) == 2
     model_answers._ask.cache_clear()
+
+
+def test_a_killed_child_is_not_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(model_answers, "package_version", lambda _: "1.0")
+    monkeypatch.setattr(model_answers, "_TIMEOUT_SECONDS", 0.5)
+    line = '{"answers": {"causal": [true, "seen", []]}}'
+    code = f"import sys, time; open(sys.argv[1] + '/answers', 'w').write('{line}'); time.sleep(60)"
+    starts: list[str] = []
+
+    def command(_: str, folder: str) -> list[str]:
+        starts.append(folder)
+        return [sys.executable, "-c", code, folder]
+
+    monkeypatch.setattr(model_answers, "python_command", command)
+    for _ in range(2):
+        model_answers._ask.cache_clear()
+        answers = ask_installed_model({"model_type": "brand_new"})
+        assert (answers.causal, answers.why_causal) == (True, "seen")
+        assert (answers.apart, answers.why_apart) == (None, "killed after 0.5 s")
+    assert len(starts) == 1
+    model_answers._ask.cache_clear()
+
+
+DEGREES = {
+    "sequence_parallel_size": ("qwen3_5_text", "SQ101"),
+    "tensor_parallel_size": ("bloom", "TP027"),
+    "pipeline_parallel_size": ("jamba", "PP101"),
+}
+
+
+@pytest.mark.parametrize("key", DEGREES)
+@pytest.mark.parametrize("known", [True, False])
+def test_a_degree_that_a_model_does_not_take_is_refused(key: str, known: bool, asked: list[Any]) -> None:
+    family, gate = DEGREES[key]
+    asked[-1] = ModelAnswers(True, "", None, "it was killed")
+    config = {"model_type": family if known else "brand_new"}
+    spec = RunSpec.model_validate({"model": {"config": config}, "parallel": {key: 2}})
+    (finding,) = check_model_kind(spec)
+    assert (finding.gate, finding.severity, finding.key) == (gate, "error", f"parallel.{key}")
+    assert ("not known" in finding.message) is not known
+    assert not check_model_kind(
+        RunSpec.model_validate({"model": {"config": {"model_type": "llama"}}, "parallel": {key: 2}})
+    )
+
+
+def test_layers_without_an_adapter_are_named() -> None:
+    model = {"config": {"model_type": "deepseek_v3"}, "lora": {"target_modules": "all-linear"}}
+    (finding,) = check_model_kind(RunSpec.model_validate({"model": model}))
+    assert (finding.gate, finding.severity) == ("MD166", "warning")
+    assert any("shared_experts" in note for note in finding.notes)

@@ -243,3 +243,10 @@ def test_a_disk_is_not_measured_by_an_op_that_cannot_be_compiled(tmp_path, monke
     assert "with nvcc" in benchmark_runner.benchmark_host(tmp_path)["failed"]["disk"]
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     assert benchmark_runner.benchmark_host(tmp_path)["failed"]["disk"] == line["failed"]
+
+
+def test_a_model_that_is_not_here_is_a_usage_error():
+    done = doctor("--model", "no/such-model")
+    assert done.returncode == 2
+    assert "no `config.json` with a `model_type`" in done.stderr
+    assert doctor("--model", "x", "--measure").returncode == 2

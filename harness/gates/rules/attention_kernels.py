@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from harness.facts import model_table
 from harness.facts.model_lookup import has_attention_dropout
-from harness.facts.packing_support import MIXES_PACKED_DOCUMENTS, SEPARATES_BY_BORDERS
 from harness.findings import Finding, Fix
 from harness.gates.registry import Context, gate
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
@@ -23,13 +23,13 @@ def borders_without_documents(ctx: Context) -> Iterator[Finding]:
     """`sdpa_varlen` for rows that it does not support.
 
     `model.attn_implementation: sdpa_varlen` with rows that are not packed, stages of a pipeline, a compiled model, or a
-    model family whose packed documents were not compared with separate ones.
+    model type that is not known to keep packed documents apart by their boundaries.
 
     Why: `sdpa_varlen` is causal attention inside the documents of packed rows, whose boundaries it gets from the data.
     Rows that are not packed have none, and `sdpa` uses the same kernels for them. Stages of a pipeline make masks; a
     compiled model would be compiled again for each new length. transformers makes no mask for this kernel, so layers
     that need more than boundaries (Llama-4's chunks, Gemma-2's soft cap) would compute something else: a run refuses
-    these, and families that were not compared (run on transformers 5.24).
+    these, and types of which the table of models (`docs/models.md`) does not say it.
 
     Example:
         model.attn_implementation: sdpa_varlen
@@ -46,7 +46,11 @@ def borders_without_documents(ctx: Context) -> Iterator[Finding]:
         message = "`sdpa_varlen` does not support pipeline stages, which make their own masks"
     elif spec.train.torch_compile:
         message = "`sdpa_varlen` with `train.torch_compile` would compile the model again for each new length"
-    elif model_type and model_type not in SEPARATES_BY_BORDERS | MIXES_PACKED_DOCUMENTS:
+    elif (
+        model_type
+        and not model_table.holds(model_type, "borders")
+        and model_table.holds(model_type, "apart") is not False
+    ):
         message = f"models of type `{model_type}` are not known to keep packed documents apart by `sdpa_varlen`"
     if message:
         yield ctx.finding(message, key, fix=_TO_SDPA)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from harness.facts.pipeline_support import LAYER_CLASSES, PIPELINE_FAMILIES, compile_layer_pattern, layer_class_names
+from harness.facts import model_table
+from harness.facts.pipeline_support import compile_layer_pattern, layer_class_names
 from harness.findings import Finding, Fix
 from harness.gates.divisors import largest_divisor
 from harness.gates.registry import Cite, Context, gate
@@ -18,21 +19,22 @@ _STAGES = "parallel.pipeline_parallel_size"
     "MD004",
     "degree-that-this-version-does-not-train",
     upstream="silent",
-    needs=("a run spec", "a launch", "model facts"),
+    needs=("a run spec", "model facts"),
 )
 def unsupported_family(ctx: Context) -> Iterator[Finding]:
     """Pipeline stages for a model that cannot be split into stages.
 
-    On `harness launch` with `parallel.pipeline_parallel_size` above 1: the model is of a family whose forward is known
-    to be a plain stack of layers (GPT-2, Llama, Mistral, OLMo 2, Phi-3, Qwen2, Qwen3).
+    With `parallel.pipeline_parallel_size` above 1 the model's forward is a plain stack of layers, as the table of
+    models (`docs/models.md`) has it for each `model_type`.
 
     Why: A pipeline calls the layers of a `transformers` model one by one. Whatever else a family's forward does between
-    them (scaled embeddings, routers, capped logits) would silently be lost, so the harness supports a family only after
-    a test has compared its pipeline with the whole model. `validate-config`, `plan` and `render` work with any family.
+    them (scaled embeddings, masks of its own, capped logits) would silently be lost. A small copy of each type was
+    asked: the logits of its layers one by one are those of the whole model, for plain, padded and packed rows. The
+    ranks ask a small copy of the run's own configuration before they build a stage (PP101).
 
     Example:
         model:
-          config: {model_type: mixtral, hidden_size: 64, num_hidden_layers: 4, num_attention_heads: 4, vocab_size: 320}
+          config: {model_type: gemma2, hidden_size: 64, num_hidden_layers: 4, num_attention_heads: 4, vocab_size: 320}
           tokenizer: bytes
         train:
           gradient_accumulation_steps: 8
@@ -54,12 +56,13 @@ def unsupported_family(ctx: Context) -> Iterator[Finding]:
     """
     model = ctx.model
     stages = ctx.pipeline_parallel_size
-    if stages > 1 and model is not None and model.family not in PIPELINE_FAMILIES:
-        families = ", ".join(f"`{family}`" for family in PIPELINE_FAMILIES)
+    row = model_table.find_row(model.family) if model is not None else None
+    answer = row.answer_to("pipeline") if row is not None else None
+    if stages > 1 and model is not None and answer is not None and answer.holds is False:
         yield ctx.finding(
-            f"`{model.family}` models cannot be split into {stages} pipeline stages, only {families}",
+            f"`{model.family}` models cannot be split into {stages} pipeline stages",
             _STAGES,
-            notes=["ZeRO stage 3 is the way to large models of other families"],
+            notes=[answer.reason, "ZeRO stage 3 is the way to large models of such families"],
             fix=ctx.fix_to_set(_STAGES, 1, effect="more data-parallel ranks, other memory"),
         )
 
@@ -264,10 +267,10 @@ def unusable_partition_method(ctx: Context) -> Iterator[Finding]:
             fix=fix,
         )
         return
-    if not method.startswith("type:") or ctx.model is None or ctx.model.family not in LAYER_CLASSES:
+    if not method.startswith("type:") or ctx.model is None:
         return
     names = dict.fromkeys(layer_class_names(ctx.model, ctx.tensor_parallel_size))
-    if not any(map(pattern.search, names)):
+    if names and not any(map(pattern.search, names)):
         yield ctx.finding(
             f"`{method}` matches no layer of this model, which are {', '.join(f'`{name}`' for name in names)}",
             key,

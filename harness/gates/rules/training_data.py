@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from harness.facts.packing_support import MIXES_PACKED_DOCUMENTS
+from harness.facts import model_table
 from harness.findings import Finding, Fix, Severity
 from harness.gates.registry import Context, gate
 
@@ -159,7 +159,7 @@ def packing_across_documents(ctx: Context) -> Iterator[Finding]:
         return
     key = "data.packing"
     model_type = (spec.model.config or {}).get("model_type") or (ctx.model.family if ctx.model else None)
-    if model_type in MIXES_PACKED_DOCUMENTS:
+    if model_table.holds(model_type, "apart") is False and model_table.holds(model_type, "causal"):
         yield ctx.finding(
             f"models of type `{model_type}` attend across the documents of a packed row",
             key,

@@ -10,9 +10,9 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import NamedTuple
 
+from harness.facts import model_table
 from harness.facts.devices import Device, describe_device, find_device
 from harness.facts.model_facts import ModelFacts
-from harness.facts.packing_support import SEPARATES_BY_BORDERS
 from harness.hostinfo import machine
 from harness.patches.patch_registry import PatchFacts, is_planned
 from harness.plan.memory.memory_estimate import estimate_memory
@@ -80,8 +80,8 @@ def _why_sdpa(needs: AttentionNeeds) -> str:
         return "rows of one document need no mask, and use torch's own flash kernel in 16 bit"
     if not needs.whole_model:
         return "pipeline stages and compiled models separate documents by masks"
-    if needs.family not in SEPARATES_BY_BORDERS:
-        return f"`{needs.family or 'the model'}` was not compared without masks"
+    if not model_table.holds(needs.family, "borders"):
+        return f"`{needs.family or 'the model'}` is not known to keep documents apart without masks"
     return ""
 
 

@@ -14,7 +14,7 @@ from math import inf
 
 from harness.facts.model_facts import ModelFacts
 from harness.facts.model_parts import Parameter
-from harness.facts.pipeline_support import LAYER_CLASSES, compile_layer_pattern, layer_class_names
+from harness.facts.pipeline_support import compile_layer_pattern, layer_class_names
 
 _MATRIX = 2
 _ROW_MODULES = ("o_proj", "down_proj", "c_proj")
@@ -61,11 +61,10 @@ def _stage_bounds(
 def _matches(model: ModelFacts, tensor: int, method: str) -> tuple[int, ...]:
     """1 for each layer that the pattern matches; for the decoder layers if a gate refuses the pattern or family."""
     with suppress(re.error):
-        if model.family in LAYER_CLASSES:
-            pattern = compile_layer_pattern(method)
-            found = tuple(int(bool(pattern.search(name))) for name in layer_class_names(model, tensor))
-            if any(found):
-                return found
+        pattern = compile_layer_pattern(method)
+        found = tuple(int(bool(pattern.search(name))) for name in layer_class_names(model, tensor))
+        if any(found):
+            return found
     return (*[0] * len(model.before), *[1] * model.num_layers, 0, 0)
 
 

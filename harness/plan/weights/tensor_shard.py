@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Literal, NamedTuple
 
+from harness.facts import model_table
 from harness.facts.model_facts import ModelFacts
 from harness.facts.model_parts import Parameter, Parameters
 from harness.facts.tensor_parallel_plans import (
@@ -19,7 +20,6 @@ from harness.facts.tensor_parallel_plans import (
     KNOWN_STYLES,
     PRESET_SPECS,
     SCALED_EMBEDDINGS,
-    TRANSFORMERS_PLANS,
     UNSUPPORTED_FAMILIES,
     LayerSpec,
     LayerSpecs,
@@ -60,7 +60,7 @@ class TensorPlanChoice(NamedTuple):
         )
 
 
-_KNOWN_FAMILIES = {*TRANSFORMERS_PLANS, *GUESSED_SPECS, *UNSUPPORTED_FAMILIES}
+_KNOWN_FAMILIES = {*GUESSED_SPECS, *UNSUPPORTED_FAMILIES}
 DEFAULT_PLAN = TensorPlanChoice()
 """Says nothing: the plan of `transformers` counts."""
 
@@ -260,7 +260,9 @@ def shard_model(model: ModelFacts, degree: int, choice: TensorPlanChoice) -> Ten
     head: Head = "whole" if refusal else _head_of(model, choice, specs)
     kv_heads = model.heads if model.family == "falcon" and model.kv_heads == 1 else model.kv_heads
     has_plan = bool(choice.preset) or choice.partition is not None
-    is_known = has_plan or (not model.built and model.family in _KNOWN_FAMILIES)
+    is_known = has_plan or (
+        not model.built and (model.family in _KNOWN_FAMILIES or bool(model_table.tensor_plan(model.family)))
+    )
     return TensorShard(model, degree, specs, head, kv_heads, refusal, is_known)
 
 
@@ -273,8 +275,8 @@ def _find_specs(model: ModelFacts, choice: TensorPlanChoice) -> tuple[LayerSpecs
         with_preset = choice.partition is None or choice.partition.get("use_default_specs", True)
         return own + (PRESET_SPECS.get(choice.preset, ()) if with_preset else ()), ""
     family = model.family
-    plan = TRANSFORMERS_PLANS.get(family)
-    if plan is not None:
+    plan = model_table.tensor_plan(family)
+    if plan:
         unknown = sorted({style for style in plan.values() if style not in KNOWN_STYLES})
         if unknown:
             return (), f"the tensor plan of `{family}` models has {', '.join(f'`{style}`' for style in unknown)}"

@@ -7,15 +7,36 @@ A launch has asked the same where it had the configuration. The ranks ask a mode
 from __future__ import annotations
 
 import os
+import signal
+from typing import Any
 
 from transformers import PreTrainedConfig
 
 from harness.facts.language_model import answers_at_hand
 from harness.findings import Finding
+from harness.hostinfo.model_answers import ModelAnswers, unknown_answers
 from harness.run.resolved_run import ResolvedRun
 from harness.runtime.model_behavior import ask_model
 from harness.runtime.plugin_loader import load_plugin
 from harness.runtime.user_errors import print_findings, user_error
+
+_SECONDS = 60.0
+"""Of a small copy on a rank, which no other process limits."""
+
+
+def _ask_in_time(config: PreTrainedConfig, *, own_code: bool) -> ModelAnswers:
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"stopped after {_SECONDS:.0f} s")
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, _SECONDS, _SECONDS)
+    try:
+        return ask_model(config, trust_remote_code=own_code)
+    except TimeoutError as error:
+        return unknown_answers(str(error))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
 
 
 def check_objective(run: ResolvedRun, config: PreTrainedConfig) -> None:
@@ -26,8 +47,8 @@ def check_objective(run: ResolvedRun, config: PreTrainedConfig) -> None:
     if plugin is not None and plugin.build_model is not None:
         return
     own_code = run.spec.model.trust_remote_code
-    answers = None if own_code else answers_at_hand(config.to_dict(), packing=packing)
-    answers = answers or ask_model(config, trust_remote_code=own_code)
+    answers = None if own_code else answers_at_hand(config.to_dict(), ("apart",) if packing else ())
+    answers = answers or _ask_in_time(config, own_code=own_code)
     if answers.causal is False:
         raise user_error(
             "MD164",

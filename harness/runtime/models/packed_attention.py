@@ -17,7 +17,8 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from harness.facts.packing_support import SEPARATES_BY_BORDERS, TAKES_BORDERS
+from harness.facts import model_table
+from harness.facts.language_model import TAKES_BORDERS
 from harness.run.resolved_run import ResolvedRun
 from harness.runtime.micro_batch import MicroBatch, copy_to_device
 from harness.runtime.user_errors import user_error
@@ -135,7 +136,7 @@ def _check_model(model: PreTrainedModel, attention: str) -> None:
     reason = None
     if getattr(config, "attention_chunk_size", None):
         reason = f"`{attention}` does not attend in chunks (`attention_chunk_size`), as this model does"
-    elif attention == "sdpa_varlen" and config.model_type not in SEPARATES_BY_BORDERS:
+    elif attention == "sdpa_varlen" and not model_table.holds(config.model_type, "borders"):
         reason = f"models of type `{config.model_type}` are not known to keep packed documents apart by `{attention}`"
     if reason:
         raise user_error("MD128", reason, key="model.attn_implementation", fix="set `model.attn_implementation: sdpa`")

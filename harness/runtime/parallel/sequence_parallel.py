@@ -174,6 +174,8 @@ def install_ulysses_attention(model: torch.nn.Module, group: torch.distributed.P
         reason = f"`{type(model).__name__}` takes no `position_ids`, by which a rank places its part of a row"
     elif getattr(config.get_text_config(), "attention_chunk_size", None):
         reason = "attention in chunks (`attention_chunk_size`) is not split over a sequence group"
+    elif getattr(config.get_text_config(), "index_topk", None):
+        reason = "its layers choose among the tokens of whole rows (`index_topk`), of which a rank has only a part"
     elif getattr(config.get_text_config(), "output_router_logits", False):
         reason = "`output_router_logits` adds a loss over whole rows, and a sequence rank has only a part of a row"
     if reason:

@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The module names of each model family whose forward is known to be a plain stack of layers.
-
-A family is in the table once a test has compared its pipeline with the whole model
-(`tests/training/pipeline/test_pipeline_families.py`). No weights here.
-"""
+"""The module names of models whose forward is a plain stack of layers. No weights here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
-
-from harness.runtime.user_errors import user_error
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -29,33 +23,21 @@ class LayerLayout:
     norm: str = "norm"
     rotary: str | None = "rotary_emb"
     head: str = "lm_head"
-    mask: Literal["full", "window", "by-layer"] = "full"
-    """Attention to all before; to a window when the configuration has one; or as `layer_types` says for each layer."""
 
 
-_WINDOW, _BY_LAYER = LayerLayout(mask="window"), LayerLayout(mask="by-layer")
-
-LAYOUTS: dict[str, LayerLayout] = {
-    "gpt2": LayerLayout("transformer", "wte", "wpe", "drop", "h", "ln_f", rotary=None),
-    "llama": LayerLayout(),
-    "mistral": _WINDOW,
-    "olmo2": LayerLayout(),
-    "phi3": _WINDOW,
-    "qwen2": _BY_LAYER,
-    "qwen3": _BY_LAYER,
-}
+_GPT2 = LayerLayout("transformer", "wte", "wpe", "drop", "h", "ln_f", rotary=None)
 
 
 def layout_of(config: PreTrainedConfig) -> LayerLayout:
-    """The layout of a `transformers` configuration. Raises UserError (PP101) for a family that is not in the table."""
-    layout = LAYOUTS.get(config.model_type)
-    if layout is None:
-        raise user_error(
-            "PP101",
-            f"`model_type: {config.model_type}` cannot be split into pipeline stages,"
-            f" only {', '.join(f'`{name}`' for name in LAYOUTS)}",
-            key="parallel.pipeline_parallel_size",
-            notes=("a pipeline calls layers one by one; other code of a family's forward would silently be skipped",),
-            fix="set `parallel.pipeline_parallel_size: 1`, and `zero.stage: 3` for a model that is too large",
-        )
-    return layout
+    """The layout of a `transformers` configuration, if it has one: nearly all families use the names of Llama. Whether
+    such layers one by one are the model is asked of a copy (`harness.runtime.model_questions.pipeline_layers`).
+    """
+    return _GPT2 if config.model_type == "gpt2" else LayerLayout()
+
+
+def mask_kind(config: PreTrainedConfig, layer: int) -> str:
+    """The attention of a layer: as `layer_types` says, else in a window where the configuration has one."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        return str(kinds[layer])
+    return "sliding_attention" if getattr(config, "sliding_window", None) is not None else "full_attention"

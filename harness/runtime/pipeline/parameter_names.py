@@ -35,7 +35,7 @@ class PipelinePart:
 
 
 def pipeline_parts(config: PreTrainedConfig) -> list[PipelinePart]:
-    """The layers of the pipeline in order. Raises UserError (PP101)."""
+    """The layers of the pipeline in order. Raises AttributeError for a configuration without `num_hidden_layers`."""
     layout = layout_of(config)
     parts = [PipelinePart("embedding", f"{layout.base}.{layout.embedding}")]
     if layout.positions:

@@ -31,7 +31,7 @@ from harness.runtime.models.model_builder import model_kwargs
 from harness.runtime.models.model_config import is_random_init
 from harness.runtime.models.trainable_parameters import freeze_parameters
 from harness.runtime.pipeline import layers
-from harness.runtime.pipeline.layer_layouts import layout_of
+from harness.runtime.pipeline.layer_layouts import layout_of, mask_kind
 from harness.runtime.pipeline.layer_weights import LayerWeights
 from harness.runtime.pipeline.parameter_names import (
     TIED_EMBEDDING_KEY,
@@ -167,7 +167,7 @@ def build_pipeline(run: ResolvedRun, config: PreTrainedConfig) -> Pipeline:
         freeze_parameters(model, spec)
     weights = None if is_random_init(spec) else LayerWeights(spec, model, parts)
     shared_inputs = layers.SharedInputs(model.config)
-    specs = _build_layer_specs(model, parts, shared_inputs)
+    specs = build_layer_specs(model, parts, shared_inputs)
 
     def fill(index: int, layer: nn.Module) -> None:
         deferred_init.materialize(layer)
@@ -246,10 +246,10 @@ def _check_widths(config: PreTrainedConfig, tensor: int) -> None:
         )
 
 
-def _build_layer_specs(
+def build_layer_specs(
     model: PreTrainedModel, parts: list[PipelinePart], shared_inputs: layers.SharedInputs
 ) -> list[LayerSpec]:
-    """One layer for each part, empty as the model is."""
+    """One layer for each part, with the modules of the model. Raises AttributeError for one without such modules."""
     config, layout = model.config, layout_of(model.config)
     rotary = model.get_submodule(f"{layout.base}.{layout.rotary}") if layout.rotary else None
     tied = any(part.prefix is None for part in parts)
@@ -267,7 +267,7 @@ def _build_layer_specs(
             dropout = model.get_submodule(f"{layout.base}.{layout.dropout}")
             specs.append(PrebuiltLayer(layers.PositionEmbedding(inner, dropout), inner))
         elif part.kind == "decoder":
-            mask = _mask_kind(config, layout.mask, number)
+            mask = mask_kind(config, number)
             specs.append(PrebuiltLayer(layers.Decoder(inner, rotary, shared_inputs, mask), inner))
             number += 1
         elif part.kind == "norm":
@@ -275,13 +275,6 @@ def _build_layer_specs(
         else:
             specs.append(PrebuiltLayer(layers.Head(inner), inner))
     return specs
-
-
-def _mask_kind(config: PreTrainedConfig, rule: str, number: int) -> str:
-    if rule == "by-layer":
-        return str(config.layer_types[number])
-    window = rule == "window" and getattr(config, "sliding_window", None) is not None
-    return "sliding_attention" if window else "full_attention"
 
 
 def _resolve_partition_method(method: str, specs: list[LayerSpec]) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from harness.runtime.pipeline.layer_layouts import layout_of
+from harness.runtime.user_errors import user_error
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -42,12 +43,23 @@ class ShardRule:
 
 
 def shard_rules(config: PreTrainedConfig) -> dict[str, ShardRule]:
-    """Module names within a decoder layer (`self_attn.q_proj`) and their rules."""
+    """Module names within a decoder layer (`self_attn.q_proj`) and their rules. Raises UserError (PP106) for a model
+    whose tensor plan has a style that is not divided here.
+    """
     fused = _FUSED.get(config.model_type)
     if fused is not None:
         return fused(config)
     prefix = f"{layout_of(config).layers}.*."
     plan: dict[str, str] = type(config).base_model_tp_plan or {}
+    unknown = sorted({style for name, style in plan.items() if prefix in name} - set(_STYLES))
+    if unknown or not plan:
+        raise user_error(
+            "PP106",
+            f"the layers of `{config.model_type}` models are not divided over the tensor ranks of a pipeline stage",
+            key="parallel.tensor_parallel_size",
+            notes=(f"their tensor plan has `{unknown[0]}`" if unknown else "they have no tensor plan",),
+            fix="set `parallel.tensor_parallel_size: 1`",
+        )
     return {name.removeprefix(prefix): ShardRule(_STYLES[style]) for name, style in plan.items() if prefix in name}
 
 

@@ -12,12 +12,13 @@ import torch
 from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from benchmarks.model_table import FIELDS
 from harness.errors import UserError
-from harness.facts.packing_support import MIXES_PACKED_DOCUMENTS, SEPARATES_PACKED_DOCUMENTS
+from harness.facts import model_table
 from harness.hostinfo import model_answers
 from harness.hostinfo.model_answers import ask_installed_model
 from harness.run.resolved_run import resolve_run
-from harness.runtime.model_behavior import _ask, ask_model
+from harness.runtime.model_behavior import ask_copy, ask_model
 from harness.runtime.models.objective_check import check_objective
 from harness.spec.run_spec import RunSpec
 
@@ -28,8 +29,9 @@ DECODERS = (
     "afmoe apertus arcee bart codegen ctrl doge exaone4 glm4_moe granitemoe helium jetmoe mamba minicpm3 olmoe phimoe"
 )
 DECODERS += " recurrent_gemma rwkv xglm youtu"
-LEAKING = sorted(MIXES_PACKED_DOCUMENTS - {"qwen3_5_moe", "qwen3_5_moe_text", "granitemoehybrid"})
-APART = sorted(SEPARATES_PACKED_DOCUMENTS & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
+CAUSAL = [name for name in model_table.types_that_hold("causal") if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES]
+LEAKING = [name for name in CAUSAL if model_table.holds(name, "apart") is False]
+APART = [name for name in CAUSAL if model_table.holds(name, "apart")]
 NIGHTLY = os.environ.get("HARNESS_NIGHTLY") == "1"
 
 
@@ -61,13 +63,13 @@ def test_a_decoder_that_attends_both_ways_is_none() -> None:
 
 @pytest.mark.parametrize("family", draw(LEAKING, 4))
 def test_the_table_of_those_that_mix_documents(family: str) -> None:
-    answers = ask_model(AutoConfig.for_model(family))
+    answers = ask_model(AutoConfig.for_model(family, **FIELDS.get(family, {})))
     assert (answers.causal, answers.apart) == (True, False), answers
 
 
 @pytest.mark.parametrize("family", draw(APART, 6))
 def test_the_table_of_those_that_keep_them_apart(family: str) -> None:
-    answers = ask_model(AutoConfig.for_model(family))
+    answers = ask_model(AutoConfig.for_model(family, **FIELDS.get(family, {})))
     assert (answers.causal, answers.apart) == (True, True), answers
 
 
@@ -102,7 +104,7 @@ class Leaky(torch.nn.Module):
 
 @pytest.mark.parametrize("way", ["", "convolution", "state", "rows", "positions", "future"])
 def test_a_leak_that_hides_is_found(way: str) -> None:
-    answers = _ask(Leaky(way))
+    answers = ask_copy(Leaky(way))
     assert answers.causal is (way != "future")
     assert answers.apart is (way == ""), answers
 
@@ -139,7 +141,8 @@ def test_the_ranks_refuse_the_same(family: str, fields: dict[str, Any], packing:
 def test_a_child_process_answers_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model_answers._ask.cache_clear()
-    assert ask_installed_model({"model_type": "bert", "hidden_act": "gelu"}).causal is False
+    asked = ask_installed_model({"model_type": "bert", "hidden_act": "gelu"})
+    assert asked.causal is False, asked
     monkeypatch.setattr(model_answers, "_run_worker", lambda _: pytest.fail("asked again"))
     model_answers._ask.cache_clear()
     assert ask_installed_model({"model_type": "bert", "hidden_act": "gelu"}).causal is False

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from harness.errors import UserError
-from harness.facts.packing_support import SEPARATES_BY_BORDERS
+from harness.facts import model_table
 from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.runtime.micro_batch import MicroBatch, find_borders
 from harness.runtime.models import sdpa_varlen
@@ -67,6 +67,13 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 
 
+COMPARED = sorted({*FIELDS, "llama", "olmo2", "granite", "stablelm", "phi", "nemotron"})
+
+
+def test_the_table_has_them_all() -> None:
+    assert [family for family in COMPARED if not model_table.holds(family, "borders")] == []
+
+
 def packed_run() -> ResolvedRun:
     return resolve_run(
         RunSpec.model_validate(
@@ -83,7 +90,7 @@ def make_model(family: str, attention: str, **fields: Any) -> Any:
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32).eval()
 
 
-@pytest.mark.parametrize("family", sorted(SEPARATES_BY_BORDERS))
+@pytest.mark.parametrize("family", COMPARED)
 def test_packed_documents_have_the_logits_that_they_have_alone(family: str) -> None:
     ids = torch.randint(3, 64, (2, sum(LENGTHS[0])), generator=torch.Generator().manual_seed(1))
     positions = torch.stack([torch.cat([torch.arange(n) for n in row]) for row in LENGTHS])

@@ -3,28 +3,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.errors import UserError
-from harness.facts import pipeline_support
-from harness.runtime.pipeline.layer_layouts import LAYOUTS
+from harness.facts import model_table
 from harness.runtime.pipeline.parameter_names import (
     pipeline_parts,
     tied_names,
     to_transformers_name,
     to_transformers_parameter,
 )
+from harness.runtime.pipeline.stack_check import check_stack
 from tests.training.jobs.pipeline_families import FAMILIES
 
 
-def test_the_gate_knows_the_families_of_the_runtime() -> None:
-    assert set(pipeline_support.PIPELINE_FAMILIES) == set(LAYOUTS)
-
-
-def test_every_family_is_tried() -> None:
-    assert {fields["model_type"] for fields in FAMILIES.values()} == set(LAYOUTS)
+def test_the_table_has_the_families_that_are_compared() -> None:
+    assert all(model_table.holds(fields["model_type"], "pipeline") for fields in FAMILIES.values())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -49,7 +47,22 @@ def test_names_of_a_pipeline_module() -> None:
     assert to_transformers_parameter(config, "tied_modules.embed.module.weight") == "model.embed_tokens.weight"
 
 
-def test_another_family_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("family", "fields", "words"),
+    [
+        ("gemma2", {}, "logits differ"),
+        ("granite", {"embedding_multiplier": 12.0}, "logits differ"),
+        ("mixtral", {"output_router_logits": True}, "a loss of all layers"),
+        ("opt", {}, "by the usual names"),
+    ],
+)
+def test_what_is_no_plain_stack_is_refused(family: str, fields: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError) as refused:
-        pipeline_parts(AutoConfig.for_model("mixtral"))
+        check_stack(AutoConfig.for_model(family, **fields), trust_remote_code=False)
     assert refused.value.findings[0].gate == "PP101"
+    assert words in refused.value.findings[0].notes[0]
+
+
+@pytest.mark.parametrize("family", ["arcee", "granite", "smollm3"])
+def test_a_plain_stack_passes(family: str) -> None:
+    check_stack(AutoConfig.for_model(family), trust_remote_code=False)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.runtime.pipeline.layer_layouts import LAYOUTS
 from harness.runtime.pipeline.shard_rules import WeightPartition, find_indivisible, find_partition, shard_rules
 from tests.training.jobs.pipeline_families import FAMILIES
 
@@ -57,8 +56,8 @@ def test_a_piece_that_does_not_divide_is_refused() -> None:
 
 
 def test_every_family_of_the_pipeline_has_rules() -> None:
-    for family in LAYOUTS:
-        rules = shard_rules(AutoConfig.for_model(family))
+    for fields in FAMILIES.values():
+        rules = shard_rules(AutoConfig.for_model(fields["model_type"]))
         assert {rule.style.partition("-")[0] for rule in rules.values()} >= {"column", "row"}
 
 

@@ -19,10 +19,11 @@ from deepspeed.module_inject.autotp_config import AutoTPPresets
 from deepspeed.module_inject.tp_plan_converter import SUPPORTED_STYLES
 from deepspeed.runtime.tensor_parallel.config import _get_hf_tp_plan
 
+from harness.facts import model_table
 from harness.facts.model_catalogue import CATALOGUE, catalogue_config
 from harness.facts.model_families import FAMILIES
 from harness.facts.model_lookup import facts_from_config
-from harness.facts.tensor_parallel_plans import GUESSED_SPECS, KNOWN_STYLES, PRESET_SPECS, TRANSFORMERS_PLANS
+from harness.facts.tensor_parallel_plans import GUESSED_SPECS, KNOWN_STYLES, PRESET_SPECS
 from harness.plan.memory.zero_partitions import local_num_parameters, partition_model
 from harness.plan.weights.layer_specs import convert_transformers_plan, find_spec, role_of
 from harness.plan.weights.tensor_shard import TensorPlanChoice, shard_model
@@ -148,7 +149,7 @@ def test_plans_are_those_of_the_installed_transformers(family: str) -> None:
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**case.config))
     shipped = {name: style for name, style in (_get_hf_tp_plan(model) or {}).items() if style != "embedding_rowwise"}
-    ours = TRANSFORMERS_PLANS.get(family, {})
+    ours = model_table.tensor_plan(family)
     assert set(shipped.values()) == set(ours.values())
     assert bool(shipped) != (family in GUESSED_SPECS or family == "gpt2")
     theirs, mine = convert_transformers_plan(shipped), convert_transformers_plan(ours)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks every model type of the installed `transformers`, and writes the table `harness/facts/model_table.json`.
+
+    python benchmarks/model_table.py                    all types that WORK/answers lacks, then the table
+    python benchmarks/model_table.py llama gemma3       these again, then the table
+    python benchmarks/model_table.py --check 8          some drawn types against the table; 1 where one has changed
+
+One process imports torch, DeepSpeed and transformers, and forks a child for each type, with the limits of
+`harness/workers/model_behavior_worker.py`. WORK is below the folder for temporary files, by release; each answer is
+written there at once, so that an interrupted run goes on where it was. The whole table takes 20 minutes of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from harness.facts.model_lookup import facts_from_config  # noqa: E402
+from harness.hostinfo.model_answers import QUESTIONS  # noqa: E402
+from harness.workers import model_behavior_worker as worker  # noqa: E402
+
+TABLE = ROOT / "harness/facts/model_table.json"
+SECONDS = 150
+FIELDS: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"num_experts_per_tok": 6, "n_routed_experts": 64, "moe_intermediate_size": 1408},
+    "hunyuan_v1_dense": {"head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "hunyuan_v1_moe": {"head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8, "num_hidden_layers": 32},
+    "ministral": {"head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
+}
+"""Of types whose default configuration builds no model: what their published configurations set."""
+PACKAGES = ("transformers", "torch", "deepspeed", "peft", "bitsandbytes")
+
+
+def main() -> int:
+    """Ask and write; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("types", nargs="*", help="model types; all without")
+    parser.add_argument("--check", type=int, metavar="N", help="compare so many drawn types with the table")
+    options = parser.parse_args()
+    os.environ |= {"HF_HUB_OFFLINE": "1", "USE_HUB_KERNELS": "0", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
+    worker.prepare()
+    names = find_types()
+    if options.check:
+        return check(random.Random(time.strftime("%F")).sample(names, options.check))  # noqa: S311
+    work = Path(tempfile.gettempdir()) / f"model-table-{version('transformers')}"
+    work.mkdir(exist_ok=True)
+    for name in options.types or names:
+        file = work / f"{name}.json"
+        if options.types or not file.exists():
+            began = time.monotonic()
+            answers = ask(name)
+            file.write_text(json.dumps(answers))
+            print(f"{name}: {format_answers(answers)} {time.monotonic() - began:.0f} s", flush=True)
+    write({name: json.loads((work / f"{name}.json").read_text()) for name in names if (work / f"{name}.json").exists()})
+    return 0
+
+
+def find_types() -> list[str]:
+    """Every causal and image-text type of the installed release."""
+    from transformers.models.auto import modeling_auto as auto
+
+    return sorted({*auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES})
+
+
+def ask(name: str) -> dict[str, Any]:
+    """[holds, reason, names] by question, of the type's default configuration; of a child that ends early, its end."""
+    answers: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "answers"
+        pid = os.fork()
+        if not pid:
+            _answer(name, Path(folder), output)
+        deadline, end = time.monotonic() + SECONDS, ""
+        while not os.waitpid(pid, os.WNOHANG)[0]:
+            if time.monotonic() > deadline:
+                end = f"killed after {SECONDS} s"
+                os.killpg(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        for line in output.read_text().splitlines() if output.exists() else ():
+            answers |= json.loads(line).get("answers", {})
+    for question in QUESTIONS:
+        answers.setdefault(question, [None, end or "its process ended without an answer", []])
+    facts = facts_from_config({"model_type": name, **FIELDS.get(name, {})}).facts
+    size = int(answers["size"][2][0]) if answers["size"][2] else None
+    answers["planned"] = [None, "no formula: `transformers` counts it where it is installed", []]
+    if facts is not None and size is not None:
+        is_exact = facts.num_parameters == size
+        answers["planned"] = [is_exact, f"{facts.num_parameters:,} parameters by the formula, {size:,} built", []]
+    return answers
+
+
+def _answer(name: str, folder: Path, output: Path) -> None:
+    """Never returns."""
+    try:
+        os.setpgid(0, 0)
+        log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        worker.limit_resources()
+        with output.open("w") as file:
+
+            def report(**fields: Any) -> None:
+                file.write(f"{json.dumps(fields)}\n")
+                file.flush()
+
+            worker.ask({"model_type": name, **FIELDS.get(name, {})}, folder, report)
+    finally:
+        os._exit(0)
+
+
+def format_answers(answers: dict[str, Any]) -> str:
+    """A sign a question."""
+    return " ".join(f"{q}{ {True: '+', False: '-', None: '?'}[answers[q][0]] }" for q in QUESTIONS)
+
+
+def write(rows: dict[str, Any]) -> None:
+    """The table as data. A reason that many rows have is written once."""
+    questions = [*QUESTIONS, "planned"]
+    reasons = sorted({row[question][1] for row in rows.values() for question in questions})
+    index = {reason: i for i, reason in enumerate(reasons)}
+    signs = {True: 1, False: 0, None: -1}
+    lines = []
+    for name, row in rows.items():
+        cells = [[signs[row[q][0]], index[row[q][1]], *row[q][2]] for q in questions]
+        lines.append(f"{json.dumps(name)}: {json.dumps(cells, separators=(',', ':'))}")
+    head = {
+        "made": f"{datetime.now(UTC):%F}",
+        "command": "python benchmarks/model_table.py",
+        "releases": {package: version(package) for package in PACKAGES},
+        "questions": questions,
+    }
+    by_type = {name: find_tensor_plan(name) for name, row in rows.items() if row["causal"][0]}
+    plans = sorted({json.dumps(plan) for plan in by_type.values() if plan})
+    plan_of = {name: plans.index(json.dumps(plan)) for name, plan in by_type.items() if plan}
+    parts = {
+        "reasons": "[\n" + ",\n".join(map(json.dumps, reasons)) + "\n ]",
+        "plans": "[\n" + ",\n".join(plans) + "\n ]",
+        "plan_of": json.dumps(plan_of),
+        "rows": "{\n" + ",\n".join(lines) + "\n }",
+    }
+    text = json.dumps(head, indent=1)[:-2]
+    TABLE.write_text(text + "".join(f',\n "{key}": {part}' for key, part in parts.items()) + "\n}\n")
+
+
+def find_tensor_plan(name: str) -> dict[str, str]:
+    """The plan that DeepSpeed reads: of the configuration, the class and the model, without embeddings."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from harness.facts.tiny_config import shrink_config
+
+    merged: dict[str, str] = {}
+    try:
+        config = AutoConfig.for_model(name, **FIELDS.get(name, {}))
+        fields = {key: value for key, value in shrink_config(config.to_dict()).items() if not key.startswith("_")}
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(type(config).from_dict(fields))
+    except Exception:  # a default configuration that builds no model has no plan either
+        return {}
+    for plan in (model.config.base_model_tp_plan, type(model)._tp_plan, vars(model).get("_tp_plan")):
+        for pattern, style in (plan or {}).items():
+            merged.setdefault(pattern.removeprefix("model."), style)
+    return {pattern: style for pattern, style in merged.items() if style != "embedding_rowwise"}
+
+
+def check(names: list[str]) -> int:
+    """Compare; returns the exit code."""
+    from harness.facts.model_table import find_row
+
+    changed = 0
+    for name in names:
+        row, answers = find_row(name), ask(name)
+        for question in QUESTIONS:
+            known = row.answer_to(question) if row is not None else None
+            if known is None or known.holds is not answers[question][0]:
+                changed += 1
+                print(f"{name}: {question} is {answers[question][:2]}, in the table {known}")
+    print(f"{len(names)} types asked, {changed} answers are not those of the table")
+    return int(changed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

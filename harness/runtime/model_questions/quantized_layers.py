@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a 4-bit base (QLoRA) load, reach every matrix of the layers, and train?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from harness.hostinfo.model_answers import Answer
+from harness.runtime.model_questions.rank_pair import ask_ranks, find_error
+from harness.runtime.model_questions.small_copy import SmallCopy, join_names, layer_matrices, loss_and_gradients
+from harness.runtime.models.lora import add_adapters
+from harness.runtime.models.pretrained import load_pretrained
+from harness.runtime.models.quantized_base import quantized_layers
+from harness.spec.sections.model_spec import LoraSpec, ModelSpec
+
+
+def ask(small: SmallCopy) -> Answer:
+    """The names are those of matrices that stay in 16 or 32 bits."""
+    folder = small.folder / "saved"
+    if not folder.is_dir():
+        small.model.save_pretrained(folder)
+    matrices = [name for name, _ in layer_matrices(small.model)]
+
+    def load(_: int) -> dict[str, Any]:
+        spec = ModelSpec.model_validate({"name_or_path": str(folder), "quantization": {"load_in_4bit": True}})
+        model = load_pretrained(spec, small.model.config, {}, {})
+        quantized = {id(layer.weight) for layer in quantized_layers(model)}
+        names = {name for name, parameter in model.named_parameters() if id(parameter) in quantized}
+        add_adapters(model, LoraSpec(target_modules="all-linear", r=2), 0)
+        loss, gradients = loss_and_gradients(model)
+        is_finite = all(bool(g.isfinite().all()) for g in gradients.values())
+        trains = bool(gradients) and is_finite and bool(torch.tensor(loss).isfinite())
+        return {"whole": [name for name in matrices if name not in names], "trains": trains}
+
+    (answer,) = ask_ranks(load, 1, small.folder / "quantized")
+    error = find_error([answer])
+    if error:
+        return Answer(False, error)
+    if not answer["trains"]:
+        return Answer(False, "its adapters have no finite gradients")
+    whole = join_names(answer["whole"])
+    return Answer(not whole, "stays in 16 bits in part" if whole else "every matrix of its layers is in 4 bits", whole)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The questions in their order, put to one copy of a model."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.hostinfo.model_answers import Answer, unknown_answers
+from harness.patches.lazy_compile import import_without_compile
+from harness.runtime.model_behavior import ask_copy, build_small_copy, first_line, is_causal_class
+from harness.runtime.model_questions import (
+    adapted_layers,
+    document_borders,
+    loaded_names,
+    loss_in_chunks,
+    packing_kernels,
+    pipeline_layers,
+    quantized_layers,
+    recomputed_numbers,
+    sequence_group,
+    tensor_plan,
+)
+from harness.runtime.model_questions.small_copy import SmallCopy
+
+_QUESTIONS: dict[str, Callable[[SmallCopy], Answer]] = {
+    "borders": document_borders.ask,
+    "kernels": packing_kernels.ask,
+    "sequence": sequence_group.ask,
+    "tensor": tensor_plan.ask,
+    "pipeline": pipeline_layers.ask,
+    "checkpointing": recomputed_numbers.ask,
+    "loss": loss_in_chunks.ask,
+    "lora": adapted_layers.ask,
+    "qlora": quantized_layers.ask,
+    "export": loaded_names.ask,
+    "zero3": loaded_names.ask_at_zero3,
+}
+_MAX_PARAMETERS = 100_000_000
+"""Of a copy in a child process, whose memory is limited."""
+_PACKAGES = {"lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
+
+
+def ask_all(config: Any, folder: Path, report: Callable[[str, Answer], None]) -> None:
+    """Report each answer as soon as it is there. `folder`: for what the questions write."""
+    names = ("causal", "apart", *_QUESTIONS)
+    if not is_causal_class(config):
+        reason = "`AutoModelForCausalLM` has no class for it"
+        for name in names:
+            report(name, Answer(False if name in ("causal", "apart") else None, reason))
+        return
+    text = config.get_text_config(decoder=True)
+    model, reason = None, ""
+    for part in (config, text) if text is not config and is_causal_class(text) else (config,):
+        try:
+            model = model or build_small_copy(part, max_parameters=_MAX_PARAMETERS)
+        except ValueError as error:
+            reason = reason or str(error)
+    if model is None:
+        for name in names:
+            report(name, Answer(None, reason))
+        return
+    import_without_compile()
+    try:
+        first = ask_copy(model)
+    except Exception as error:  # the code of a model may raise anything
+        first = unknown_answers(first_line(error))
+    report("causal", Answer(first.causal, first.why_causal))
+    report("apart", Answer(first.apart, first.why_apart))
+    small = SmallCopy(model, first.apart is True, folder)
+    for name, ask in _QUESTIONS.items():
+        answer = _ask_safely(name, ask, small) if first.causal else Answer(None, "it is no causal language model")
+        report(name, answer._replace(reason=answer.reason.replace(f"{folder}/", "")))
+
+
+def _ask_safely(name: str, ask: Callable[[SmallCopy], Answer], small: SmallCopy) -> Answer:
+    missing = [package for package in _PACKAGES.get(name, ()) if importlib.util.find_spec(package) is None]
+    if missing:
+        return Answer(None, f"it can be asked only with `{'`, `'.join(missing)}`, not installed here")
+    try:
+        return ask(small)
+    except Exception as error:  # the code of a model may raise anything
+        return Answer(None, f"{type(error).__name__}: {first_line(error)}")

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The copy that questions are put to, and the names of what it has."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from harness.runtime.model_behavior import draw_ids
+
+NOISE = 1e-3
+"""Of a gradient or of logits, by their norm: sums in another order in fp32 differ by 1e-6."""
+_MAX_NAMES = 8
+
+
+class SmallCopy(NamedTuple):
+    """A tiny model, whether it keeps packed documents apart, and a folder for what a question writes."""
+
+    model: Any
+    apart: bool
+    folder: Path
+
+    def duplicate(self) -> Any:
+        """The same model again, to be changed."""
+        return copy.deepcopy(self.model)
+
+    @property
+    def text_config(self) -> Any:
+        """The configuration of its language model."""
+        return self.model.config.get_text_config(decoder=True)
+
+
+def find_layers(model: Any) -> list[tuple[str, Any]]:
+    """The decoder layers with their names. Empty where no list of modules has as many as the configuration says."""
+    count = getattr(model.config.get_text_config(decoder=True), "num_hidden_layers", 0)
+    lists = [(name, m) for name, m in model.named_modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count]
+    text = [pair for pair in lists if not re.search(r"vision|visual|audio|image|tower", pair[0])]
+    path, layers = next(iter(sorted(text, key=lambda pair: pair[0].count("."))), ("", ()))
+    return [(f"{path}.{i}", layer) for i, layer in enumerate(layers)]
+
+
+def layer_matrices(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and weight of everything in the layers that multiplies activations: no norms, biases, kernels of
+    convolutions or routers, whose one side is as small as the number of experts.
+    """
+    config = model.config.get_text_config(decoder=True)
+    names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    experts = next((n for n in (getattr(config, name, None) for name in names) if isinstance(n, int) and n), 0)
+    for path, layer in find_layers(model):
+        for name, parameter in layer.named_parameters():
+            is_matrix = parameter.dim() > 1 and min(parameter.shape[-2:]) > 4
+            is_router = parameter.dim() == 2 and experts in parameter.shape and re.search("gate|router", name)
+            if is_matrix and not is_router and not name.endswith("bias"):
+                yield f"{path}.{name}", parameter
+
+
+def join_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Names with `*` for numbers, each once, a few of them."""
+    joined = sorted({re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name) for name in names})
+    more = len(joined) - _MAX_NAMES
+    return (*joined[:_MAX_NAMES], f"and {more} more") if more > 0 else tuple(joined)
+
+
+def loss_and_gradients(model: Any, **inputs: Any) -> tuple[float, dict[str, torch.Tensor]]:
+    """Of the next token, over all rows; random numbers of dropout are drawn anew from the same seed."""
+    model.zero_grad()
+    ids = draw_ids()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        loss = model(input_ids=ids, labels=ids, use_cache=False, **inputs).loss
+    loss.backward()
+    return float(loss.detach()), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def find_differences(
+    expected: tuple[float, Mapping[str, torch.Tensor]], found: tuple[float, Mapping[str, torch.Tensor]]
+) -> list[str]:
+    """`loss`, and the names of gradients that are missing or others."""
+    names = ["loss"] * (abs(found[0] - expected[0]) > NOISE * abs(expected[0]))
+    largest = max((float(g.norm()) for g in expected[1].values()), default=0.0)
+    for name, gradient in expected[1].items():
+        other = found[1].get(name)
+        floor = NOISE * float(gradient.norm()) + 1e-5 * largest  # a gradient of 0 but for rounding
+        if other is None or float((other - gradient).norm()) > floor:
+            names.append(name)
+    return names

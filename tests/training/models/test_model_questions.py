@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answers of small copies: those of a child process are the table's, and runs show that they are right.
+
+All types at night, a few in CI; a type takes three to six seconds, two runs as long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from benchmarks.model_table import FIELDS
+from harness.facts import model_table
+from harness.hostinfo import model_answers
+from harness.hostinfo.model_answers import QUESTIONS
+from tests.support.training.forked_ranks import ForkedRanks
+from tests.support.training.model_table_runs import TOLERANCE, WAYS, losses_of, write_model
+
+NIGHTLY = os.environ.get("HARNESS_NIGHTLY") == "1"
+CAUSAL = model_table.types_that_hold("causal")
+
+
+def draw(way: str, answer: bool) -> list[str]:
+    known = [kind for kind in CAUSAL if model_table.holds(kind, way) is answer]
+    return random.Random(way).sample(known, min(10, len(known)))  # noqa: S311
+
+
+RUNS = [(way, kind) for way in WAYS if way != "alone" for answer in (True, False) for kind in draw(way, answer)]
+"""Ten drawn types of each answer to each question that a run can show."""
+DRAWN = CAUSAL if NIGHTLY else random.Random(1).sample(CAUSAL, 1)  # noqa: S311
+
+
+@pytest.mark.parametrize("family", DRAWN)
+def test_a_child_answers_as_the_table_says(family: str) -> None:
+    answers = model_answers._run_worker(json.dumps({"model_type": family, **FIELDS.get(family, {})}))["answers"]
+    found = {question: answers[question][0] for question in QUESTIONS}
+    assert found == {question: model_table.holds(family, question) for question in QUESTIONS}
+
+
+@pytest.mark.parametrize(("way", "family"), RUNS if NIGHTLY else [("pipeline", "smollm3"), ("apart", "opt")])
+def test_a_run_shows_what_the_table_says(way: str, family: str, forked: ForkedRanks, tmp_path: Path) -> None:
+    write_model(family, tmp_path / "model")
+    alone = losses_of("alone", tmp_path / "model", tmp_path, forked)
+    losses = losses_of(way, tmp_path / "model", tmp_path, forked)
+    if isinstance(alone, str):
+        pytest.skip(f"this type does not train here: {alone[-200:]}")
+    is_right = not isinstance(losses, str) and losses == pytest.approx(alone, rel=TOLERANCE)
+    assert is_right is model_table.holds(family, way), losses

@@ -49,3 +49,8 @@ def load_pages() -> dict[str, Page]:
 def is_engine_check(name: str) -> bool:
     """Is it the id of an engine check, which only a run can answer?"""
     return name.startswith("AT") and name in load_pages()
+
+
+def is_ignorable(name: str) -> bool:
+    """Is it an id that a spec may ignore, and that is no gate's: an engine check, or EN027 (by a plan, which may err)?"""
+    return is_engine_check(name) or name == "EN027"

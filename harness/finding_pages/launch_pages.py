@@ -156,7 +156,8 @@ A spec's `cluster:` describes the machine that a plan is for. `harness plan SPEC
 this machine compare its own GPUs, their memory, the host's memory and the free space of `nvme_path` with the plan.
 Without the check the ranks of a run for 8 GPUs start on the CPU, and the first that loads the model ends them all. A
 model of the Hub that is not in the cache is an error where the Hub does not answer: each rank would retry for minutes.
-`--set cluster=null` plans and trains for what is here. In a dry run these are warnings.
+`--set cluster=null` plans and trains for what is here. In a dry run these are warnings. A plan can be wrong: with
+`ignore: {EN027: REASON}` the run starts.
 
 ## EN090 no-image-for-pods
 `harness launch --kubernetes` has no image for the pods.

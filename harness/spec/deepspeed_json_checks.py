@@ -99,7 +99,12 @@ def _unknown_key_finding(
         note = f"DeepSpeed refuses unknown keys in `{path}` once every rank has started"
     else:
         note = "DeepSpeed silently ignores it" + (f" and trains without `{similar}`" if similar else "")
-    fix = _rename_fix(similar, value, key_path) if similar else _move_fix(name, other_block, value, key_path, source)
+    inner_path = f"{path}.{similar}" if path else str(similar)
+    fix = (
+        _rename_fix(similar, _respell(value, inner_path), key_path)
+        if similar
+        else _move_fix(name, other_block, value, key_path, source)
+    )
     message, severity = f"`{join_key(key_path)}` is not a key of {block}", _ERROR
     if len(key_path) == 1 and similar is None and other_block is None and name not in _WORDS_OF_BLOCKS:
         severity = _WARNING  # DeepSpeed ignores it, and it looks like none of its keys
@@ -176,6 +181,18 @@ _INFO: Severity = "info"
 
 def _is_comment(name: str) -> bool:
     return name.startswith(("_", "//", "#", "$")) or name.lower() in ("comment", "comments", "note", "description")
+
+
+def _respell(value: Any, path: str) -> Any:
+    """A block whose keys differ from DeepSpeed's in hyphens or case alone, as DeepSpeed spells them: renamed with it."""
+    keys = block_keys(path) or {}
+    if not isinstance(value, dict) or not keys:
+        return value
+    spelled = {name: name if name in keys else next((k for k in keys if is_same_name(k, name)), name) for name in value}
+    return {
+        name if spelled[name] in value else spelled[name]: _respell(inner, f"{path}.{spelled[name]}")
+        for name, inner in value.items()
+    }
 
 
 def _rename_fix(new_name: str, value: Any, key_path: KeyPath) -> Fix:

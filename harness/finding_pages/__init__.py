@@ -52,5 +52,5 @@ def is_engine_check(name: str) -> bool:
 
 
 def is_ignorable(name: str) -> bool:
-    """Is it an id that a spec may ignore, and that is no gate's: an engine check, or EN027 (by a plan, which may err)?"""
+    """Is it an id of no gate that a spec may ignore: an engine check, or EN027, since a plan may err?"""
     return is_engine_check(name) or name == "EN027"

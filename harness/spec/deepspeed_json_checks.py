@@ -184,7 +184,7 @@ def _is_comment(name: str) -> bool:
 
 
 def _respell(value: Any, path: str) -> Any:
-    """A block whose keys differ from DeepSpeed's in hyphens or case alone, as DeepSpeed spells them: renamed with it."""
+    """A block with DeepSpeed's spelling of the keys that differ from it in hyphens or case alone."""
     keys = block_keys(path) or {}
     if not isinstance(value, dict) or not keys:
         return value

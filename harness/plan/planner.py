@@ -16,6 +16,7 @@ from harness.plan.memory.zero_partitions import count_frozen_bytes, count_traina
 from harness.plan.search.alternatives import Alternative, best_of_each_kind, title_of
 from harness.plan.search.async_offload import (
     AsyncOffload,
+    can_step_async,
     list_async_offloads,
     read_async_offload,
     with_async_offload,
@@ -31,7 +32,6 @@ from harness.plan.time.step_time import StepTime, estimate_step_time
 from harness.plan.tuned_defaults.impact import DefaultImpact, compute_impacts
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.plan.untested_settings import untested_findings
-from harness.plan.weights.optimizer_states import Optimizer
 from harness.plan.weights.trainable_split import TrainableChoice, TrainableSplit, split_parameters
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.sections.cluster_spec import ClusterSpec
@@ -107,10 +107,7 @@ class Plan:
     @property
     def async_offloads(self) -> tuple[Alternative, ...]:
         """The run with ZenFlow or SuperOffload, where DeepSpeed trains so. Computed at each call."""
-        spec = self.run.spec
-        optimizer = Optimizer.of(spec.deepspeed.get("optimizer"), spec.optimizer.type, None)
-        is_possible = optimizer.name in ("adam", "adamw") and spec.model.quantization is None
-        if self.model is None or self.settings is None or not is_possible or self.async_offload is not None:
+        if self.model is None or self.settings is None or self.async_offload or not can_step_async(self.run.spec):
             return ()
         return list_async_offloads(self.model, self.settings, self.device, self.capacity, self.rates)
 

@@ -18,7 +18,7 @@ from harness.findings import Finding, Fix, Place, Severity
 from harness.spec.deepspeed_mapping import renamed_spec_key, spec_key
 from harness.spec.deepspeed_value_checks import check_value
 from harness.spec.parse.source import KeyPath, Source, join_key, split_key
-from harness.spec.suggestions import FOREIGN_KEYS, Suggestions, is_same_name, plain_name, similarity
+from harness.spec.suggestions import FOREIGN_KEYS, Suggestions, is_same_name, plain_name, respell_block, similarity
 
 
 def check_deepspeed_json(
@@ -99,12 +99,9 @@ def _unknown_key_finding(
         note = f"DeepSpeed refuses unknown keys in `{path}` once every rank has started"
     else:
         note = "DeepSpeed silently ignores it" + (f" and trains without `{similar}`" if similar else "")
-    inner_path = f"{path}.{similar}" if path else str(similar)
-    fix = (
-        _rename_fix(similar, _respell(value, inner_path), key_path)
-        if similar
-        else _move_fix(name, other_block, value, key_path, source)
-    )
+    fix = _move_fix(name, other_block, value, key_path, source)
+    if similar:
+        fix = _rename_fix(similar, respell_block(value, f"{path}.{similar}" if path else similar), key_path)
     message, severity = f"`{join_key(key_path)}` is not a key of {block}", _ERROR
     if len(key_path) == 1 and similar is None and other_block is None and name not in _WORDS_OF_BLOCKS:
         severity = _WARNING  # DeepSpeed ignores it, and it looks like none of its keys
@@ -181,18 +178,6 @@ _INFO: Severity = "info"
 
 def _is_comment(name: str) -> bool:
     return name.startswith(("_", "//", "#", "$")) or name.lower() in ("comment", "comments", "note", "description")
-
-
-def _respell(value: Any, path: str) -> Any:
-    """A block with DeepSpeed's spelling of the keys that differ from it in hyphens or case alone."""
-    keys = block_keys(path) or {}
-    if not isinstance(value, dict) or not keys:
-        return value
-    spelled = {name: name if name in keys else next((k for k in keys if is_same_name(k, name)), name) for name in value}
-    return {
-        name if spelled[name] in value else spelled[name]: _respell(inner, f"{path}.{spelled[name]}")
-        for name, inner in value.items()
-    }
 
 
 def _rename_fix(new_name: str, value: Any, key_path: KeyPath) -> Fix:

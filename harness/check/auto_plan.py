@@ -29,7 +29,7 @@ from harness.plan.search.spec_changes import merge_changes, spec_changes_for
 from harness.plan.search.way_out import WayOut, can_fit, find_way_out
 from harness.plan.time.calibration_file import Calibrations
 from harness.run.resolved_run import ResolvedRun
-from harness.spec.parse.source import KeyPath
+from harness.spec.parse.source import KeyPath, value_at
 from harness.spec.yaml_text import spec_as_yaml
 
 _MAX_CHECKED = 40
@@ -98,7 +98,11 @@ def check_request(request: PlanRequest) -> tuple[dict[str, Any], CheckedFile]:
 
 def _check_values(request: PlanRequest) -> CheckedFile:
     """The check of a request's spec. Its findings have places in `--set` alone: there is no file to point at."""
-    text = spec_as_yaml(spec_from_request(replace(request, overrides=())))
+    values, key = spec_from_request(replace(request, overrides=())), ("train", "per_device_train_batch_size")
+    micro = value_at(spec_from_request(request), key)
+    if key not in request.pinned and isinstance(micro, int):  # made by the accumulation steps of `--set`
+        values["train"][key[1]] = micro
+    text = spec_as_yaml(values)
     checked = check_file(name_of(request), overrides=request.overrides, text=text, world_size=request.gpus)
     found = checked.report.findings
     if checked.run is not None and not any(finding.is_error for finding in found):

@@ -55,6 +55,8 @@ def plan_here(run: ResolvedRun) -> Plan:
 
 def check_devices(run: ResolvedRun) -> Iterator[Finding]:
     """An error where this machine has no GPU for a run that is planned for some, or fewer than ranks."""
+    if _GATE in run.spec.ignore:
+        return
     kind = find_device(run.spec.cluster.gpu) if run.spec.cluster.gpu else None
     devices, ranks = _devices_of(run), run.parallel_dims.world_size or 1
     if kind is not None and not kind.is_cpu and not devices and not machine.is_cpu_forced(_environ_of(run)):
@@ -70,6 +72,8 @@ def check_sizes(run: ResolvedRun, plan: Plan) -> Iterator[Finding]:
     """Errors where training needs more memory or disk than this machine has, of the planned range the least; a warning
     where it barely has enough. `plan`: that of the run here.
     """
+    if _GATE in run.spec.ignore:
+        return
     devices = _devices_of(run)
     memory = plan.memory
     if memory is None:
@@ -101,7 +105,13 @@ def check_weights(run: ResolvedRun, *, planned: bool) -> Iterator[Finding]:
     """
     model = run.spec.model
     name = model.name_or_path
-    if not name or model.random_init or Path(name).expanduser().exists() or not is_hub_name(name):
+    if (
+        _GATE in run.spec.ignore
+        or not name
+        or model.random_init
+        or Path(name).expanduser().exists()
+        or not is_hub_name(name)
+    ):
         return
     if is_repository_cached(name, model.revision):
         return

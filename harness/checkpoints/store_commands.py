@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from harness.checkpoints.checkpoint_list import find_manifest
+from harness.checkpoints.latest import find_latest
 from harness.checkpoints.lineage import find_lineage
 from harness.checkpoints.manifest import MANIFEST, MAX_MANIFEST_BYTES, Manifest, merge_hosts
 from harness.checkpoints.store_export import upload_export
@@ -30,7 +31,8 @@ def upload_folder(path: Path, text: str) -> str:
     url = parse_url_finding(text)
     if not (path / MANIFEST).exists() and any((path / name).is_file() for name in _EXPORT_FILES):
         try:
-            upload_export(path, str(url))
+            newest = find_latest(path.resolve().parent / "checkpoints", verify="manifest").checkpoint
+            upload_export(path, str(url), runs=find_lineage(newest).runs_at(None))
         except StoreError as error:
             raise UserError([store_finding(error, url, "", "the export is not in the store")]) from None
         return str(url)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import UnreadableKeyError
 from harness.facts.deepspeed_version import DeepSpeedTarget, resolve_target
-from harness.finding_pages import is_engine_check
+from harness.finding_pages import is_ignorable, load_pages
 from harness.findings import UNREADABLE_KEYS, Finding, Fix, Report, SkippedGate, sort_findings
 from harness.gates.context import Context
 from harness.gates.registry import Gate, Need, all_gates
@@ -160,7 +160,7 @@ def _honest_fix(fix: Fix | None, context: Context) -> Fix | None:
 
 def _unused_ignore_message(name: str, known: Mapping[str, Gate]) -> str:
     if name not in known:
-        return f"`ignore.{name}` names no gate"
+        return f"`ignore.{name}` names {'a finding that is always reported' if name in load_pages() else 'no gate'}"
     what = "ignored nothing" if known[name].ignorable else "has no effect: a spec cannot allow its own code"
     return f"`ignore.{name}` {what}"
 
@@ -187,7 +187,7 @@ def _apply_ignores(findings: list[Finding], context: Context) -> tuple[list[Find
             fix=Fix("remove it"),
         )
         for name in ignore
-        if name not in used and not is_engine_check(name)
+        if name not in used and not is_ignorable(name)
     ]
     unused += [
         Finding(

@@ -17,6 +17,7 @@ from harness.plan.memory.zero_partitions import count_frozen_bytes, count_traina
 from harness.plan.search.alternatives import Alternative, best_of_each_kind, title_of
 from harness.plan.search.async_offload import (
     AsyncOffload,
+    can_step_async,
     list_async_offloads,
     read_async_offload,
     with_async_offload,
@@ -107,8 +108,7 @@ class Plan:
     @property
     def async_offloads(self) -> tuple[Alternative, ...]:
         """The run with ZenFlow or SuperOffload, where DeepSpeed trains so. Computed at each call."""
-        is_possible = self.run.spec.optimizer.type in ("adam", "adamw") and self.run.spec.model.quantization is None
-        if self.model is None or self.settings is None or not is_possible or self.async_offload is not None:
+        if self.model is None or self.settings is None or self.async_offload or not can_step_async(self.run.spec):
             return ()
         return list_async_offloads(self.model, self.settings, self.device, self.capacity, self.rates)
 

@@ -18,7 +18,7 @@ from harness.findings import Finding, Fix, Place, Severity
 from harness.spec.deepspeed_mapping import renamed_spec_key, spec_key
 from harness.spec.deepspeed_value_checks import check_value
 from harness.spec.parse.source import KeyPath, Source, join_key, split_key
-from harness.spec.suggestions import FOREIGN_KEYS, Suggestions, is_same_name, plain_name, similarity
+from harness.spec.suggestions import FOREIGN_KEYS, Suggestions, is_same_name, plain_name, respell_block, similarity
 
 
 def check_deepspeed_json(
@@ -99,7 +99,9 @@ def _unknown_key_finding(
         note = f"DeepSpeed refuses unknown keys in `{path}` once every rank has started"
     else:
         note = "DeepSpeed silently ignores it" + (f" and trains without `{similar}`" if similar else "")
-    fix = _rename_fix(similar, value, key_path) if similar else _move_fix(name, other_block, value, key_path, source)
+    fix = _move_fix(name, other_block, value, key_path, source)
+    if similar:
+        fix = _rename_fix(similar, respell_block(value, f"{path}.{similar}" if path else similar), key_path)
     message, severity = f"`{join_key(key_path)}` is not a key of {block}", _ERROR
     if len(key_path) == 1 and similar is None and other_block is None and name not in _WORDS_OF_BLOCKS:
         severity = _WARNING  # DeepSpeed ignores it, and it looks like none of its keys

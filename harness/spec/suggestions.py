@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any
 
 _MICRO, _GLOBAL = ("train_micro_batch_size_per_gpu",), ("train_batch_size",)
 FOREIGN_KEYS: dict[str, tuple[str, ...]] = {
@@ -103,3 +104,17 @@ def _is_misspelling(name: str, other: str) -> bool:
 
 def _are_alike(word: str, other: str) -> bool:
     return word in other or other in word or similarity(word, other) >= 0.6
+
+
+def respell_block(value: Any, path: str) -> Any:
+    """A block with DeepSpeed's spelling of the keys that differ from it in hyphens or case alone."""
+    from harness.facts.deepspeed_keys import block_keys
+
+    keys = block_keys(path) or {}
+    if not isinstance(value, dict) or not keys:
+        return value
+    spelled = {name: name if name in keys else next((k for k in keys if is_same_name(k, name)), name) for name in value}
+    return {
+        name if spelled[name] in value else spelled[name]: respell_block(inner, f"{path}.{spelled[name]}")
+        for name, inner in value.items()
+    }

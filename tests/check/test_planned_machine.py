@@ -64,6 +64,16 @@ def test_without_a_gpu_nothing_is_planned(folder, monkeypatch):
     assert _plan(monkeypatch=monkeypatch) == 1
 
 
+def test_a_spec_may_ignore_what_a_plan_says_of_this_machine(folder, monkeypatch):
+    (folder / "large.yaml").write_text(SPEC + "ignore: {EN027: measured on such a machine}\n", encoding="utf-8")
+    assert _errors(check_for_plan("large.yaml", None, None, None, here=True)) == []
+    _gpus(monkeypatch, 4, 8)
+    checked = check_for_plan("large.yaml", None, None, None, here=True)
+    assert not {"EN027", "GT002"} & {f.gate for f in checked.report.findings}
+    assert checked.run is not None
+    assert list(check_sizes(checked.run)) == []
+
+
 def test_with_fewer_gpus_than_ranks_nothing_is_planned(folder, monkeypatch):
     _gpus(monkeypatch, 4, 80)
     (error,) = _errors(check_for_plan("large.yaml", None, None, None, here=True))

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from harness.checkpoints.store_commands import upload_folder
-from harness.checkpoints.store_export import EXPORT_MANIFEST, upload_export
+from harness.checkpoints.store_export import EXPORT_MANIFEST, exporting_run, upload_export
 from harness.checkpoints.store_transfer import sha256_of
 from harness.errors import UserError
+from harness.object_stores.object_store import ObjectStore
 from harness.object_stores.store_errors import StoreError
+from harness.object_stores.store_url import parse_store_url
 from tests.support.object_store import StoreServer, error, needs_store
 
 pytestmark = needs_store
@@ -61,3 +63,23 @@ def test_files_of_the_same_names_that_somebody_put_there_stay(s3: StoreServer, e
     with pytest.raises(UserError, match="already exists"):
         upload_folder(export, URL)
     assert s3.client.get_object(Bucket="bucket", Key="models/one/config.json")["Body"].read() == b"of somebody"
+
+
+def test_a_run_that_continues_another_replaces_its_export(s3: StoreServer, export: Path) -> None:
+    """Whole or begun; what it has no more goes, and nobody else may."""
+    upload_export(export, URL, runs=["one-1"])
+    (export / "config.json").write_text('{"later": 1}')
+    (export / "sub" / "model.safetensors").rename(export / "sub" / "other.safetensors")
+    with pytest.raises(StoreError, match="already exists"):
+        upload_export(export, URL, runs=["two-1"])
+    s3.faults.fail(10**6, error(403, "AccessDenied"), "PUT", "safetensors")
+    with pytest.raises(StoreError, match="access is denied"):
+        upload_export(export, URL, runs=["two-1", "one-1"])
+    assert exporting_run(ObjectStore(parse_store_url(URL))) == "two-1"
+    s3.faults.answer = None
+    (export / "config.json").rename(export / "adapter_config.json")
+    upload_export(export, URL, runs=["three-1", "two-1"])
+    names = {"adapter_config.json", "sub/other.safetensors", EXPORT_MANIFEST}
+    assert set(s3.keys("bucket")) == {f"models/one/{name}" for name in names}
+    body = json.loads(s3.client.get_object(Bucket="bucket", Key=f"models/one/{EXPORT_MANIFEST}")["Body"].read())
+    assert (body["run_id"], set(body["files"])) == ("three-1", names - {EXPORT_MANIFEST})

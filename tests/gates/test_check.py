@@ -30,10 +30,11 @@ def test_findings_come_in_the_order_of_the_file(write):
 
 
 def test_an_ignore_that_ignores_nothing_is_told(write):
-    found = report(write("a.yaml", "ignore: {PP001: why, XX999: why}\n")).findings
+    found = report(write("a.yaml", "ignore: {PP001: why, XX999: why, SP005: why, EN027: why}\n")).findings
     assert [f.message for f in found if f.gate == "GT002"] == [
         "`ignore.PP001` ignored nothing",
         "`ignore.XX999` names no gate",
+        "`ignore.SP005` names a finding that is always reported",
     ]
 
 

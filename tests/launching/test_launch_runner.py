@@ -232,6 +232,18 @@ def test_an_export_that_ends_well_and_makes_nothing_or_is_killed_is_a_failure(pl
     assert "the export was killed by SIGKILL" in killed.reason
 
 
+def test_a_run_whose_export_nobody_ended_is_not_completed(plan):
+    """What the verdict says while the export runs is what it says for ever, should the supervisor be killed."""
+    checkpoint(plan.run_dir / "checkpoints" / "step-00000007", 7)
+    copy = "import pathlib, shutil, sys; out = pathlib.Path(sys.argv[4]); out.mkdir();"
+    copy += "shutil.copy(out.parent / 'verdict.json', out)"
+    assert run_with(plan, program=copy, at_end=True).verdict.code == 0
+    meanwhile = read_verdict(plan.run_dir / "export")
+    assert (meanwhile.state, meanwhile.code) == ("failed", 1)
+    assert meanwhile.reason == "training is complete and saved; its export had not ended"
+    assert read_verdict(plan.run_dir).state == "completed"
+
+
 def test_a_verdict_that_the_run_directory_does_not_take_is_kept_elsewhere(plan, monkeypatch, tmp_path, capsys):
     """A folder in its place, as root may write to a folder that is read-only."""
     monkeypatch.setattr(verdict_files, "_DISK_SECONDS", 0.1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.checkpoints.store_export import upload_export
 from harness.checkpoints.stored_run import StoredRun
 from harness.findings import Finding
 from harness.launching.setup import store_checks
@@ -109,6 +110,14 @@ def test_a_prefix_of_another_run_is_in_use_and_that_of_a_resumed_one_is_not(s3: 
     assert finding.fix is not None
     assert f"--resume {URL}" in finding.fix.title
     assert check_stores(upload_to(), ("one-1",)) == []
+
+
+def test_the_export_of_a_resumed_run_is_not_in_the_way(s3: StoreServer, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    upload_export(tmp_path, URL, runs=["one-1"])
+    export = spec(export={"upload_to": URL, "at_end": True})
+    assert [finding.gate for finding in check_stores(export)] == ["ST106"]
+    assert check_stores(export, ("two-1", "one-1")) == []
 
 
 @pytest.mark.parametrize("section", ["checkpoint", "export"])

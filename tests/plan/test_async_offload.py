@@ -92,6 +92,8 @@ def test_rows_are_listed_where_deepspeed_trains_so() -> None:
     assert [row.title for row in plan.async_offloads] == ["ZeRO-3, optimizer on CPU with ZenFlow (no launch)"]
     assert plan_of("llama-3.1-8b", zero=CPU, cluster={"gpu": "cpu"}).async_offloads == ()
     assert plan_of("llama-3.1-8b", zero=CPU, optimizer={"type": "lion"}).async_offloads == ()
+    lion = {"optimizer": {"type": "Lion", "params": {"lr": 1e-4}}}
+    assert plan_of("llama-3.1-8b", zero=CPU, deepspeed=lion).async_offloads == ()
     assert plan.model is not None
     run, capacity = settings("llama-3.1-8b", zero=CPU), Capacity(GRACE.memory, 480 * 10**9)
     titles = [row.title for row in list_async_offloads(plan.model, run, GRACE, capacity)]

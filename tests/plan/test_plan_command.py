@@ -216,6 +216,24 @@ def test_a_given_stage_is_planned_and_not_searched() -> None:
     assert "ZeRO-2" in result.stdout.splitlines()[0]
 
 
+@pytest.mark.parametrize(
+    ("given", "row"),
+    [
+        ("zero.offload_optimizer.device=none", "1 x 8 data ranks x 32"),
+        ("zero.offload_optimizer=null", "1 x 8 data ranks x 32"),
+        ("train.gradient_accumulation_steps=16", "2 x 8 data ranks x 16"),
+        ("train.gradient_accumulation_steps=null", "1 x 8 data ranks x 32"),
+    ],
+)
+def test_a_search_keeps_what_a_given_value_means(given: str, row: str) -> None:
+    """No offload is the same with and without its section; accumulation steps make the micro-batch."""
+    flags = "plan --model llama-3.1-8b --gpus 8 --gpu H100-80GB --search --host-memory 2TB --set".split()
+    shown = run(*flags, given).stdout
+    assert "Searched" in shown
+    assert row in shown
+    assert "on CPU" not in shown.splitlines()[0]
+
+
 def test_search_writes_a_spec_that_validates_and_plans_the_same(write: Write) -> None:
     spec = write("small.yaml", SPEC)
     target = spec.replace("small.yaml", "found.yaml")

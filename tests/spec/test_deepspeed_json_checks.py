@@ -132,6 +132,10 @@ def test_fixes_name_keys_of_the_run_spec():
     assert spec_key(("deepspeed", "aio", "queue_depth")) == "deepspeed.aio.queue_depth"
     assert one({"zero_optimization": {"overlap_comm": 1}}).fix.sets == {"zero.overlap_comm": True}
     assert one({"gradient_cliping": 0.5}).fix.sets == {"deepspeed.gradient_cliping": None, "train.max_grad_norm": 0.5}
+    block = {"stage": 2, "offload-optimizer": {"device": "cpu", "Pin-Memory": True, "other-key": 1}, "a_b": 1, "a-b": 2}
+    renamed = one({"zero-optimization": block}).fix
+    inner = {"device": "cpu", "pin_memory": True, "other-key": 1}
+    assert [*renamed.sets.values()] == [None, {"stage": 2, "offload_optimizer": inner, "a_b": 1, "a-b": 2}]
     moved = one({"zero_optimization": {"cpu_offload": True}}).fix
     assert moved.safe
     assert moved.sets == {

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 
+from harness.checkpoints.store_export import exporting_run
 from harness.checkpoints.store_source import parse_url_finding, store_finding
 from harness.checkpoints.stored_run import StoredRun
 from harness.errors import ExitCode, UserError
@@ -63,11 +64,11 @@ def check_stores(
     read_only: bool = False,
 ) -> list[Finding]:
     """The findings about the URLs of a spec, each with its key (`harness.spec.named_paths.find_store_urls`).
-    `variables` is `launch.env`; `resumed_runs` are the runs that this one continues, whose prefix it may take.
+    `variables` is `launch.env`; `resumed_runs` are the runs that this one continues, whose prefixes it may take.
     """
     checks = {
         "checkpoint.upload_to": _check_checkpoint_prefix(resumed_runs, read_only),
-        "export.upload_to": _check_export_prefix(read_only),
+        "export.upload_to": _check_export_prefix(resumed_runs, read_only),
     }
     with with_environment(variables):
         return [finding for key, url in urls for finding in _check(key, url, checks.get(key, _check_data))]
@@ -123,11 +124,11 @@ def _check_checkpoint_prefix(resumed_runs: tuple[str, ...], read_only: bool) -> 
     return check
 
 
-def _check_export_prefix(read_only: bool) -> Check:
+def _check_export_prefix(resumed_runs: tuple[str, ...], read_only: bool) -> Check:
     def check(url: StoreUrl, key: str) -> Iterator[Finding]:
         store = _open(url)
         foreign = store.find_entry()
-        if foreign is not None:
+        if foreign is not None and exporting_run(store) not in resumed_runs:
             yield _in_use(url, key, f"`{foreign}` already exists", "")
         elif not read_only:
             _write_and_remove(store)

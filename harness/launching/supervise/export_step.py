@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from harness.checkpoints.latest import saved_step
+from harness.checkpoints.lineage import find_lineage
 from harness.checkpoints.store_export import upload_export
 from harness.checkpoints.store_transfer import upload_command
 from harness.errors import ExitCode
@@ -74,7 +75,8 @@ def export_at_end(
         try:
             with with_environment(launch_env or {}):
                 is_interrupted = lambda: bool(context.signals.received)  # noqa: E731
-                upload_export(target, export.upload_to, is_interrupted, lambda _: heartbeat())
+                runs = find_lineage(source).runs_at(None)
+                upload_export(target, export.upload_to, is_interrupted, lambda _: heartbeat(), runs)
         except StoreError as error:
             reason = f"trained, saved and exported; not uploaded: the export is not in `{export.upload_to}`: {error}"
             later = _with_reason(verdict, "completed", ExitCode.NOT_UPLOADED, reason)

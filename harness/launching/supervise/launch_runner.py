@@ -129,8 +129,10 @@ def _train_and_export(
     """All attempts, and the export. A run that completed has the checkpoint of its last step where the spec saves one;
     on own disks only a host with ranks can tell.
     """
+    exports = run.spec.export.at_end and plan.is_leader
     try:
-        verdict, attempts = supervise_run(plan, run.spec.launch, context, heartbeat, replan_without_hosts)
+        args = (plan, run.spec.launch, context, heartbeat, replan_without_hosts)
+        verdict, attempts = supervise_run(*args, exports=exports)
     finally:
         remove_swap_folders(plan, context)
         _remove_secrets(plan, context)
@@ -139,7 +141,7 @@ def _train_and_export(
     if verdict.state == "completed" and run.spec.checkpoint.save_at_end and is_seen:
         verdict = require_final_checkpoint(plan, verdict, checkpoint)
     export = None
-    if verdict.state == "completed" and run.spec.export.at_end and plan.is_leader:
+    if verdict.state == "completed" and exports:
         verdict, export = export_at_end(
             plan,
             run.spec.export,

@@ -55,7 +55,19 @@ class _Supervisor:
     """Those of the first attempt."""
     lost_hosts: LostHosts
     replan_without_hosts: ReplanWithoutHosts | None = None
+    exports: bool = False
     attempts: list[Attempt] = field(default_factory=list)
+
+    def save_verdict(self, plan: LaunchPlan, verdict: Verdict) -> None:
+        """Until the export has ended, a run that completed has a verdict which says so: nobody may be left to write
+        another.
+        """
+        if self.exports and verdict.state == "completed":
+            reason = "training is complete and saved; its export had not ended" + (
+                verdict.reason and f"; {verdict.reason}"
+            )
+            verdict = replace(verdict, state="failed", code=ExitCode.FINDINGS, reason=reason)
+        save_verdict(plan, verdict)
 
     def log(self, text: str) -> None:
         """A line for the observer of the launch."""
@@ -68,13 +80,16 @@ def supervise_run(
     context: LaunchContext,
     heartbeat: Callable[[], None],
     replan_without_hosts: ReplanWithoutHosts | None = None,
+    *,
+    exports: bool = False,
 ) -> tuple[Verdict, Sequence[Attempt]]:
     """Run the ranks to their end, again where `launch.max_restarts` lets it; the verdict on the last attempt, and all
-    attempts. `heartbeat` is called repeatedly; `replan_without_hosts` fits the run to fewer hosts.
+    attempts. `heartbeat` is called repeatedly; `replan_without_hosts` fits the run to fewer hosts; with `exports` the
+    caller exports a run that completed.
     """
     all_hosts = frozenset(host.name for host in plan.hosts)
     lost_hosts = LostHosts(plan.run_dir)
-    supervisor = _Supervisor(launch, context, heartbeat, all_hosts, lost_hosts, replan_without_hosts)
+    supervisor = _Supervisor(launch, context, heartbeat, all_hosts, lost_hosts, replan_without_hosts, exports)
     remove_buffers_of_other_runs(plan.run_dir.parent)
     while True:
         start_time, start_step = time.time(), _step_of(plan.resume)  # the attempt may remove what it resumes from
@@ -86,12 +101,12 @@ def supervise_run(
             verdict = _verdict_for_return(plan, verdict, result.stopped_for)
         verdict = replace(verdict_from_log(plan, verdict), attempt=plan.attempt, time=time.time())
         context.observer.on_end(verdict)
-        save_verdict(plan, verdict)
+        supervisor.save_verdict(plan, verdict)
         supervisor.attempts.append(_to_attempt(plan, verdict, start_time, start_step))
         decision = _decide_next_attempt(plan, supervisor, verdict, stopped_for=result.stopped_for)
         if isinstance(decision, Verdict):
             if decision != verdict:
-                save_verdict(plan, decision)
+                supervisor.save_verdict(plan, decision)
             return decision, supervisor.attempts
         plan = decision
 

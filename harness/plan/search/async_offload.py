@@ -32,6 +32,8 @@ from harness.plan.settings.checkpointed_layers import recompute_shares
 from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.time.rates import CPU_STEP_BYTES, Rates
 from harness.plan.time.step_time import StepTime, TimePart, estimate_step_time
+from harness.plan.weights.optimizer_states import Optimizer
+from harness.spec.run_spec import RunSpec
 
 CPU_OPTIMIZER = "CPU optimizer"
 """The part of a step that both hide."""
@@ -270,11 +272,17 @@ def with_current_row(
     )
 
 
+def can_step_async(spec: RunSpec) -> bool:
+    """Does the optimizer that is rendered step weights as ZenFlow and SuperOffload do, by Adam and not in 4 bits?"""
+    optimizer = Optimizer.of(spec.deepspeed.get("optimizer"), spec.optimizer.type, None)
+    return optimizer.name in ("adam", "adamw") and spec.model.quantization is None
+
+
 def list_async_offloads(
     model: ModelFacts, settings: PlanSettings, device: Device | None, capacity: Capacity, rates: Rates | None = None
 ) -> tuple[Alternative, ...]:
     """The run with ZenFlow, and on a GPU with a coherent link with SuperOffload, where DeepSpeed trains so: on CUDA,
-    without a pipeline or AutoTP; the caller knows that the optimizer is Adam.
+    without a pipeline or AutoTP; for a run that `can_step_async`.
 
     Their settings are those of the ordinary offload at stage 3, SuperOffload's with small sub-groups, as it hides all
     but the last. `harness launch` of this version does not start ZenFlow, and the title says so.

@@ -37,19 +37,26 @@ def keep_pinned(
     if not pinned or not choices:
         return choices
     wanted = {path: _spec_value(raw if given is None else given, path) for path in pinned}
+    wanted = {path: value for path, value in wanted.items() if value is not None or path[0] != "train"}
 
     def keeps(choice: _T) -> bool:
-        changed = merge_changes(raw, spec_changes_for(settings_of(choice), model, raw))
+        settings = settings_of(choice)
+        changed = merge_changes(raw, spec_changes_for(settings, model, raw))
+        changed["train"] = changed.get("train", {}) | {"gradient_accumulation_steps": settings.accumulation}
         return all(_spec_value(changed, path) == value for path, value in wanted.items())
 
     kept = tuple(filter(keeps, choices))
     if not kept:
         names = " and ".join(f"`{join_key(path)}`" for path in pinned)
-        fix = "leave a key that the search chooses out of `--set`, or plan without the search"
+        fix = "leave one of them to the search; `harness plan SPEC` plans a spec that has all of them as it is"
         raise usage_error(f"the search has no settings with the given {names}", fix)
     return kept
 
 
 def _spec_value(raw: Mapping[str, Any], path: KeyPath) -> Any:
-    """The value of a key, or that which the spec has where it is not written."""
-    return value_at(RunSpec.model_validate(raw).model_dump(mode="json"), path)
+    """The value of a key, or that which the spec has where it is not written. No offload is a section without one."""
+    spec = RunSpec.model_validate(raw).model_dump(mode="json")
+    for section in ("offload_optimizer", "offload_param"):
+        if path[:2] == ("zero", section) and value_at(spec, ("zero", section, "device")) in (None, "none"):
+            return "none" if path[2:] in ((), ("device",)) else None
+    return value_at(spec, path)

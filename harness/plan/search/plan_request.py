@@ -186,7 +186,13 @@ def spec_from_request(request: PlanRequest) -> dict[str, Any]:
         "zero": {"stage": 3 if request.stage is None else request.stage},
         "cluster": cluster,
     }
-    return apply_overrides(Source("--set", "yaml", "", values), request.overrides).data
+    raw = apply_overrides(Source("--set", "yaml", "", values), request.overrides).data
+    train = raw.get("train")
+    if isinstance(train, dict) and ("train", "per_device_train_batch_size") not in request.pinned:
+        steps, sequences = train.get("gradient_accumulation_steps"), train.get("global_batch_size")
+        if isinstance(steps, int) and isinstance(sequences, int) and steps > 0 == sequences % (steps * request.gpus):
+            train["per_device_train_batch_size"] = sequences // (steps * request.gpus)
+    return raw
 
 
 def min_gpus_for_states(bytes_of_states: float, device: Device) -> int:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import sys
-from importlib.machinery import ModuleSpec
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 SAFE_PATH = "PYTHONSAFEPATH"
@@ -31,11 +32,45 @@ def remove_repeated_root() -> None:
 
 
 def find_new_module(name: str) -> ModuleSpec | None:
-    """Where a new Python would find this top-level module, which is not imported; editable installations have finders
-    of their own. `importlib.util.find_spec` answers from `sys.modules`.
+    """Where a new Python would find this module, by all its finders: folders, archives, editable installations of any
+    kind. Imports nothing, not even the packages above it. `importlib.util.find_spec` imports these, and answers from
+    `sys.modules`.
     """
-    for finder in sys.meta_path:
-        spec = finder.find_spec(name, None)
-        if spec is not None:
+    spec, path, parts = None, None, name.split(".")
+    for depth, part in enumerate(parts, start=1):
+        full_name = ".".join(parts[:depth])
+        found = (finder.find_spec(full_name, path) for finder in sys.meta_path)
+        spec = next((each for each in found if each is not None), None)
+        if spec is None or depth == len(parts):
             return spec
+        path = _search_path(spec, part, path)
+        if path is None:
+            return None
     return None
+
+
+def find_each_module(name: str) -> list[ModuleSpec]:
+    """Every place where a new Python would find this top-level module if it were alone, the first found first."""
+    found = []
+    for finder in sys.meta_path:
+        if finder is PathFinder:
+            found += [PathFinder.find_spec(name, [entry]) for entry in sys.path]
+        else:
+            found.append(finder.find_spec(name, None))
+    return [spec for spec in found if spec is not None]
+
+
+def read_module_source(name: str) -> str | None:
+    """The text of this module; None where it is not found, or is found without a text."""
+    spec = find_new_module(name)
+    read = getattr(spec.loader, "get_source", None) if spec is not None else None
+    text = read(name) if read is not None else None
+    return text if isinstance(text, str) else None
+
+
+def _search_path(spec: ModuleSpec, part: str, above: Sequence[str] | None) -> Sequence[str] | None:
+    """Where the modules below a package are. The path of a namespace asks its parent in `sys.modules`, if it has one."""
+    if spec.origin is None and above is not None:
+        return [str(Path(entry, part)) for entry in above if Path(entry, part).is_dir()]
+    locations = spec.submodule_search_locations
+    return None if locations is None else list(locations)

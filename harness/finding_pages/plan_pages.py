@@ -68,13 +68,15 @@ The file of `harness plan --calibrate` cannot be used: it is incomplete, was edi
 plan uses the planner's own rates.
 
 ## MM017 no-simulated-gpu
-`harness plan --simulate` runs DeepSpeed's engine on a simulated GPU. It needs torch, DeepSpeed and transformers, a
-minor version of torch that it was tested with, since it compiles a small library against torch's private classes, and
-a C++ compiler for this, once. `harness plan` without `--simulate` needs none of them.
+`harness plan --simulate` runs DeepSpeed's engine on a simulated GPU. It needs torch (a build for CUDA or for CPUs),
+DeepSpeed and transformers, and a C++ compiler: once for each torch it compiles a small library against torch's private
+classes. A torch for AMD's or Intel's GPUs cannot be simulated with. `harness plan` without `--simulate` needs none of
+them.
 
 ## MM018 simulated-engine-failed
 DeepSpeed's engine raised an error on the simulated GPU. Either a real GPU would raise it too, such as for a tensor on
-the wrong device, or the engine needs values, which simulated tensors do not have. The message names the line.
+the wrong device, or the engine needs values, which simulated tensors do not have. The message names the line. With a
+torch that no simulation was tested with, the simulated device itself may be what failed; the message then says so.
 
 ## MM019 not-run-on-a-gpu
 The setting trains as planned on CPU ranks, and no GPU has trained with it yet. The plan counts its memory and the

@@ -108,14 +108,9 @@ def test_doctor_names_a_patch_of_every_run_as_missing(monkeypatch: pytest.Monkey
     assert "missing" in states.values()
 
 
-@pytest.mark.parametrize(
-    ("version", "build", "says"), [("2.13.0", "cuda", "a build for CUDA"), ("2.14.1", "cpu", "2.14.1 is")]
-)
-def test_a_torch_that_cannot_simulate_is_named(
-    version: str, build: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(native_library, "package_version", lambda _: version)
+@pytest.mark.parametrize("build", ["hip", "xpu"])
+def test_a_torch_that_cannot_simulate_is_named(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_library, "find_torch_build", lambda: build)
-    with pytest.raises(SimulationUnavailableError, match=says) as refused:
+    with pytest.raises(SimulationUnavailableError, match=f"a build for {build.upper()}") as refused:
         load_native_library()
-    assert "CPU build of torch 2.13" in refused.value.fix
+    assert "torch 2.13 or 2.14" in refused.value.fix

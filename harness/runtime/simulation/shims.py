@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from harness.facts.tested_releases import TESTED_RELEASES
 from harness.patches.targets import compute_digest
 from harness.runtime.simulation.backward_kernels import register_backward_kernels
 from harness.runtime.simulation.collectives import find_number
@@ -58,7 +59,8 @@ def install_shims(tracker: MemoryTracker) -> None:
         if missing:
             raise SimulationUnavailableError(
                 f"`{missing[0]}`, which the shim `{shim.name}` replaces, is not in the installed packages",
-                "install the releases that it was tested with: DeepSpeed 0.19.8, and a CPU build of torch 2.13",
+                "install a release that it was tested with: "
+                + ", ".join(f"{name} {' or '.join(TESTED_RELEASES[name])}" for name in ("deepspeed", "torch")),
             )
         shim.install(tracker)
 

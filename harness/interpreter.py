@@ -69,7 +69,7 @@ def read_module_source(name: str) -> str | None:
 
 
 def _search_path(spec: ModuleSpec, part: str, above: Sequence[str] | None) -> Sequence[str] | None:
-    """Where the modules below a package are. The path of a namespace asks its parent in `sys.modules`, if it has one."""
+    """Where the modules below a package are. The path of a namespace would ask its parent in `sys.modules`."""
     if spec.origin is None and above is not None:
         return [str(Path(entry, part)) for entry in above if Path(entry, part).is_dir()]
     locations = spec.submodule_search_locations

@@ -13,8 +13,8 @@ from harness.check.machine_findings import check_for_plan, find_plan_device
 from harness.cli.console import exit_on_errors, log_to_stderr
 from harness.cli.plan_questions import Answer, PlanOptions, Question
 from harness.errors import ExitCode
-from harness.file_io import write_output_file
 from harness.facts.tested_releases import describe_untested
+from harness.file_io import write_output_file
 from harness.hostinfo import machine
 from harness.launching.programs.simulation import simulate_rank
 from harness.plan.memory.memory_estimate import MemoryEstimate

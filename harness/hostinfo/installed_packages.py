@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installed packages: where a new Python finds each, its release, and the places that it hides. Imports none of them."""
+"""Installed packages: where a new Python finds each, its release, and the places that it hides. It imports none."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import harness
 from harness.errors import ExitCode, UserError
-from harness.file_io import read_regular, write_atomically
 from harness.facts.tested_releases import describe_untested
+from harness.file_io import read_regular, write_atomically
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.hostinfo.loaded_files import are_loaded_files_the_same

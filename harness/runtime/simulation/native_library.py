@@ -25,8 +25,8 @@ from harness.hostinfo.torch_extensions import torch_extensions_dir
 _SOURCE = Path(__file__).with_name("simulated_cuda.cpp")
 _COMPILER_SECONDS = 300.0
 _TESTED_BUILD = (
-    f"simulate in a virtual environment with the same DeepSpeed and torch {' or '.join(TESTED_RELEASES['torch'])}, a build for CUDA"
-    " or for CPUs; `harness plan` without `--simulate` needs neither"
+    f"simulate in a virtual environment with the same DeepSpeed and torch {' or '.join(TESTED_RELEASES['torch'])},"
+    " a build for CUDA or for CPUs; `harness plan` without `--simulate` needs neither"
 )
 
 

@@ -183,9 +183,10 @@ def _is_finite(_: MemoryTracker) -> None:
 
 
 def _torch_cuda(tracker: MemoryTracker) -> None:
-    # `is_available` stays False: then `torch.tensor(..., device="cuda")` makes a fake tensor, as on the CPU
-    # (`FakeTensorMode.avoid_device_init`).
+    # Without a device `torch.tensor(..., device="cuda")` makes a fake tensor (`FakeTensorMode.avoid_device_init`). A
+    # build for CUDA would count the one of `device_count` below.
     replacements: dict[str, Any] = {
+        "is_available": lambda: False,
         "get_device_capability": lambda *_: CAPABILITY,
         "current_device": lambda: 0,
         "device_count": lambda: 1,

@@ -36,17 +36,12 @@ def find_new_module(name: str) -> ModuleSpec | None:
     kind. Imports nothing, not even the packages above it. `importlib.util.find_spec` imports these, and answers from
     `sys.modules`.
     """
-    spec, path, parts = None, None, name.split(".")
-    for depth, part in enumerate(parts, start=1):
-        full_name = ".".join(parts[:depth])
-        found = (finder.find_spec(full_name, path) for finder in sys.meta_path)
-        spec = next((each for each in found if each is not None), None)
-        if spec is None or depth == len(parts):
-            return spec
-        path = _search_path(spec, part, path)
-        if path is None:
+    path, parts = None, name.split(".")
+    for depth in range(1, len(parts)):
+        path = _search_path(".".join(parts[:depth]), path)
+        if not path:
             return None
-    return None
+    return _ask_finders(name, path)
 
 
 def find_each_module(name: str) -> list[ModuleSpec]:
@@ -68,9 +63,16 @@ def read_module_source(name: str) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _search_path(spec: ModuleSpec, part: str, above: Sequence[str] | None) -> Sequence[str] | None:
-    """Where the modules below a package are. The path of a namespace would ask its parent in `sys.modules`."""
-    if spec.origin is None and above is not None:
-        return [str(Path(entry, part)) for entry in above if Path(entry, part).is_dir()]
-    locations = spec.submodule_search_locations
-    return None if locations is None else list(locations)
+def _ask_finders(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    found = (finder.find_spec(name, path) for finder in sys.meta_path)
+    return next((spec for spec in found if spec is not None), None)
+
+
+def _search_path(package: str, path: Sequence[str] | None) -> Sequence[str]:
+    """Where the modules below a package are, whose own place `path` is."""
+    try:
+        spec = _ask_finders(package, path)
+    except KeyError:  # a namespace inside a package, which asks for its parent in `sys.modules`
+        folder = package.rpartition(".")[2]
+        return [str(Path(entry, folder)) for entry in path or () if Path(entry, folder).is_dir()]
+    return list(spec.submodule_search_locations or ()) if spec is not None else ()

@@ -19,8 +19,8 @@ class Target(NamedTuple):
     """A function, method, class, variable or imported name that a patch replaces or relies on.
 
     `name` is `module:qualified.name`; `digest` the beginning of the SHA-256 of its syntax tree without docstrings, in
-    the releases that the patch was tested with. Without a digest the definition only has to exist: for packages whose
-    releases are not bounded in `pyproject.toml`.
+    the releases that the patch was tested with; `|` is between those of several. Without a digest the definition only
+    has to exist.
     """
 
     name: str
@@ -32,7 +32,7 @@ def check_target(target: Target) -> TargetState:
     digest = compute_digest(target.name)
     if digest is None:
         return "missing"
-    return "as tested" if target.digest in ("", digest) else "changed"
+    return "as tested" if digest in target.digest.split("|") or not target.digest else "changed"
 
 
 @cache

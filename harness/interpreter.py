@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import sys
-from importlib.machinery import ModuleSpec
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 SAFE_PATH = "PYTHONSAFEPATH"
@@ -31,11 +32,47 @@ def remove_repeated_root() -> None:
 
 
 def find_new_module(name: str) -> ModuleSpec | None:
-    """Where a new Python would find this top-level module, which is not imported; editable installations have finders
-    of their own. `importlib.util.find_spec` answers from `sys.modules`.
+    """Where a new Python would find this module, by all its finders: folders, archives, editable installations of any
+    kind. Imports nothing, not even the packages above it. `importlib.util.find_spec` imports these, and answers from
+    `sys.modules`.
     """
+    path, parts = None, name.split(".")
+    for depth in range(1, len(parts)):
+        path = _search_path(".".join(parts[:depth]), path)
+        if not path:
+            return None
+    return _ask_finders(name, path)
+
+
+def find_each_module(name: str) -> list[ModuleSpec]:
+    """Every place where a new Python would find this top-level module if it were alone, the first found first."""
+    found = []
     for finder in sys.meta_path:
-        spec = finder.find_spec(name, None)
-        if spec is not None:
-            return spec
-    return None
+        if finder is PathFinder:
+            found += [PathFinder.find_spec(name, [entry]) for entry in sys.path]
+        else:
+            found.append(finder.find_spec(name, None))
+    return [spec for spec in found if spec is not None]
+
+
+def read_module_source(name: str) -> str | None:
+    """The text of this module; None where it is not found, or is found without a text."""
+    spec = find_new_module(name)
+    read = getattr(spec.loader, "get_source", None) if spec is not None else None
+    text = read(name) if read is not None else None
+    return text if isinstance(text, str) else None
+
+
+def _ask_finders(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    found = (finder.find_spec(name, path) for finder in sys.meta_path)
+    return next((spec for spec in found if spec is not None), None)
+
+
+def _search_path(package: str, path: Sequence[str] | None) -> Sequence[str]:
+    """Where the modules below a package are, whose own place `path` is."""
+    try:
+        spec = _ask_finders(package, path)
+    except KeyError:  # a namespace inside a package, which asks for its parent in `sys.modules`
+        folder = package.rpartition(".")[2]
+        return [str(Path(entry, folder)) for entry in path or () if Path(entry, folder).is_dir()]
+    return list(spec.submodule_search_locations or ()) if spec is not None else ()

@@ -37,7 +37,8 @@ def expressions(job: str) -> list[str]:
 @pytest.mark.parametrize("job", JOBS)
 def test_job_runs_one_script(job: str) -> None:
     commands = [step["run"] for step in steps(job) if "run" in step]
-    assert commands == [".ci/run quick" if job == "quick" else ".ci/run"]
+    words = {"quick": " quick", "deps": " deps ${{ matrix.set }}"}
+    assert commands == [f".ci/run{words.get(job, '')}"]
     assert {step["uses"] for step in steps(job) if "uses" in step} == ACTIONS
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
@@ -71,6 +72,9 @@ def test_matrix_has_each_python_and_release_that_is_promised() -> None:
 def test_the_night_runs_what_a_push_leaves_out_and_is_red_when_red() -> None:
     assert steps("nightly")[-1]["env"]["HARNESS_NIGHTLY"] == "1"
     assert not any("continue-on-error" in job for job in JOBS.values())
+    assert JOBS["deps"]["strategy"]["matrix"]["set"] == ["oldest", "default", "newest"]
+    for name in ("oldest", "default"):
+        assert (ROOT / "constraints" / f"{name}.txt").is_file()
 
 
 def test_each_event_has_a_job() -> None:
@@ -80,6 +84,8 @@ def test_each_event_has_a_job() -> None:
     assert WORKFLOW["permissions"] == {"contents": "read"}
 
 
-def test_an_unknown_word_is_refused_before_anything_is_removed() -> None:
-    done = subprocess.run([ROOT / ".ci" / "run", "wholly"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", "usage: .ci/run [quick]\n")
+@pytest.mark.parametrize("words", [["wholly"], ["deps"], ["deps", "older"], ["quick", "newest"]])
+def test_an_unknown_word_is_refused_before_anything_is_removed(words: list[str]) -> None:
+    done = subprocess.run([ROOT / ".ci" / "run", *words], capture_output=True, text=True, check=False)
+    usage = "usage: .ci/run [quick | deps oldest | deps default | deps newest]\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", usage)

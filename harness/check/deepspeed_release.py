@@ -6,7 +6,6 @@ from __future__ import annotations
 from harness.errors import ExitCode, UserError
 from harness.facts.deepspeed_version import VERIFIED_RANGE, DeepSpeedTarget, parse_version, resolve_target
 from harness.findings import Finding, Fix
-from harness.patches.patch_registry import all_patches
 
 
 def parse_target(version: str | None) -> DeepSpeedTarget:
@@ -29,15 +28,3 @@ def check_release_verified(deepspeed: DeepSpeedTarget) -> list[Finding]:
     verified = f"they were verified from {VERIFIED_RANGE[0]} to {VERIFIED_RANGE[1]}"
     note = f"{verified}; the rules of the nearest release apply"
     return [Finding("EN020", "info", message, notes=(note,), fix=Fix("check the findings yourself"))]
-
-
-def untested_release_note(deepspeed: DeepSpeedTarget) -> str | None:
-    """A line where the installed DeepSpeed is none of the releases that the patches were tested with."""
-    tested = {release for patch in all_patches() if patch.package == "deepspeed" for release in patch.tested}
-    if deepspeed.origin != "installed" or parse_version(deepspeed.text) in map(parse_version, tested):
-        return None
-    releases = " and ".join(sorted(tested, key=parse_version))
-    return (
-        f"note: the installed DeepSpeed {deepspeed.text} is untested, the harness was tested with {releases};"
-        " `harness doctor` lists the patches whose targets differ"
-    )

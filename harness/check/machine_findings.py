@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from harness.check.adapter_findings import check_adapter_targets
 from harness.check.check_file import CheckedFile, check_file
+from harness.check.environment_fit import check_environment, describe_releases
 from harness.check.finding_places import place_findings
 from harness.check.missing_software import find_missing_software
 from harness.check.model_findings import check_model_kind
@@ -52,7 +53,9 @@ def with_machine_findings(checked: CheckedFile, *, here: bool, planned: bool = F
     missing = list(find_missing_software(spec.model, spec.data, spec.telemetry, spec.launch.env))
     if here:
         packages = missing_packages_finding()
-        return with_findings(checked, [*missing, *([packages] if packages is not None else [])])
+        found = [*missing, *([packages] if packages is not None else check_environment(checked.run))]
+        releases = [Finding("EN020", "info", line) for line in describe_releases()]
+        return with_findings(checked, [*found, *releases])
     if not missing:
         return checked
     message = "; ".join(finding.message for finding in missing)

@@ -13,6 +13,7 @@ from harness.check.machine_findings import check_for_plan, find_plan_device
 from harness.cli.console import exit_on_errors, log_to_stderr
 from harness.cli.plan_questions import Answer, PlanOptions, Question
 from harness.errors import ExitCode
+from harness.facts.tested_releases import describe_untested
 from harness.file_io import write_output_file
 from harness.hostinfo import machine
 from harness.launching.programs.simulation import simulate_rank
@@ -96,7 +97,8 @@ def _print_progress(text: str) -> None:
 
 
 def _versions() -> str:
-    return f"DeepSpeed {machine.package_version('deepspeed')} with torch {machine.package_version('torch')}"
+    torch = f"torch {machine.package_version('torch')}{' (untested)' if describe_untested('torch') else ''}"
+    return f"DeepSpeed {machine.package_version('deepspeed')} with {torch}"
 
 
 SIMULATE = Question(lambda options: options.simulate, _answer_simulate)

@@ -3,33 +3,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from harness.interpreter import find_new_module
+from harness.hostinfo.installed_packages import find_installation, find_version
 
 
 def installed_version() -> str | None:
-    """The installed version by the name of its metadata folder (`importlib.metadata` takes longer to import than this
-    to run).
-    """
-    for entry in sys.path:
-        for folder in Path(entry or ".").glob("deepspeed-*.dist-info"):
-            return folder.name.removeprefix("deepspeed-").removesuffix(".dist-info")
-    if installed_source_folder() is None:
-        return None
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("deepspeed")  # of `setup.py develop`, whose metadata folder has no version in its name
-    except PackageNotFoundError:
-        return None
+    """The installed version; None when DeepSpeed is not installed, or does not say it."""
+    folder = installed_source_folder()
+    return None if folder is None else find_version("deepspeed")
 
 
 def installed_source_folder() -> Path | None:
     """The folder of the installed DeepSpeed's files, editable or not; None when it is not installed."""
-    spec = find_new_module("deepspeed")
-    for location in spec.submodule_search_locations or () if spec is not None else ():
-        if (Path(location) / "runtime" / "engine.py").is_file():
-            return Path(location)
-    return None
+    found = find_installation("deepspeed")
+    return found.folder if found is not None and (found.folder / "runtime" / "engine.py").is_file() else None

@@ -6,7 +6,6 @@ Standard library only: torch and DeepSpeed are looked up by their metadata and n
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import re
@@ -20,6 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
+
+from harness.hostinfo.installed_packages import find_version
 
 _CAP_IPC_LOCK = 14
 """Its bit in `CapEff` (linux/capability.h)."""
@@ -65,10 +66,7 @@ class HostMemory:
 
 def package_version(distribution: str) -> str | None:
     """Version of an installed distribution, without importing it."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return find_version(distribution)
 
 
 def usable_cores() -> int:

@@ -29,7 +29,7 @@ PATCH = Patch(
         Target(f"{_ENGINE}.zero_nvme_offload_optimizer", "0d61327cdf6a18b3"),
         Target(f"{_ENGINE}.zero_optimization", "b5b043d5407d60fc"),
         Target("deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine:TorchCheckpointEngine", "58edb7195a1e990a"),
-        Target("transformers.models.auto.auto_factory:_BaseAutoModelClass._model_mapping"),
+        Target("transformers.models.auto.auto_factory:_BaseAutoModelClass._model_mapping", "2c72102a13039d7e"),
     ),
     remove_when="DeepSpeed takes a checkpoint engine that collects files, and loads with `weights_only=True`",
     when="runs that save checkpoints or resume from one",

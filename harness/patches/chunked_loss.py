@@ -174,8 +174,8 @@ PATCH = Patch(
     name="chunked-loss",
     kind="memory",
     targets=(
-        Target("transformers.loss.loss_utils:ForCausalLMLoss"),
-        Target("transformers.modeling_utils:PreTrainedModel.loss_function"),
+        Target("transformers.loss.loss_utils:ForCausalLMLoss", "4ecfe446876fe60c"),
+        Target("transformers.modeling_utils:PreTrainedModel.loss_function", "edff2dfa858b06a1"),
         Target(f"{_LAYERS}:LinearLayer.forward", "565bf7a783d5afd3"),
         Target(f"{_LAYERS}:VocabParallelLinear", "5fe8efc4dc99b5e8"),
         Target(f"{_LAYERS}:TensorParallel_Layer._freeze_partition_sizes", "9b9f5449242cb5c1"),

@@ -29,7 +29,7 @@ PATCH = Patch(
         Target(
             "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer._model_parallel_all_reduce", "9d2dd509135988d6"
         ),
-        Target("torch.utils._python_dispatch:TorchDispatchMode"),
+        Target("torch.utils._python_dispatch:TorchDispatchMode", "db89cb969ced681f|af6cdcaf2b864509"),
     ),
     remove_when="`PipelineModule` has a public hook before the layers of a stage are built",
     when="`parallel.pipeline_parallel_size` above 1",

@@ -6,13 +6,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import sys
-from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from harness.interpreter import find_new_module
+from harness.interpreter import read_module_source
 
 TargetState = Literal["as tested", "changed", "missing"]
 _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -22,8 +19,8 @@ class Target(NamedTuple):
     """A function, method, class, variable or imported name that a patch replaces or relies on.
 
     `name` is `module:qualified.name`; `digest` the beginning of the SHA-256 of its syntax tree without docstrings, in
-    the releases that the patch was tested with. Without a digest the definition only has to exist: for packages whose
-    releases are not bounded in `pyproject.toml`.
+    the releases that the patch was tested with; `|` is between those of several. Without a digest the definition only
+    has to exist.
     """
 
     name: str
@@ -35,7 +32,7 @@ def check_target(target: Target) -> TargetState:
     digest = compute_digest(target.name)
     if digest is None:
         return "missing"
-    return "as tested" if target.digest in ("", digest) else "changed"
+    return "as tested" if digest in target.digest.split("|") or not target.digest else "changed"
 
 
 @cache
@@ -56,20 +53,8 @@ def forget_modules() -> None:
 
 @cache
 def _parse_module(module: str) -> ast.Module | None:
-    relative = Path(*module.split("."))
-    for entry in (*sys.path, *map(str, _editable_folders(module.partition(".")[0]))):
-        for file in (Path(entry or ".", relative).with_suffix(".py"), Path(entry or ".", relative, "__init__.py")):
-            if file.is_file():
-                return ast.parse(file.read_text(encoding="utf-8"))
-    return None
-
-
-def _editable_folders(package: str) -> Iterator[Path]:
-    """The folders of a package that is in none of `sys.path`, as after `pip install -e`."""
-    spec = find_new_module(package)
-    locations = spec.submodule_search_locations if spec is not None else None
-    for location in locations or ():
-        yield Path(location).parent
+    text = read_module_source(module)
+    return None if text is None else ast.parse(text)
 
 
 def _find_definition(scope: ast.AST, path: list[str]) -> ast.AST | None:

@@ -79,4 +79,8 @@ def _format_readiness(rows: Sequence[DoctorCheck], style: Style) -> str:
     notes = sum(row.state == "note" for row in rows)
     if missing:
         return f"{style.paint('Training cannot start here', 'red', bold=True)}: {', '.join(missing)}"
-    return f"{style.paint('Training can start here', 'green', bold=True)}, {notes} note{'' if notes == 1 else 's'}"
+    count = f"{notes} note{'' if notes == 1 else 's'}"
+    limits = [row.limits for row in rows if row.limits]
+    if limits:
+        return f"{style.paint('Training can start here', 'yellow', bold=True)}, except {'; '.join(limits)}; {count}"
+    return f"{style.paint('Training can start here', 'green', bold=True)}, {count}"

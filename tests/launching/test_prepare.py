@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ExitCode
-from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding, LinesOf
 from harness.hostinfo.machine import Accelerator
 from harness.hostinfo.training_packages import PACKAGES
@@ -132,25 +131,19 @@ def test_a_spec_for_gpus_on_a_machine_without_one_is_refused(gpu, devices, is_re
         assert isinstance(prepare(LaunchRequest(spec, overrides), RecordedLog()), LaunchSetup)
 
 
-@pytest.mark.parametrize(
-    ("target", "is_told"),
-    [
-        (DeepSpeedTarget("0.19.9", "installed"), True),
-        (DeepSpeedTarget("0.19.8+cpu", "installed"), False),
-        (DeepSpeedTarget("0.19.9", "assumed, none is installed"), False),
-    ],
-    ids=str,
-)
-def test_an_untested_deepspeed_is_one_line(target, is_told, spec, monkeypatch):
-    monkeypatch.setattr("harness.launching.setup.prepare.resolve_target", lambda: target)
+@pytest.mark.parametrize("package", ["deepspeed", "torch", "transformers", "accelerate"])
+@pytest.mark.parametrize(("version", "is_told"), [("99.1.0", True), ("TESTED.0+cpu", False), (None, False)])
+def test_an_untested_release_is_one_line(package, version, is_told, spec, monkeypatch):
+    from harness.facts import tested_releases
+
+    found = version and version.replace("TESTED.0", tested_releases.TESTED_RELEASES[package][0])
+    monkeypatch.setattr(tested_releases, "find_version", lambda name: found if name == package else None)
     log = RecordedLog()
     assert isinstance(prepare(LaunchRequest(spec, dry_run=True), log), LaunchSetup)
     lines = [note for note in log.notes if "untested" in note]
     assert len(lines) == int(is_told)
     if is_told:
-        assert lines[0].startswith(
-            "note: the installed DeepSpeed 0.19.9 is untested, the harness was tested with 0.19.8;"
-        )
+        assert lines[0].startswith(f"note: {package} 99.1.0 is untested, the harness was tested with ")
 
 
 def test_a_path_that_this_machine_lacks_ends_a_launch_before_anything_is_written(spec, tmp_path):

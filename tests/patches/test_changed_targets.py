@@ -6,14 +6,13 @@ other patch is. Nothing is imported of the packages that are patched.
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from harness.hostinfo.installed_deepspeed import installed_source_folder
 from harness.patches import targets
 from harness.patches.patch_registry import PatchFacts, all_patches, select_patches
-from tests.support.changed_sources import change_definition, find_source, rename_definition, write_source
+from tests.support.changed_sources import change_definition, find_source, rename_definition
 
 pytestmark = pytest.mark.skipif(installed_source_folder() is None, reason="needs DeepSpeed's files")
 CHANGES = {"missing": rename_definition, "changed": change_definition}
@@ -39,14 +38,14 @@ RUNS += [  # and each other fact, the other way
 
 
 @pytest.fixture
-def overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """`overlay(target, change)` writes the target's file, changed, into a folder before the installed packages."""
+def overlay(monkeypatch: pytest.MonkeyPatch):
+    """`overlay(target, change)` answers with the target's file, changed, in place of the installed one."""
 
     def write(name: str, change: str) -> None:
         module, _, qualified_name = name.partition(":")
-        file = find_source(module)
-        write_source(tmp_path, file, CHANGES[change](file.read_text(encoding="utf-8"), qualified_name))
-        monkeypatch.syspath_prepend(tmp_path)
+        text = CHANGES[change](find_source(module).read_text(encoding="utf-8"), qualified_name)
+        read = targets.read_module_source
+        monkeypatch.setattr(targets, "read_module_source", lambda other: text if other == module else read(other))
         for function in (targets._parse_module, targets.compute_digest):
             monkeypatch.setattr(targets, function.__name__, read_again(function, module))
 

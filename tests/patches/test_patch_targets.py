@@ -80,3 +80,14 @@ def test_other_code_is_a_change(change, package):
     assert check_target(target) == "changed"
     package(SOURCE.replace("def plain", "def renamed"))
     assert check_target(target) == "missing"
+
+
+def test_any_of_several_tested_digests_will_do(package):
+    first = compute_digest("sample.code:plain")
+    package(SOURCE.replace("a + b", "a - b"))
+    both = Target("sample.code:plain", f"{first}|{compute_digest('sample.code:plain')}")
+    assert check_target(both) == "as tested"
+    package(SOURCE)
+    assert check_target(both) == "as tested"
+    package(SOURCE.replace("a + b", "a * b"))
+    assert check_target(both) == "changed"

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from harness.check import environment_fit
 from harness.hostinfo.installed_deepspeed import installed_source_folder
 from harness.launching.programs.doctor_checks import _check_patches
 from harness.launching.setup import launch_checks
@@ -20,6 +21,8 @@ from harness.patches.refused_patches import advise_release, refusal_of
 from harness.patches.targets import Target, check_target, compute_digest
 from harness.runtime.simulation import native_library
 from harness.runtime.simulation.native_library import SimulationUnavailableError, load_native_library
+from harness.views.doctor import render_checks
+from harness.views.style import style_for
 
 
 class EditableFinder:
@@ -75,15 +78,18 @@ def test_a_patch_of_every_saving_run_is_refused_before_anything_is_compiled(monk
             "zero": {"stage": 3},
         }
     )
-    run, host = resolve_run(spec, name="run", cluster=None, world_size=2), SimpleNamespace(accelerated=False)
+    run = resolve_run(spec, name="run", cluster=None, world_size=2)
+    monkeypatch.setattr(environment_fit, "installed_source_folder", Path)
     monkeypatch.setattr(patch_registry, "check_target", lambda _: "as tested")
-    assert list(launch_checks._check_patches(run, host)) == []
+    assert environment_fit.check_environment(run) == []
     _change_target(monkeypatch, "checkpoint-engine")
-    (finding,) = launch_checks._check_patches(run, host)
+    (finding,) = environment_fit.check_environment(run)
     assert finding.gate == "EN130"
     assert "`checkpoint-engine` does not match" in finding.message
     softened = launch_checks.soften_for_dry_run([finding], has_local_ranks=True)
-    assert [each.severity for each in softened] == ["warning"]
+    assert [each.severity for each in softened] == ["error"]
+    (row,) = (row for row in _check_patches() if row.name == "checkpoint-engine")
+    assert (row.state, row.means) == ("missing", "; ".join((finding.message, *finding.notes)))
 
 
 def test_the_fix_names_the_package_whose_target_changed() -> None:
@@ -91,7 +97,7 @@ def test_the_fix_names_the_package_whose_target_changed() -> None:
     of_transformers = [target.name for target in patch.targets if target.name.startswith("transformers")]
     assert of_transformers
     advice = advise_release(patch, of_transformers)
-    assert "another release of transformers" in advice
+    assert "install transformers 5.23 or 5.24" in advice
     assert "deepspeed" not in advice
     assert "install deepspeed 0.19.8" in advise_release(patch, ["deepspeed.runtime.engine:x", *of_transformers])
     state = PatchState(patch, "refused", "`x` is missing", tuple(of_transformers))
@@ -103,19 +109,24 @@ def test_doctor_names_a_patch_of_every_run_as_missing(monkeypatch: pytest.Monkey
     monkeypatch.setattr(patch_registry, "check_target", lambda _: "changed")
     states = {row.name: row.state for row in _check_patches()}
     for patch in patch_registry.all_patches():
-        is_for_all = not patch.may_be_skipped and patch.is_needed(patch_registry.PatchFacts())
-        assert states[patch.name] == ("missing" if is_for_all else "note")
+        is_plain = not patch.may_be_skipped and any(patch.is_needed(patch_registry.PatchFacts(n)) for n in range(4))
+        assert states[patch.name] == ("missing" if is_plain and not patch.refuses_when_used else "note")
     assert "missing" in states.values()
 
 
-@pytest.mark.parametrize(
-    ("version", "build", "says"), [("2.13.0", "cuda", "a build for CUDA"), ("2.14.1", "cpu", "2.14.1 is")]
-)
-def test_a_torch_that_cannot_simulate_is_named(
-    version: str, build: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(native_library, "package_version", lambda _: version)
+def test_doctor_says_which_runs_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.launching.programs.doctor_checks.installed_source_folder", Path)
+    monkeypatch.setattr(
+        patch_registry, "check_target", lambda t: "changed" if "PipelineModule._build" in t.name else "as tested"
+    )
+    text = render_checks(list(_check_patches()), style_for(io.StringIO()))
+    last = text.splitlines()[-1]
+    assert last.startswith(f"Training can start here, except {find_patch('pipeline-stages').when}; ")
+
+
+@pytest.mark.parametrize("build", ["hip", "xpu"])
+def test_a_torch_that_cannot_simulate_is_named(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_library, "find_torch_build", lambda: build)
-    with pytest.raises(SimulationUnavailableError, match=says) as refused:
+    with pytest.raises(SimulationUnavailableError, match=f"a build for {build.upper()}") as refused:
         load_native_library()
-    assert "CPU build of torch 2.13" in refused.value.fix
+    assert "torch 2.13 or 2.14" in refused.value.fix

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator
 
+from harness.check.environment_fit import find_refused
 from harness.hostinfo import machine
 from harness.hostinfo.installed_deepspeed import installed_source_folder
 from harness.hostinfo.torch_extensions import torch_extensions_dir
@@ -24,8 +25,9 @@ from harness.launching.programs.hardware_checks import (
     check_processor,
 )
 from harness.launching.programs.software_checks import check_compilers, check_software
-from harness.patches.patch_registry import PatchFacts, all_patches
-from harness.patches.refused_patches import advise_release
+from harness.patches.patch_registry import PatchFacts, all_patches, select_patch
+from harness.patches.refused_patches import advise_release, refusal_of
+from harness.patches.targets import forget_modules
 from harness.units import format_bytes
 
 
@@ -49,22 +51,26 @@ def run_checks() -> tuple[DoctorCheck, ...]:
 
 
 def _check_patches() -> Iterator[DoctorCheck]:
+    """`missing`: a plain run that saves is refused at some stage of ZeRO. Another refused patch limits the runs."""
     if installed_source_folder() is None:
         return
+    plain = {state.patch.name for stage in range(4) for state in find_refused(PatchFacts(stage=stage))}
     for patch in all_patches():
-        changed = patch.find_changed_targets()
+        state = select_patch(patch._replace(is_needed=lambda _: True), PatchFacts(), "auto")
         value = f"{patch.kind}: {patch.summary}"
-        if not changed:
+        if state.state == "applied":
             yield DoctorCheck("patches", patch.name, value)
-            continue
-        targets = ", ".join(f"`{name}` is {state}" for name, state in changed.items())
-        is_for_all = not patch.may_be_skipped and patch.is_needed(PatchFacts())
-        effect = "runs continue without it" if patch.may_be_skipped else "a run that needs it does not start"
-        effect = "no run starts" if is_for_all else effect
-        fix = advise_release(patch, changed)
-        yield DoctorCheck(
-            "patches", patch.name, value, "missing" if is_for_all else "note", f"{targets}: {effect}", fix
-        )
+        elif state.state == "skipped":
+            means, fix = f"{state.reason}: runs continue without it", advise_release(patch, state.changed)
+            yield DoctorCheck("patches", patch.name, value, "note", means, fix)
+        else:
+            refusal = refusal_of(state)
+            means = "; ".join((refusal.message, *refusal.notes))
+            fix = refusal.fix.title if refusal.fix else ""
+            is_plain = patch.name in plain
+            limits = "" if is_plain else patch.when
+            yield DoctorCheck("patches", patch.name, value, "missing" if is_plain else "note", means, fix, limits)
+    forget_modules()
 
 
 def _check_host_programs() -> Iterator[DoctorCheck]:

@@ -19,3 +19,5 @@ class DoctorCheck:
     state: CheckState = "ok"
     means: str = ""
     fix: str = ""
+    limits: str = ""
+    """The runs that cannot start, where others can."""

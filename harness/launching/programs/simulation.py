@@ -15,6 +15,7 @@ from typing import Any
 
 import harness
 from harness.errors import ExitCode, UserError
+from harness.facts.tested_releases import describe_untested
 from harness.file_io import read_regular, write_atomically
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
@@ -97,7 +98,7 @@ def _run_worker(body: Mapping[str, Any], on_progress: Callable[[str], None]) -> 
                 "MM018",
                 "error",
                 f"DeepSpeed's engine failed on the simulated device: {reason.splitlines()[0][:300]}",
-                notes=tuple(line.strip() for line in trace[-3:]),
+                notes=(*(line.strip() for line in trace[-3:]), *filter(None, [describe_untested("torch")])),
                 fix=Fix("see `harness explain MM018`; `harness plan` does not need the engine"),
             )
         ],

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.facts.deepspeed_version import VERIFIED_RANGE
+from harness.check.environment_fit import describe_hidden
 from harness.facts.devices import VARIABLE, find_unreadable_architectures, strip_architecture_suffixes
 from harness.facts.required_ops import COMPILE_SECONDS
+from harness.facts.tested_releases import TESTED_RELEASES, describe_untested
 from harness.hostinfo import machine
 from harness.hostinfo.torch_extensions import describe_unwritable, find_planted_ops, torch_extensions_dir
 from harness.hostinfo.training_packages import install_command
@@ -51,15 +52,10 @@ def check_software() -> Iterator[DoctorCheck]:
 
 
 def _check_version(name: str, version: str) -> DoctorCheck:
-    if name == "deepspeed" and version != VERIFIED_RANGE[1]:
-        return DoctorCheck(
-            "software",
-            name,
-            version,
-            "note",
-            f"the gates were run on {VERIFIED_RANGE[1]}, and know which rules changed between releases",
-        )
-    return DoctorCheck("software", name, version)
+    known = "; the gates know which rules changed between releases" if name == "deepspeed" else ""
+    untested = describe_untested(name) if name in TESTED_RELEASES else ""
+    means = "; ".join(filter(None, [untested and untested + known, describe_hidden(name)]))
+    return DoctorCheck("software", name, version, "note" if means else "ok", means)
 
 
 def check_compilers(*, accelerated: bool, cuda: str | None) -> Iterator[DoctorCheck]:

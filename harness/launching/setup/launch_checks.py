@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from harness.check.environment_fit import check_environment
 from harness.check.missing_software import find_missing_software
 from harness.check.planned_machine import check_devices, check_weights
 from harness.errors import UserError
@@ -29,16 +30,12 @@ from harness.launching.setup.launch_plan import is_local
 from harness.launching.setup.launch_request import LaunchRequest
 from harness.launching.setup.resume import find_resume_folder
 from harness.object_stores.store_url import is_store_url
-from harness.patches.patch_registry import select_patches
-from harness.patches.refused_patches import refusal_of
-from harness.patches.targets import forget_modules
-from harness.plan.settings.patch_facts import patch_facts
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.pinned_memory import pins_natively
 from harness.spec.sections.zero_spec import ZeroSpec
 from harness.units import format_bytes
 
-_INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "EN027", "EN130", "HO018", "MD154", "MD162"}
+_INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "EN023", "EN027", "HO018", "MD154", "MD162"}
 """Findings about programs, devices and a port that this machine lacks, now."""
 _NAMED_BY_SPEC = {"EN016", "MD154", "MD162"}
 """Those about what a key of the spec needs."""
@@ -75,7 +72,7 @@ def check_launch(
         health = device_checks.check_gpu_health(local_host, local_ranks)
         findings += [finding for finding in health if finding.gate not in run.spec.ignore]
     if local_ranks is not None and not any(finding.is_error for finding in findings):
-        findings += _check_patches(run, local_host)
+        findings += check_environment(run)
     if local_ranks is not None and node_rank is None and not any(finding.is_error for finding in findings):
         findings += [*check_weights(run, planned=False), *check_devices(run)]
     findings += _check_own_disks(run, local_host, node_rank)
@@ -158,15 +155,6 @@ def _check_python_optimize(run: ResolvedRun, local_host: LocalHost) -> Iterator[
             notes=("DeepSpeed refuses wrong batch sizes by `assert`; without assertions it trains something else",),
             fix=Fix("unset PYTHONOPTIMIZE and start Python without -O"),
         )
-
-
-def _check_patches(run: ResolvedRun, local_host: LocalHost) -> Iterator[Finding]:
-    """The patch without which every rank would refuse the run (EN130), said before any op is compiled."""
-    facts = patch_facts(run, on_cpu_accelerator=not local_host.accelerated, is_resumed=False)
-    refused = select_patches(facts, run.spec.launch.patches).find_refused()
-    forget_modules()
-    if refused is not None:
-        yield refusal_of(refused)
 
 
 def _check_installed(local_host: LocalHost) -> Iterator[Finding]:

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.check.check_file import LoadedRun, check_file, check_loaded_run, check_survey, load_run
-from harness.check.deepspeed_release import untested_release_note
+from harness.check.environment_fit import describe_releases
 from harness.check.finding_places import place_findings
 from harness.check.machine_findings import with_findings, with_launch_findings
 from harness.check.planned_machine import check_sizes, on_this_machine
 from harness.checkpoints.store_source import SOURCE_FILE
 from harness.errors import ExitCode, UserError
-from harness.facts.deepspeed_version import resolve_target
 from harness.facts.required_ops import required_ops
 from harness.file_io import relative_to_cwd
 from harness.findings import Finding, LinesOf, Report
@@ -97,7 +96,7 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
     _log_findings(log, checked.report, checked.lines_of)
     if submission is not None:
         return _build_job(submission, run, local_host, request.resume, checked.lines_of)
-    for note in (untested_release_note(resolve_target()), unresolved_names_note(local_host)):
+    for note in (*(f"note: {line}" for line in describe_releases()), unresolved_names_note(local_host)):
         if note:
             log.on_note(note)
     try:

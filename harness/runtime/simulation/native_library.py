@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C++ library that makes a torch without CUDA accept tensors on `cuda:0`: compiled once, cached, loaded first.
+"""The C++ library that makes torch accept tensors on `cuda:0` without a GPU: compiled once, cached, loaded first.
 
 Imports no torch: the library registers its hooks before torch looks for them.
 """
@@ -17,17 +17,16 @@ import sys
 import tempfile
 from pathlib import Path
 
+from harness.facts.tested_releases import TESTED_RELEASES
 from harness.hostinfo.deepspeed_accelerator import find_torch_build
 from harness.hostinfo.machine import package_version
 from harness.hostinfo.torch_extensions import torch_extensions_dir
 
-TESTED_TORCH = ("2.13",)
-"""Minor versions: the library is compiled against private classes of torch, whose layout differs between them."""
 _SOURCE = Path(__file__).with_name("simulated_cuda.cpp")
 _COMPILER_SECONDS = 300.0
-_CPU_TORCH = (
-    f"install a CPU build of torch {TESTED_TORCH[-1]} and the same DeepSpeed in a virtual environment of its own, and"
-    " simulate from there; `harness plan` needs neither"
+_TESTED_BUILD = (
+    f"simulate in a virtual environment with the same DeepSpeed and torch {' or '.join(TESTED_RELEASES['torch'])},"
+    " a build for CUDA or for CPUs; `harness plan` needs neither"
 )
 
 
@@ -40,30 +39,25 @@ class SimulationUnavailableError(RuntimeError):
 
 
 def load_native_library() -> Path:
-    """Compile the library unless it is cached, and load it. Raises SimulationUnavailableError: another torch than the
-    tested ones or no CPU build, no compiler, an error of the compiler, or torch is imported already.
+    """Compile the library unless it is cached, and load it. Raises SimulationUnavailableError: a torch for the GPUs of
+    AMD or Intel, no compiler, an error of the compiler, or torch is imported already.
     """
-    version = package_version("torch") or "none"
-    if version.rpartition(".")[0] not in TESTED_TORCH:
-        raise SimulationUnavailableError(
-            f"it was tested with torch {' and '.join(TESTED_TORCH)}, and torch {version} is installed", _CPU_TORCH
-        )
-    build = find_torch_build()
-    if build not in ("cpu", None):
-        raise SimulationUnavailableError(
-            f"torch {version} is a build for {build.upper()}, whose own device hooks the simulated ones would meet",
-            _CPU_TORCH,
-        )
+    version, build = package_version("torch") or "none", find_torch_build()
+    if build in ("hip", "xpu"):
+        raise SimulationUnavailableError(f"torch {version} is a build for {build.upper()}", _TESTED_BUILD)
     if "torch" in sys.modules:
         raise SimulationUnavailableError("torch is imported already, and would not see the simulated device")
     torch_dir = _torch_dir()
     library = library_path(version)
     if not library.is_file():
         _compile(torch_dir, library)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # no GPU of this machine is asked
     try:
+        if build == "cuda":
+            ctypes.CDLL(str(torch_dir / "lib" / "libtorch_cuda.so"))  # so that its device guard is not the last one
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
-        raise SimulationUnavailableError(f"`{library}` cannot be loaded: {error}") from None
+        raise SimulationUnavailableError(f"`{library}` cannot be loaded: {error}", _TESTED_BUILD) from None
     return library
 
 
@@ -111,7 +105,10 @@ def _compile(torch_dir: Path, library: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILER_SECONDS, check=False)  # noqa: S603
         if done.returncode != 0:
             lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"exit code {done.returncode}"]
-            raise SimulationUnavailableError(f"`{compiler}` did not compile `{_SOURCE.name}`: {lines[0]}")
+            raise SimulationUnavailableError(
+                f"`{compiler}` did not compile `{_SOURCE.name}` against torch {package_version('torch')}: {lines[0]}",
+                _TESTED_BUILD,
+            )
         Path(name).replace(library)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SimulationUnavailableError(f"`{compiler}` could not be run: {error}") from None

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from harness.facts.tested_releases import TESTED_RELEASES
 from harness.patches.targets import compute_digest
 from harness.runtime.simulation.collectives import find_number
 from harness.runtime.simulation.compiled_ops import IS_PINNED, MARK_PINNED
@@ -57,7 +58,8 @@ def install_shims(tracker: MemoryTracker) -> None:
         if missing:
             raise SimulationUnavailableError(
                 f"`{missing[0]}`, which the shim `{shim.name}` replaces, is not in the installed packages",
-                "install the releases that it was tested with: DeepSpeed 0.19.8, and a CPU build of torch 2.13",
+                "install a release that it was tested with: "
+                + ", ".join(f"{name} {' or '.join(TESTED_RELEASES[name])}" for name in ("deepspeed", "torch")),
             )
         shim.install(tracker)
 
@@ -180,9 +182,10 @@ def _is_finite(_: MemoryTracker) -> None:
 
 
 def _torch_cuda(tracker: MemoryTracker) -> None:
-    # `is_available` stays False: then `torch.tensor(..., device="cuda")` makes a fake tensor, as on the CPU
-    # (`FakeTensorMode.avoid_device_init`).
+    # Without a device `torch.tensor(..., device="cuda")` makes a fake tensor (`FakeTensorMode.avoid_device_init`). A
+    # build for CUDA would count the one of `device_count` below.
     replacements: dict[str, Any] = {
+        "is_available": lambda: False,
         "get_device_capability": lambda *_: CAPABILITY,
         "current_device": lambda: 0,
         "device_count": lambda: 1,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA device for a torch build that has none. There are no kernels and no memory behind it: fake tensors say that
-// they are on `cuda:0`, and torch asks its device guard and its hooks before it believes them.
+// A CUDA device where there is none. There are no kernels and no memory behind it: fake tensors say that they are on
+// `cuda:0`, and torch asks its device guard and its hooks before it believes them. A build for CUDA has registered its
+// own, which ask a driver: the last guard and the hooks of the higher priority are the ones that torch takes.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -58,5 +59,5 @@ struct SimulatedHooks final : at::CUDAHooksInterface {
 }  // namespace
 
 namespace at {
-C10_REGISTER_TYPED_CLASS(CUDAHooksRegistry, "CUDAHooks", SimulatedHooks)
+C10_REGISTER_TYPED_CLASS_WITH_PRIORITY(CUDAHooksRegistry, "CUDAHooks", c10::REGISTRY_PREFERRED, SimulatedHooks)
 }

@@ -147,4 +147,4 @@ def plan(
     report = report_plan(planned, searched, checked, request, choose_next_command(planned, searched, given, spec))
     print_report(report, checked, format, long=long, deadline=answer_deadline(planned, given))
     write_files(report, write, plot)
-    exit_with(ExitCode.FINDINGS if here and searched is None and planned.fit.fits is False else report.code)
+    exit_with(ExitCode.FINDINGS if here and searched is None and planned.fit.verdict is False else report.code)

@@ -19,7 +19,8 @@ GIGA = 1e9
 class Device:
     """One kind of accelerator. Bytes; FLOP/s without sparsity; bytes/s in one direction.
 
-    `memory` is the total that the driver reports. `flops_16` and `flops_32` are peaks of dense matrix products with
+    `memory` is what torch reports as the total (`torch.cuda.get_device_properties(0).total_memory`), which is what a
+    process can use: NVIDIA's driver keeps some of what `nvidia-smi` shows. `flops_16` and `flops_32` are peaks of dense matrix products with
     16-bit and with 32-bit inputs (no TF32), `flops_8` with 8-bit floats (0: not supported). `bandwidth` is that of its
     memory. `link` is to the other devices of a host, `pcie` to host memory, `network` is one device's share of its
     host's network cards as such machines are usually built (an assumption, not a data sheet's figure).
@@ -47,6 +48,40 @@ class Device:
         return "AMD" not in self.source
 
 
+_TORCH_GIB = {
+    "V100-16GB": 15.77,
+    "V100-32GB": 31.75,
+    "A100-40GB": 39.50,
+    "A100-80GB": 79.33,
+    "A800-80GB": 79.33,
+    "H100-80GB": 79.11,
+    "H100-NVL-94GB": 93.11,
+    "H20-96GB": 95.00,
+    "H200-141GB": 139.80,
+    "B200-180GB": 178.35,
+    "L40S-48GB": 44.40,
+    "A6000-48GB": 47.53,
+    "RTX6000-Ada-48GB": 47.50,
+    "A40-48GB": 44.40,
+    "A10G-24GB": 22.18,
+    "L4-24GB": 22.03,
+    "T4-16GB": 14.56,
+    "RTX3090-24GB": 23.69,
+    "RTX4090-24GB": 23.64,
+    "RTX5090-32GB": 31.36,
+}
+"""GiB of the line "total capacity of" in messages of full GPUs (threads, 2026-11-28); some drivers leave 0.1 more."""
+_DRIVER_RESERVE = 512
+"""MiB that NVIDIA's driver keeps of kinds that are not in the table: 250 to 690 of those that are."""
+
+
+def _torch_memory(name: str, mib: int, source: str) -> int:
+    """Bytes that torch reports, of a kind whose driver reports so many MiB."""
+    if name in _TORCH_GIB:
+        return round(_TORCH_GIB[name] * 1024) * MIB
+    return (mib - (_DRIVER_RESERVE if "NVIDIA" in source else 0)) * MIB
+
+
 def _device(
     name: str,
     mib: int,
@@ -58,12 +93,13 @@ def _device(
     """`tera_flops`: 16, 32 and 8 bits. `bandwidth` and `links` (NVLink or its like, PCIe, network) in GB/s."""
     flops_16, flops_32, flops_8 = (flops * TERA for flops in tera_flops)
     link, pcie, network = (rate * GIGA for rate in links)
-    return Device(name, mib * MIB, flops_16, flops_32, flops_8, bandwidth * GIGA, link, pcie, network, source)
+    memory = _torch_memory(name, mib, source)
+    return Device(name, memory, flops_16, flops_32, flops_8, bandwidth * GIGA, link, pcie, network, source)
 
 
 _UNREAD = "not opened: "
-# Columns: MiB; TFLOP/s with 16-bit, 32-bit and 8-bit inputs; GB/s of memory; GB/s in one direction: link, PCIe, network
-# share. Vendors print NVLink as the sum of both directions and TFLOP/s with sparsity: both are halved here. GeForce and
+# Columns: MiB as the driver reports them; TFLOP/s with 16-bit, 32-bit and 8-bit inputs; GB/s of memory; GB/s in one
+# direction: link, PCIe, network share. Vendors print NVLink as the sum of both directions and TFLOP/s with sparsity: both are halved here. GeForce and
 # RTX: with fp32 accumulation. Where NVLink-C2C joins GPU and host, it stands for PCIe; two GPUs of a GB200 share one.
 _TABLE = (
     _device("V100-16GB", 16160, (125, 15.7, 0), 900, (150, 16, 12.5), _UNREAD + "NVIDIA V100 data sheet"),

@@ -46,14 +46,15 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "gpu_capacity_bytes": plan.capacity.gpu,
         "host_capacity_bytes": plan.capacity.host,
         "nvme_capacity_bytes": plan.capacity.nvme,
-        "fits": plan.fit.fits,
+        "fits": plan.fit.verdict,
+        "gpu_training_bytes_range": list(memory.gpu_peak_range) if memory and not memory.pooled else None,
         "binding_constraint": plan.fit.binding or None,
         "headroom": plan.fit.headroom,
         "binding_phase": plan.fit.phase,
-        "fits_in_training": plan.fit.fits is not False or plan.fit.fits_in_training if memory else None,
-        **_time_json(plan.time if plan.fit.fits is not False else None),
+        "fits_in_training": plan.fit.verdict is not False or plan.fit.fits_in_training if memory else None,
+        **_time_json(plan.time if plan.fit.verdict is not False else None),
         "no_step_time_because": _no_time_reason(plan),
-        "if_it_fitted": _time_json(plan.time) if plan.time and plan.fit.fits is False else None,
+        "if_it_fitted": _time_json(plan.time) if plan.time and plan.fit.verdict is False else None,
         "tokens_per_step": plan.settings.tokens_per_step if plan.settings else None,
         "checkpoint": asdict(plan.checkpoint_cost) if plan.checkpoint_cost else None,
         "cost": asdict(plan.cost) if plan.cost else None,
@@ -74,7 +75,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 
 def _no_time_reason(plan: Plan) -> str | None:
-    if plan.fit.fits is False:
+    if plan.fit.verdict is False:
         return f"it does not fit: {plan.fit.binding}"
     if plan.time is not None:
         return None

@@ -83,7 +83,7 @@ class Plan:
     @property
     def cost(self) -> CostRange | None:
         """Hours and money of the whole run; None for a run that does not fit, and without tokens."""
-        return None if self.fit.fits is False else self.cost_at(self.time)
+        return None if self.fit.verdict is False else self.cost_at(self.time)
 
     def cost_at(self, time: StepTime | None) -> CostRange | None:
         """The same at another speed, that of an alternative."""
@@ -292,7 +292,7 @@ def _built_model_findings(lookup: ModelLookup) -> tuple[Finding, ...]:
 
 
 def _check_capacity(memory: MemoryEstimate, capacity: Capacity, fit: Fit) -> tuple[Finding, ...]:
-    if fit.fits is not False:
+    if fit.verdict is not False:
         return ()
     required, available, owner, key = {
         "host memory": (memory.host_peak, capacity.host, f"a host of {memory.ranks_per_host} ranks", "host_memory"),

@@ -146,6 +146,11 @@ def _format_verdict(report: PlanReport, memory: MemoryEstimate, style: Style, wi
         return lines if plan.device is not None else [*lines, *_wrap(_UNKNOWN_DEVICE, width)]
     if report.nothing_fits and report.searched is not None and report.way_out is None:
         word, colour, why = "Nothing can be used", "red", "the gates refuse all settings that fit"
+    elif fit.uncertain is not None:
+        low, high = (format_size(size) for size in fit.uncertain)
+        word, colour = "Not certain", "yellow"
+        why = f"GPU memory is {low} to {high} in training, of {format_size(plan.capacity.gpu or 0)}"
+        why = _format_unknown(plan, memory, why)
     elif fit.fits is False:
         only_resume = fit.fits_in_training and fit.phase == "resume"
         word = "Nothing fits" if report.nothing_fits else "Cannot resume" if only_resume else "Does not fit"
@@ -258,7 +263,7 @@ def _format_gpu_peaks(plan: Plan, memory: MemoryEstimate) -> list[str]:
 def _format_speed(plan: Plan) -> list[str]:
     """Step, tokens a second, and the whole run; nothing of a run that does not fit."""
     time, cost = plan.time, plan.cost
-    if time is None or plan.fit.fits is False:
+    if time is None or plan.fit.verdict is False:
         return []
     fast, slow = time.range
     speed = (time.tokens_per_step / slow, time.tokens_per_step / fast)
@@ -300,7 +305,7 @@ def _format_alternatives(report: PlanReport, style: Style, width: int) -> list[s
     heads, *rows = (
         "".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in zip(*columns, strict=True)
     )
-    head = "Would fit" if report.plan.fit.fits is False else "Alternatives"
+    head = "Would fit" if report.plan.fit.verdict is False else "Alternatives"
     lines = [style.paint(head.ljust(room) + heads, "", bold=True)]
     for each, row in zip(alternatives, rows, strict=True):
         first, *others = wrap_name(each.settings, room - 2)

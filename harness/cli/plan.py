@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from harness.check import auto_plan
+from harness.check.deepspeed_release import parse_target
 from harness.check.machine_findings import check_for_plan, find_plan_device
 from harness.check.plan_report import report_plan
+from harness.check.trainer_specs import read_trainer_spec
 from harness.cli import plan_options as options
 from harness.cli import simulation_options as simulation
 from harness.cli.console import exit_on_errors, exit_with
@@ -66,6 +68,7 @@ def plan(
     calibrate: options.CalibrateOption = None,
     calibration: options.CalibrationOption = None,
     long: options.LongOption = False,
+    trainer: options.TrainerOption = None,
     simulate: simulation.SimulateOption = False,
     rank: simulation.RankOption = None,
     layers: simulation.LayersOption = None,
@@ -120,12 +123,15 @@ def plan(
     check_options(given)
     if answer := answer_question(given, (*MACHINE_QUESTIONS, SIMULATE)):
         exit_with_answer(answer, format, write)
-    raw, request = None, None
+    raw, request, trainer_name = None, None, str(trainer.value) if trainer else ""
     if spec is None:
         request = given.to_request()
         spec, (raw, checked) = auto_plan.name_of(request), auto_plan.check_request(request)
     else:
-        checked = check_for_plan(spec, overrides, hostfile, world_size, here=here)
+        adopted = read_trainer_spec(spec, parse_target(None))
+        trainer_name = trainer_name or (adopted.trainer if adopted else "")
+        text = adopted.text if adopted else None
+        checked = check_for_plan(spec, overrides, hostfile, world_size, here=here, text=text)
     run = (checked.run if checked.report.ok else None) or exit_on_errors(checked, "Nothing was planned")
     searched, calibrations = None, load_calibrations(calibration)
     if search or (request is not None and request.stage is None):
@@ -142,6 +148,7 @@ def plan(
         local_memory=machine.host_memory().total or None,
         with_search=searched is None,
         calibrations=calibrations,
+        trainer=trainer_name,
     )
     require_calibration(planned, calibrations)
     report = report_plan(planned, searched, checked, request, choose_next_command(planned, searched, given, spec))

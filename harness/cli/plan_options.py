@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from harness.cli.completion import complete_run
+from harness.plan.trainer_loop import TRAINERS
 
+Trainer = StrEnum("Trainer", {name.replace("-", "_"): name for name in TRAINERS})
 _NO_SPEC, _SEARCH = "Without a spec", "Search"
 _Text = str | None
 _Number = int | None
@@ -65,6 +68,10 @@ TokensOption = Annotated[
 PriceOption = Annotated[
     list[str] | None,
     typer.Option("--price", metavar="X", help="Price of a GPU hour, for the cost; KIND=X, repeatable, for --cheapest."),
+]
+TrainerOption = Annotated[
+    Trainer | None,
+    typer.Option("--as", help="Plan the loop of this trainer instead of that of `harness launch`.", show_default=False),
 ]
 SearchOption = Annotated[
     bool,

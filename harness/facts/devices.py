@@ -232,6 +232,14 @@ def find_device(name: str) -> Device | None:
     )
 
 
+def usual_gpus_per_host(name: str | None) -> int:
+    """GPUs of a host as such machines are usually built: 4 in a tray of GB200 or GB300, one with each Grace of a GH200,
+    else 8, also for an unknown kind.
+    """
+    plain_name = _plain(name or "")
+    return 1 if plain_name.startswith("gh200") else 4 if plain_name.startswith(("gb200", "gb300")) else 8
+
+
 def suggest_device(name: str) -> str | None:
     """The kind of the same chip for a name that is none, such as `A100-80GB` for `A100-60GB`; None for another chip,
     which has other memory and peaks.

@@ -15,6 +15,7 @@ from harness.plan.search.alternatives import Alternative
 from harness.plan.settings.checkpointed_layers import checkpointing_value
 from harness.plan.time.calibration import Calibration
 from harness.plan.time.step_time import StepTime
+from harness.plan.trainer_loop import LoopMemory, logits_bytes
 from harness.plan.tuned_defaults.impact import DefaultImpact
 from harness.plan.unknown_inputs import unknown_inputs
 
@@ -55,6 +56,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         **_time_json(plan.time if plan.fit.verdict is not False else None),
         "no_step_time_because": _no_time_reason(plan),
         "if_it_fitted": _time_json(plan.time) if plan.time and plan.fit.verdict is False else None,
+        "trainer": plan.run.trainer or None,
+        "other_loop": _loop_json(plan.other_loop) if plan.other_loop else None,
         "tokens_per_step": plan.settings.tokens_per_step if plan.settings else None,
         "checkpoint": asdict(plan.checkpoint_cost) if plan.checkpoint_cost else None,
         "cost": asdict(plan.cost) if plan.cost else None,
@@ -90,6 +93,17 @@ def _peaks_json(memory: MemoryEstimate | None, capacity: int | None, calibration
         body[f"gpu_{name}_bytes"] = peak.bytes if peak else None
         body[f"gpu_{name}_bytes_range"] = list(peak.range) if peak else None
     return body
+
+
+def _loop_json(loop: LoopMemory) -> dict[str, Any]:
+    return {
+        "trainer": loop.trainer or None,
+        "fits": loop.fit.verdict,
+        "gpu_peak_bytes": loop.memory.gpu_peak,
+        "gpu_training_bytes_range": list(loop.memory.gpu_peak_range),
+        "host_peak_bytes": loop.memory.host_peak,
+        "logits_bytes": logits_bytes(loop.memory),
+    }
 
 
 def _impact_json(impact: DefaultImpact) -> dict[str, Any]:

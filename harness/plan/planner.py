@@ -28,6 +28,7 @@ from harness.plan.time.cost_range import CostRange, cost_range
 from harness.plan.time.goodput import CheckpointCost, checkpoint_cost
 from harness.plan.time.rates import BadRate, Rates, override_links, parse_disks, parse_rate, rates_of
 from harness.plan.time.step_time import StepTime, estimate_step_time
+from harness.plan.trainer_loop import LoopMemory, estimate_loop, with_trainer
 from harness.plan.tuned_defaults.impact import DefaultImpact, compute_impacts
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.plan.untested_settings import untested_findings
@@ -79,6 +80,8 @@ class Plan:
     calibration: Calibration | None = None
     calibration_note: str = ""
     """Why a calibration of such GPUs is not of the machine of this plan."""
+    other_loop: LoopMemory | None = None
+    """The same settings in the loop of another trainer; of `harness launch` where the plan is that of a trainer."""
 
     @property
     def cost(self) -> CostRange | None:
@@ -131,18 +134,23 @@ def make_plan(
     with_search: bool = True,
     calibrations: Calibrations | None = None,
     build: bool = True,
+    trainer: str = "",
+    compare_with: str = "trainer",
 ) -> Plan:
     """Plan a run; `base_dir` is the folder that a relative `model.name_or_path` starts from. `gpu` is
     the kind of device where the spec names none (`cpu`: this machine has no other). `tokens` of the whole run and
     `price` a GPU and hour give hours and money. `local_memory` is that of this machine: the capacity of a CPU run that
     names no hosts and no `cluster.host_memory`. Without alternatives the plan is that of the run alone; without a
     search it has no fastest ones. The one of `calibrations` that is of its machine scales its rates. Without `build`,
-    for a run of somebody else, no program is started, a family without a formula is estimated. Raises nothing.
+    for a run of somebody else, no program is started, a family without a formula is estimated. `trainer`: plan the loop
+    of this one (`trainer_loop.TRAINERS`) beside ours, else ours beside that of `compare_with`. Raises nothing.
     """
     run = with_tuned_defaults(run, base_dir)
     spec = run.spec
     named = spec.model
     lookup = find_model(named.name_or_path, named.config, base_dir, named.revision, build=build, estimate=not build)
+    ours = run
+    run = with_trainer(run, trainer, lookup.facts) if trainer else run
     device, rates, capacity, cluster_findings = _resolve_cluster(run, gpu)
     settings = settings_of(run)
     is_local = _is_local_cpu_run(run, device, capacity, settings)
@@ -190,6 +198,9 @@ def make_plan(
     )
     if not with_alternatives:
         return plan
+    if ours.kind == "spec":
+        other = estimate_loop(ours, "" if trainer else compare_with, model, device, capacity)
+        plan = replace(plan, other_loop=other)
     alternatives = list_alternatives(run, model, device, capacity, rates)
     if offload is not None:
         alternatives = with_current_row(alternatives, offload, memory, time, fit)

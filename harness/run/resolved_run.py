@@ -65,6 +65,8 @@ class ResolvedRun(NamedTuple):
     kind: InputKind = "spec"
     tuned_defaults: tuple[TunedDefault, ...] | None = None
     """Values for keys that the spec leaves out; None until `plan.tuned_defaults` fills them in."""
+    trainer: str = ""
+    """Whose loop trains it, a key of `plan.trainer_loop.TRAINERS`; empty for that of the harness."""
 
     @property
     def loss_chunk_size(self) -> int:

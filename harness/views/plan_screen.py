@@ -17,7 +17,8 @@ from harness.plan.planner import Plan
 from harness.plan.search.alternatives import Alternative, title_of
 from harness.plan.search.settings_search import HEADROOM
 from harness.plan.settings.checkpointed_layers import describe_checkpointing
-from harness.plan.settings.plan_settings import PlanSettings
+from harness.plan.settings.plan_settings import PlanSettings, has_assumed_hosts
+from harness.plan.trainer_loop import TRAINERS, LoopMemory, logits_bytes
 from harness.plan.time.cost_range import CostRange
 from harness.plan.unknown_inputs import unknown_inputs
 from harness.units import format_count, format_trainable, pluralize
@@ -95,6 +96,7 @@ def _format_title(plan: Plan, style: Style, width: int) -> list[str]:
     size = f"{format_count(plan.model.num_parameters)} parameters" if plan.model else "a model of unknown size"
     setting = _name_as_terms(plan.settings) if plan.settings else plan.title
     setting += f", {plan.async_offload.title}" if plan.async_offload is not None else ""
+    setting += f", trained by {TRAINERS[plan.run.trainer]}" if plan.run.trainer else ""
     lines = _wrap(f"{plan.run.name}: {size} in {number_format}, {setting}", width, "  ")
     return [lines[0].replace(plan.run.name, style.paint(plan.run.name, "", bold=True), 1), *lines[1:]]
 
@@ -110,7 +112,8 @@ def _format_ranks_and_batch(plan: Plan) -> list[str]:
         divided = f" = {' x '.join(parts)}" if degrees.model_parallel_size > 1 else ""
         kind = plan.device.name if plan.device else "accelerators"
         hosts = f"{pluralize(settings.num_hosts, 'host')} x {settings.ranks_per_host} {kind}"
-        lines.append(f"Ranks      {degrees.world_size:,}{divided}, on {hosts}")
+        assumed = "; their size is assumed, set `cluster.gpus_per_node`" if has_assumed_hosts(plan.run) else ""
+        lines.append(f"Ranks      {degrees.world_size:,}{divided}, on {hosts}{assumed}")
     if settings is not None and batch.is_complete and degrees.data is not None:
         product = f"{batch.micro_batch} x {degrees.data:,} data ranks x {batch.accumulation} accumulation"
         lines.append(f"Batch      {batch.global_batch:,} = {product}, {settings.tokens_per_step:,} tokens at most")
@@ -162,9 +165,38 @@ def _format_verdict(report: PlanReport, memory: MemoryEstimate, style: Style, wi
         word, colour = (word, colour) if full <= 1 - HEADROOM else ("Barely fits", "yellow")
         why = f"{fit.binding} is the fullest, {full:.0%} of it used{_format_phase(fit.phase)}"
         why = _format_unknown(plan, memory, why)
+    other = plan.other_loop
+    word, colour = (alone, "yellow") if (alone := _fits_alone(plan)) else (word, colour)
     lines = _wrap(f"{word}: {why}", width, "  ")
     lines[0] = lines[0].replace(word, style.paint(word, colour, bold=True), 1)
+    if other is not None and (plan.run.trainer or other.fit.verdict != fit.verdict):
+        lines += _wrap(_format_other_loop(other, plan), width, "  ")
     return [*lines, *_format_way_out(report, width), *_format_search(report, width)]
+
+
+def _fits_alone(plan: Plan) -> str:
+    """The verdict of a plan that holds for `harness launch` and not for the loop of another trainer; empty for others."""
+    other = plan.other_loop
+    if plan.fit.fits is not True or plan.fit.uncertain or other is None or not other.trainer:
+        return ""
+    adverb = {False: "", None: "surely "}.get(other.fit.verdict)
+    return "" if adverb is None else f"Only `harness launch` {adverb}fits"
+
+
+def _format_other_loop(other: LoopMemory, plan: Plan) -> str:
+    """The same settings in the other loop: its verdict, its peak, and the logits that make the difference."""
+    unsure = "is not certain" if other.fit.uncertain else "fits, as far as known"
+    verdict = {True: "fits", False: "does not fit", None: unsure}[other.fit.verdict]
+    text = f"With {other.name} it {verdict}: "
+    is_of_host = other.memory.pooled or plan.capacity.gpu is None or other.fit.binding == "host memory"
+    if is_of_host:
+        return f"{text}{format_size(other.memory.host_peak)} of host memory"
+    low, high = (format_size(each) for each in other.memory.gpu_peak_range)
+    text += f"{low} to {high} of {format_size(plan.capacity.gpu or 0)} of GPU memory in training"
+    mine = logits_bytes(plan.memory) if plan.memory else 0
+    theirs = logits_bytes(other.memory)
+    at_once = f"; logits of a whole micro-batch are {format_size(max(mine, theirs))}"
+    return text + (at_once if abs(theirs - mine) > 1 << 30 else "")
 
 
 def _format_phase(phase: Phase | None) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from harness.facts.devices import usual_gpus_per_host
 from harness.patches.patch_registry import PatchFacts, is_planned
 from harness.plan.settings.block_values import block_value, dtype_bytes, has_decay, is_switched_on
 from harness.plan.settings.patch_facts import patch_facts
@@ -52,7 +53,8 @@ class PlanSettings:
     `checkpointing`, layers 0, K, 2K and so on recompute; `keeps_attention`: all but their attention. `mlp_tile_size`:
     tokens of an MLP at once, 0 for all. `built_bytes`: those of a weight of the model that is built; weights that
     are read have the training format, new ones fp32. `quantization`: of the frozen
-    weights, None for none. `rank`: the rank whose memory it is; None for the one with the most.
+    weights, None for none. `keeps_logits`: a loop that keeps the model's output has its logits in the backward pass too.
+    `rank`: the rank whose memory it is; None for the one with the most.
     """
 
     stage: int
@@ -121,6 +123,7 @@ class PlanSettings:
     quantization: QuantizationSpec | None = None
     rank: int | None = None
     pipeline_partition_method: str = "parameters"
+    keeps_logits: bool = False
 
     @property
     def bytes_per_parameter(self) -> BytesPerParameter:
@@ -288,6 +291,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         flattens_masters=stage > 0 or kind.is_fused,
         reentrant_checkpointing=spec.train.gradient_checkpointing_use_reentrant or _offloads_activations(spec),
         steps_matrices_by_muon=kind.is_muon,
+        keeps_logits=run.trainer == "accelerate",
         built_bytes=4 if spec.model.name_or_path is None or spec.model.random_init else width,
         quantization=spec.model.quantization,
         autocast_bytes=_autocast_bytes(run, width),
@@ -345,4 +349,13 @@ def _ranks_per_host(run: ResolvedRun) -> int:
     world = run.parallel_dims.world_size or 1
     if run.cluster is not None:
         return min(max(host.slots for host in run.cluster.hosts), world)
+    if has_assumed_hosts(run):
+        return usual_gpus_per_host(run.spec.cluster.gpu)
     return min(run.spec.cluster.gpus_per_node or -(-world // (run.spec.cluster.num_nodes or 1)), world)
+
+
+def has_assumed_hosts(run: ResolvedRun) -> bool:
+    """Are there more ranks than one host usually has, by `--world-size` alone? A launch without hosts is on one."""
+    cluster, world = run.spec.cluster, run.parallel_dims.world_size or 1
+    is_named = cluster.num_nodes or cluster.gpus_per_node or run.spec.launch.num_gpus == world or cluster.gpu == "cpu"
+    return run.cluster is None and not is_named and world > usual_gpus_per_host(cluster.gpu)

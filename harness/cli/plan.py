@@ -131,6 +131,7 @@ def plan(
         adopted = read_trainer_spec(spec, parse_target(None))
         trainer_name = trainer_name or (adopted.trainer if adopted else "")
         text = adopted.text if adopted else None
+        spec = str(Path(spec).with_suffix(".yaml")) if adopted else spec
         checked = check_for_plan(spec, overrides, hostfile, world_size, here=here, text=text)
     run = (checked.run if checked.report.ok else None) or exit_on_errors(checked, "Nothing was planned")
     searched, calibrations = None, load_calibrations(calibration)

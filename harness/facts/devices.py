@@ -20,10 +20,11 @@ class Device:
     """One kind of accelerator. Bytes; FLOP/s without sparsity; bytes/s in one direction.
 
     `memory` is what torch reports as the total (`torch.cuda.get_device_properties(0).total_memory`), which is what a
-    process can use: NVIDIA's driver keeps some of what `nvidia-smi` shows. `flops_16` and `flops_32` are peaks of dense matrix products with
-    16-bit and with 32-bit inputs (no TF32), `flops_8` with 8-bit floats (0: not supported). `bandwidth` is that of its
-    memory. `link` is to the other devices of a host, `pcie` to host memory, `network` is one device's share of its
-    host's network cards as such machines are usually built (an assumption, not a data sheet's figure).
+    process can use: NVIDIA's driver keeps some of what `nvidia-smi` shows. `flops_16` and `flops_32` are peaks of dense
+    matrix products with 16-bit and with 32-bit inputs (no TF32), `flops_8` with 8-bit floats (0: not supported).
+    `bandwidth` is that of its memory. `link` is to the other devices of a host, `pcie` to host memory, `network` is one
+    device's share of its host's network cards as such machines are usually built (an assumption, not a data sheet's
+    figure).
     """
 
     name: str
@@ -99,8 +100,9 @@ def _device(
 
 _UNREAD = "not opened: "
 # Columns: MiB as the driver reports them; TFLOP/s with 16-bit, 32-bit and 8-bit inputs; GB/s of memory; GB/s in one
-# direction: link, PCIe, network share. Vendors print NVLink as the sum of both directions and TFLOP/s with sparsity: both are halved here. GeForce and
-# RTX: with fp32 accumulation. Where NVLink-C2C joins GPU and host, it stands for PCIe; two GPUs of a GB200 share one.
+# direction: link, PCIe, network share. Vendors print NVLink as the sum of both directions and TFLOP/s with sparsity:
+# both are halved here. GeForce and RTX: with fp32 accumulation. Where NVLink-C2C joins GPU and host, it stands for
+# PCIe; two GPUs of a GB200 share one.
 _TABLE = (
     _device("V100-16GB", 16160, (125, 15.7, 0), 900, (150, 16, 12.5), _UNREAD + "NVIDIA V100 data sheet"),
     _device("V100-32GB", 32768, (125, 15.7, 0), 900, (150, 16, 12.5), "NVIDIA V100 data sheet"),

@@ -85,4 +85,9 @@ benchmarks/gpu_acceptance.py --only recompute` compares losses and peaks on a GP
 Packed rows by `sdpa_varlen`, `flash_attention_2` or `flash_attention_3` have no mask in the plan. Their bytes are those
 of a simulated device, and their time is that of one document per row; neither was measured on a GPU.
 `benchmarks/gpu_acceptance.py` measures both.
+
+## MM021 loss-not-in-chunks
+`torch_autocast` chooses the number format of the head, and the harness leaves the loss to `transformers` then: the
+logits of a whole micro-batch exist at once, in fp32. The finding says what the same run needs without the block, whose
+bf16 trains in bf16 with fp32 master weights as well.
 """

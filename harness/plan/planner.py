@@ -28,7 +28,7 @@ from harness.plan.time.cost_range import CostRange, cost_range
 from harness.plan.time.goodput import CheckpointCost, checkpoint_cost
 from harness.plan.time.rates import BadRate, Rates, override_links, parse_disks, parse_rate, rates_of
 from harness.plan.time.step_time import StepTime, estimate_step_time
-from harness.plan.trainer_loop import LoopMemory, estimate_loop, with_trainer
+from harness.plan.trainer_loop import LoopMemory, estimate_loop, logits_bytes, with_trainer
 from harness.plan.tuned_defaults.impact import DefaultImpact, compute_impacts
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.plan.untested_settings import untested_findings
@@ -193,6 +193,7 @@ def make_plan(
             *_attention_findings(run, device),
             *untested_findings(settings, device),
             *_check_capacity(memory, capacity, fit),
+            *_logits_findings(run, base_dir, model, device, capacity, memory),
         ),
         checkpoint_cost=checkpoints,
     )
@@ -249,6 +250,34 @@ def _resolve_device(cluster: ClusterSpec, gpu: str | None) -> tuple[Device | Non
 
 def _parse_rate(text: str | int) -> int:
     return int(parse_rate(text))
+
+
+def _logits_findings(
+    run: ResolvedRun,
+    base_dir: Path | None,
+    model: ModelFacts,
+    device: Device | None,
+    capacity: Capacity,
+    memory: MemoryEstimate,
+) -> tuple[Finding, ...]:
+    """A run whose `torch_autocast` switches the chunked loss off, where the chunks would save a tenth of a GPU."""
+    if run.kind != "spec" or "torch_autocast" not in run.spec.deepspeed or capacity.gpu is None or memory.pooled:
+        return ()
+    block = {key: value for key, value in run.spec.deepspeed.items() if key != "torch_autocast"}
+    precision = run.spec.precision.model_copy(update={"bf16": not run.spec.precision.fp16})
+    spec = run.spec.model_copy(update={"deepspeed": block, "precision": precision})
+    other = run._replace(spec=spec, tuned_defaults=None)
+    loop = estimate_loop(with_tuned_defaults(other, base_dir), "", model, device, capacity)
+    if loop is None or memory.gpu_peak - loop.memory.gpu_peak < capacity.gpu // 10:
+        return ()
+    verdict = {True: "fits", False: "does not fit", None: "may fit"}[loop.fit.verdict]
+    message = (
+        f"`torch_autocast` switches the chunked loss off: logits take {format_bytes(logits_bytes(memory))};"
+        f" in bf16 without it a rank needs {format_bytes(loop.memory.gpu_peak)}, which {verdict}"
+    )
+    sets = {"deepspeed.torch_autocast": None, "precision.bf16": True}
+    fix = Fix("replace it by `precision.bf16: true`, which has fp32 masters too", sets)
+    return (Finding("MM021", "warning", message, "deepspeed.torch_autocast", fix=fix),)
 
 
 def _row_kernel_findings(run: ResolvedRun, device: Device | None) -> tuple[Finding, ...]:

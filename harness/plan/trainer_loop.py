@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same settings in the loop of another trainer: what `harness launch` does and that loop does not.
 
-Read in transformers 5 (`trainer.py`, `loss/loss_utils.py`, `integrations/deepspeed.py`) and accelerate 1 on 2026-11-28.
-LLaMA-Factory, axolotl and ms-swift train by the Trainer's loop. All of them compute the logits of a whole micro-batch,
-in fp32, let `"auto"` be filled in by the hidden size, pad rows under a mask, and leave DeepSpeed unpatched. A fused loss
-(Liger kernels, cut cross-entropy) is an option of theirs that no run spec has: it is not planned.
+Read in transformers 5 (`trainer.py`, `loss/loss_utils.py`, `integrations/deepspeed.py`) and accelerate 1 on
+2026-11-28. LLaMA-Factory, axolotl and ms-swift train by the Trainer's loop. All of them compute the logits of a whole
+micro-batch, in fp32, let `"auto"` be filled in by the hidden size, pad rows under a mask, and leave DeepSpeed alone.
+A fused loss (Liger kernels, cut cross-entropy) is an option of theirs that no run spec has: it is not planned.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ _BY_HIDDEN_SIZE = {
     "stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
 }
 """`"auto"` at stage 3, as transformers and accelerate fill it in."""
+_NO_MASTERS = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+"""Without DeepSpeed ms-swift loads bf16 weights and steps these: what DeepSpeed calls so has 8 bytes a parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ def with_trainer(run: ResolvedRun, trainer: str, model: ModelFacts | None) -> Re
         if hidden
     ]
     kept = [each for each in run.tuned_defaults or () if each.key == ATTN_IMPLEMENTATION]
+    if trainer == "swift" and run.spec.zero.stage == 0 and run.spec.precision.bf16:
+        run = run._replace(spec=run.spec.model_copy(update={"deepspeed": {**run.spec.deepspeed, "bf16": _NO_MASTERS}}))
     return run._replace(kind="deepspeed-json", trainer=trainer, tuned_defaults=(*kept, *filled))
 
 

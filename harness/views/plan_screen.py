@@ -18,8 +18,8 @@ from harness.plan.search.alternatives import Alternative, title_of
 from harness.plan.search.settings_search import HEADROOM
 from harness.plan.settings.checkpointed_layers import describe_checkpointing
 from harness.plan.settings.plan_settings import PlanSettings, has_assumed_hosts
-from harness.plan.trainer_loop import TRAINERS, LoopMemory, logits_bytes
 from harness.plan.time.cost_range import CostRange
+from harness.plan.trainer_loop import TRAINERS, LoopMemory, logits_bytes
 from harness.plan.unknown_inputs import unknown_inputs
 from harness.units import format_count, format_trainable, pluralize
 from harness.views.plan_calibration import format_calibration
@@ -175,7 +175,7 @@ def _format_verdict(report: PlanReport, memory: MemoryEstimate, style: Style, wi
 
 
 def _fits_alone(plan: Plan) -> str:
-    """The verdict of a plan that holds for `harness launch` and not for the loop of another trainer; empty for others."""
+    """The verdict of a plan that holds for `harness launch` and not for another trainer's loop; empty for others."""
     other = plan.other_loop
     if plan.fit.fits is not True or plan.fit.uncertain or other is None or not other.trainer:
         return ""

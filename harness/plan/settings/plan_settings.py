@@ -53,8 +53,8 @@ class PlanSettings:
     `checkpointing`, layers 0, K, 2K and so on recompute; `keeps_attention`: all but their attention. `mlp_tile_size`:
     tokens of an MLP at once, 0 for all. `built_bytes`: those of a weight of the model that is built; weights that
     are read have the training format, new ones fp32. `quantization`: of the frozen
-    weights, None for none. `keeps_logits`: a loop that keeps the model's output has its logits in the backward pass too.
-    `rank`: the rank whose memory it is; None for the one with the most.
+    weights, None for none. `keeps_logits`: the loop keeps the model's output, and its logits through
+    the backward pass. `rank`: the rank whose memory it is; None for the one with the most.
     """
 
     stage: int

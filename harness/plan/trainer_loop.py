@@ -32,8 +32,6 @@ _BY_HIDDEN_SIZE = {
     "stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
 }
 """`"auto"` at stage 3, as transformers and accelerate fill it in."""
-_NO_MASTERS = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
-"""Without DeepSpeed ms-swift loads bf16 weights and steps these: what DeepSpeed calls so has 8 bytes a parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,6 @@ def with_trainer(run: ResolvedRun, trainer: str, model: ModelFacts | None) -> Re
         if hidden
     ]
     kept = [each for each in run.tuned_defaults or () if each.key == ATTN_IMPLEMENTATION]
-    if trainer == "swift" and run.spec.zero.stage == 0 and run.spec.precision.bf16:
-        run = run._replace(spec=run.spec.model_copy(update={"deepspeed": {**run.spec.deepspeed, "bf16": _NO_MASTERS}}))
     return run._replace(kind="deepspeed-json", trainer=trainer, tuned_defaults=(*kept, *filled))
 
 

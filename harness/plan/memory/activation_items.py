@@ -79,7 +79,7 @@ def _micro_batch_shape(model: ModelFacts, settings: PlanSettings) -> MicroBatchS
     return MicroBatchShape(
         settings.tokens_per_micro_batch,
         settings.seq_length,
-        2 if settings.mixed_precision else 4,
+        settings.param_bytes,
         settings.attention,
         _tensor_ranks(model, settings),
         # With Ulysses a rank attends over whole rows.

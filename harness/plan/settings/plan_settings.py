@@ -214,11 +214,13 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
     optimizer_device: OffloadDevice = optimizer.device if optimizer and stage else "none"
     if optimizer_device == "nvme" and stage < 3:
         optimizer_device = "cpu"  # stage_1_and_2.py: any offload device is the CPU
-    mixed = spec.precision.bf16 or spec.precision.fp16
-    width = 2 if mixed else 4
+    width = 2 if spec.precision.bf16 or spec.precision.fp16 else 4
+    # Without DeepSpeed ms-swift loads bf16 weights and steps these: no masters, and states in bf16.
+    has_no_masters = run.trainer == "swift" and stage == 0 and spec.precision.bf16
+    mixed = width == 2 and not has_no_masters
     kind = Optimizer.of(spec.deepspeed.get("optimizer"), spec.optimizer.type, spec.optimizer.momentum)
     is_offloaded = optimizer_device != "none"
-    master, state = _master_and_state_bytes(spec) if mixed else (4, 4)
+    master, state = _master_and_state_bytes(spec) if mixed else (width, width)
     layers = run.checkpointing
     checkpointing = layers is not None
     facts = patch_facts(run)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages whose change names a key of DeepSpeed's JSON that no gate reads: what `validate-config` does not foresee.
 
-    python -m tests.support.unforeseen_messages        # the rows of tests/gates/unforeseen_messages.tsv, without reasons
+python -m tests.support.unforeseen_messages        # the rows of tests/gates/unforeseen_messages.tsv, without reasons
 """
 
 from __future__ import annotations

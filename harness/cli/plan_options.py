@@ -9,9 +9,18 @@ from typing import Annotated
 import typer
 
 from harness.cli.completion import complete_run
-from harness.plan.trainer_loop import TRAINERS
 
-Trainer = StrEnum("Trainer", {name.replace("-", "_"): name for name in TRAINERS})
+
+class Trainer(StrEnum):
+    """The keys of `plan.trainer_loop.TRAINERS`."""
+
+    trainer = "trainer"
+    llama_factory = "llama-factory"
+    axolotl = "axolotl"
+    swift = "swift"
+    accelerate = "accelerate"
+
+
 _NO_SPEC, _SEARCH = "Without a spec", "Search"
 _Text = str | None
 _Number = int | None

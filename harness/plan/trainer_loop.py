@@ -9,6 +9,7 @@ A fused loss (Liger kernels, cut cross-entropy) is an option of theirs that no r
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from harness.facts.devices import Device
@@ -26,7 +27,7 @@ TRAINERS = {
     "accelerate": "an accelerate loop",
 }
 """Names of `--as`, and in sentences."""
-_BY_HIDDEN_SIZE = {
+_BY_HIDDEN_SIZE: Mapping[str, Callable[[int], int]] = {
     "reduce_bucket_size": lambda hidden: hidden * hidden,
     "stage3_prefetch_bucket_size": lambda hidden: int(0.9 * hidden * hidden),
     "stage3_param_persistence_threshold": lambda hidden: 10 * hidden,

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli.app import build_app
+from harness.cli.plan_options import Trainer
 from harness.facts.devices import DEVICES, usual_gpus_per_host
 from harness.plan.memory.memory_estimate import Capacity, check_fit
 from harness.plan.planner import Plan, make_plan
@@ -62,6 +63,10 @@ def test_a_trainer_has_all_logits_at_once(length: int) -> None:
     assert ours is not None
     assert ours.trainer == ""
     assert logits_bytes(ours.memory) < logits["trainer"] / 2
+
+
+def test_the_option_has_every_trainer() -> None:
+    assert list(Trainer) == list(TRAINERS)
 
 
 def test_a_plan_that_holds_for_our_loop_alone_says_so_first(write: Write) -> None:

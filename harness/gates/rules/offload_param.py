@@ -260,8 +260,8 @@ def unsavable_params_on_nvme(ctx: Context) -> Iterator[Finding]:
 
     Why: `save_checkpoint` and `load_checkpoint` copy the files of the optimizer's swapper wherever anything is on NVMe,
     and there is no such swapper: AttributeError "'NoneType' object has no attribute 'swap_folder'" (#4998; read in
-    0.14.5 to 0.16.3). From 0.16.4 on they look at the optimizer's device alone, and the pair trains and saves (run on
-    0.19.8).
+    0.14.5 to 0.16.3). From 0.16.4 on they look at the optimizer's device alone (read up
+    to 0.19.8, not run).
 
     Example:
         zero.stage: 3

@@ -73,10 +73,16 @@ def find_plan_device(*, here: bool) -> str | None:
 
 
 def check_for_plan(
-    spec: str, overrides: Sequence[str] | None, hostfile: str | None, world_size: int | None, *, here: bool
+    spec: str,
+    overrides: Sequence[str] | None,
+    hostfile: str | None,
+    world_size: int | None,
+    *,
+    here: bool,
+    text: str | None = None,
 ) -> CheckedFile:
-    """The check of a spec that is planned, which runs none of its code. Unless it runs `here`, it may plan for machines
-    that have what this one lacks: only misspelt paths are findings.
+    """The check of a spec that is planned, which runs none of its code; `text` is that of the file `spec`, if at hand.
+    Unless it runs `here`, it may plan for machines that have what this one lacks: only misspelt paths are findings.
     """
     checked = check_file(
         spec,
@@ -86,7 +92,8 @@ def check_for_plan(
         default_world_size=count_local_ranks() if here else None,
         launching=here,
         allow_code=True,
-        look_at_paths=True,
+        look_at_paths=text is None,
+        text=text,
     )
     if not here:
         return with_misspelt_paths(checked)

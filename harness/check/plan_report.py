@@ -37,7 +37,7 @@ class PlanReport:
         if self.searched is not None:
             return self.searched.best is None
         others = (*self.plan.alternatives, *self.plan.fastest_fitting)
-        return self.plan.fit.fits is False and not any(map(may_fit, others))
+        return self.plan.fit.verdict is False and not any(map(may_fit, others))
 
     @property
     def code(self) -> ExitCode:
@@ -84,6 +84,6 @@ def _find_way_out(plan: Plan, searched: SearchResult | None) -> WayOut | None:
     if searched is not None:
         return searched.way_out
     others = (*plan.alternatives, *plan.fastest_fitting)
-    if plan.model is None or plan.fit.fits is not False or any(map(may_fit, others)):
+    if plan.model is None or plan.fit.verdict is not False or any(map(may_fit, others)):
         return None
     return find_way_out(plan.run, plan.model, plan.device, plan.capacity, plan.alternatives)

@@ -16,7 +16,7 @@ Example: harness plan ds_configs/demo.yaml --world-size 2
 plan = make_command(
     "plan",
     _TEXT,
-    "spec hostfile world_size overrides here tokens prices deadline format long calibration plot"
+    "spec hostfile world_size overrides here tokens prices deadline trainer format long calibration plot"
     " search cheapest longest gpus gpu host_memory price_file write",
     hidden=True,
 )

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import auto_plan
+from harness.check.deepspeed_release import parse_target
 from harness.check.machine_findings import check_for_plan, find_plan_device
 from harness.check.plan_report import report_plan
+from harness.check.trainer_specs import read_trainer_spec
 from harness.cli.console import exit_on_errors, exit_with
 from harness.cli.machine_questions import MACHINE_QUESTIONS, answer_deadline
 from harness.cli.plan_calibrate import require_calibration
@@ -29,7 +31,7 @@ def print_plan(values: dict[str, Any]) -> None:
     """Print the answer to the question of a command line, by the names of its parameters, and end with its exit code.
     Raises UserError.
     """
-    format, long, prices = (values.pop(name) for name in ("format", "long", "prices"))
+    format, long, prices, trainer = (values.pop(name) for name in ("format", "long", "prices", "trainer"))
     price, kind_prices = split_price_options(prices)
     check_stage_and_price(values["zero_stage"], price)
     given = PlanOptions(**{**values, "price": price, "kind_prices": kind_prices, "rank": values["rank"] or 0})
@@ -37,11 +39,16 @@ def print_plan(values: dict[str, Any]) -> None:
     if answer := answer_question(given, (*MACHINE_QUESTIONS, SIMULATE)):
         exit_with_answer(answer, format, given.write)
     raw, request, spec = None, None, given.spec
+    trainer_name = str(trainer.value) if trainer else ""
     if spec is None:
         request = given.to_request()
         spec, (raw, checked) = auto_plan.name_of(request), auto_plan.check_request(request)
     else:
-        checked = check_for_plan(spec, given.overrides, given.hostfile, given.world_size, here=given.here)
+        adopted = read_trainer_spec(spec, parse_target(None))
+        trainer_name = trainer_name or (adopted.trainer if adopted else "")
+        text = adopted.text if adopted else None
+        spec = str(Path(spec).with_suffix(".yaml")) if adopted else spec
+        checked = check_for_plan(spec, given.overrides, given.hostfile, given.world_size, here=given.here, text=text)
     run = (checked.run if checked.report.ok else None) or exit_on_errors(checked, "Nothing was planned")
     searched, calibrations = None, load_calibrations(given.calibration)
     if given.search or (request is not None and request.stage is None):
@@ -58,9 +65,10 @@ def print_plan(values: dict[str, Any]) -> None:
         local_memory=machine.host_memory().total or None,
         with_search=searched is None,
         calibrations=calibrations,
+        trainer=trainer_name,
     )
     require_calibration(planned, calibrations)
     report = report_plan(planned, searched, checked, request, choose_next_command(planned, searched, given, spec))
     print_report(report, checked, format, long=long, deadline=answer_deadline(planned, given))
     write_files(report, given.write, given.plot)
-    exit_with(ExitCode.FINDINGS if given.here and searched is None and planned.fit.fits is False else report.code)
+    exit_with(ExitCode.FINDINGS if given.here and searched is None and planned.fit.verdict is False else report.code)

@@ -17,7 +17,7 @@ _DEGREE_OPTIONS = {*_DEGREE_STARTERS, "micro_batch", "precision", "checkpointing
 _RUN = {"model", "gpus", "gpu", "zero_stage", "max_length", "batch_tokens"}
 _MACHINE = {"gpus_per_node", "host_memory", "nvme"}
 _SPEC = {"spec", "overrides", "hostfile", "world_size", "here"}
-_PLAN = {"overrides", "tokens", "prices", "deadline", "search", "write", "plot", "calibration", "long"}
+_PLAN = {"overrides", "tokens", "prices", "deadline", "search", "write", "plot", "calibration", "long", "trainer"}
 _CHEAPEST = {"overrides", "gpus", "gpu", "host_memory", "tokens", "prices", "price_file", "deadline", "write"}
 _SIMULATION = {"rank", "layers", "races", "trace"}
 

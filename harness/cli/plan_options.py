@@ -3,11 +3,23 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from harness.cli.completion import complete_run
+
+
+class Trainer(StrEnum):
+    """The keys of `plan.trainer_loop.TRAINERS`."""
+
+    trainer = "trainer"
+    llama_factory = "llama-factory"
+    axolotl = "axolotl"
+    swift = "swift"
+    accelerate = "accelerate"
+
 
 _MODEL, _SEARCH = "Model and GPUs", "Search"
 _Text = str | None
@@ -63,6 +75,10 @@ TokensOption = Annotated[
 PriceOption = Annotated[
     list[str] | None,
     typer.Option("--price", metavar="X", help="Price of a GPU hour, for the cost; KIND=X, repeatable, for --cheapest."),
+]
+TrainerOption = Annotated[
+    Trainer | None,
+    typer.Option("--as", help="Plan the loop of this trainer instead of that of `harness launch`.", show_default=False),
 ]
 SearchOption = Annotated[
     bool,

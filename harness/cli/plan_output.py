@@ -54,7 +54,7 @@ def choose_next_command(planned: Plan, searched: SearchResult | None, options: P
     """The command that comes after this plan; empty where none does. `spec` is the file, or the name of the request."""
     if searched is not None or options.spec is None:
         return format_next_after_search(options.write) if searched is not None and searched.best is not None else ""
-    if planned.fit.fits is False:
+    if planned.fit.verdict is False:
         return format_search_command(planned.run, spec, options.hostfile, options.overrides, here=options.here)
     return format_next_command(planned.run, spec, options.hostfile, options.overrides)
 

@@ -36,6 +36,7 @@ def all_options(
     deadline: options.DeadlineOption = None,
     format: Annotated[OutputFormat, typer.Option("--format", help="Output format.")] = OutputFormat.text,
     long: options.LongOption = False,
+    trainer: options.TrainerOption = None,
     search: options.SearchOption = False,
     min_gpus: options.MinGpusOption = False,
     cheapest: options.CheapestOption = False,

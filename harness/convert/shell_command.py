@@ -51,6 +51,7 @@ class ShellCommand(NamedTuple):
     """The YAML or JSON that it names before its options; empty if there is none."""
     others: int
     """Further training commands of the script."""
+    hosts: int = 1
 
 
 def is_shell_script(file: str, text: str) -> bool:
@@ -79,9 +80,11 @@ def find_training_command(file: str, text: str) -> ShellCommand | None:
     options, config = _read_options(words)
     spots = _find_places(file, text, first_line, options)
     inline = {name: value for name, _, value in (word.partition("=") for word in words) if value}
-    ranks = _count_ranks({**variables, **inline, **dict(_launcher_options(words))})
+    variables = {**variables, **inline, **dict(_launcher_options(words))}
+    ranks, nodes = _count_ranks(variables), variables.get("NNODES", "1")
+    hosts = int(nodes) if _COUNT.fullmatch(nodes) else 1
     source = Source(file, "yaml", text, options, spots)
-    return ShellCommand(program, verb, source, ranks, config, len(commands) - 1)
+    return ShellCommand(program, verb, source, ranks, config, len(commands) - 1, hosts)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -38,6 +38,10 @@ PROGRAMS: dict[str, Program] = {
     "swift-config": MS_SWIFT,
     "arctic-yaml": ARCTIC_TRAINING,
 }
+_NO_DEEPSPEED = (
+    "no `deepspeed` in this file: where `accelerate launch --config_file` starts it, the sharding stands in that file:"
+    " set `zero` as there (`harness adopt` converts it); without one it is stage 0"
+)
 _SHELL_FORMATS: dict[str, ConfigFormat] = {"swift": "swift-config", "llama-factory": "llama-factory-yaml"}
 
 
@@ -131,6 +135,11 @@ def _load_source(
     file = TrainerFile(
         program, source, values, release or program.releases[1], ranks=command.ranks if command else None
     )
+    if command is not None and command.ranks and command.hosts == 1:
+        file.put("launch.num_gpus", command.ranks)
+    elif command is not None and command.ranks:
+        file.put("cluster.num_nodes", command.hosts)
+        file.put("cluster.gpus_per_node", command.ranks // command.hosts)
     if command is not None and command.verb == "pt":
         file.put("data.assistant_only_loss", False)
     fragment, json_file = _read_json(file)
@@ -154,6 +163,9 @@ def _read_json(file: TrainerFile) -> tuple[DeepSpeedJson, str]:
     if preset is not None:
         return DeepSpeedJson(source._replace(data=preset, spots={})), ""
     if not isinstance(deepspeed, str) or not deepspeed:
+        if file.program in (HF_TRAINER, TRL):
+            name = next(iter(file.values), "")
+            file.draft.add_note(source.place((name,), of_key=True), _NO_DEEPSPEED)
         return DeepSpeedJson(source._replace(data={}, spots={})), ""
     path = find_referenced_file(source.file, deepspeed)
     if path is None:
@@ -168,7 +180,7 @@ def _read_json(file: TrainerFile) -> tuple[DeepSpeedJson, str]:
 def _convert_values(file: TrainerFile) -> None:
     """The program's own keys; what only a shell could compute is left to the user."""
     for name, value in list(file.values.items()):
-        problem = _find_unusable_part(value)
+        problem = "" if name.endswith("_token") else _find_unusable_part(value)  # `<|im_end|>` is one
         if problem:
             key = file.program.keys.get(name)
             file.add_manual(name, problem + (f": set `{key}`" if key else ""))

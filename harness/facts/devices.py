@@ -17,10 +17,12 @@ GIGA = 1e9
 class Device:
     """One kind of accelerator. Bytes; FLOP/s without sparsity; bytes/s in one direction.
 
-    `memory` is the total that the driver reports. `flops_16` and `flops_32` are peaks of dense matrix products with
-    16-bit and with 32-bit inputs (no TF32), `flops_8` with 8-bit floats (0: not supported). `bandwidth` is that of its
-    memory. `link` is to the other devices of a host, `pcie` to host memory, `network` is one device's share of its
-    host's network cards as such machines are usually built (an assumption, not a data sheet's figure).
+    `memory` is what torch reports as the total (`torch.cuda.get_device_properties(0).total_memory`), which is what a
+    process can use: NVIDIA's driver keeps some of what `nvidia-smi` shows. `flops_16` and `flops_32` are peaks of dense
+    matrix products with 16-bit and with 32-bit inputs (no TF32), `flops_8` with 8-bit floats (0: not supported).
+    `bandwidth` is that of its memory. `link` is to the other devices of a host, `pcie` to host memory, `network` is one
+    device's share of its host's network cards as such machines are usually built (an assumption, not a data sheet's
+    figure).
     """
 
     name: str
@@ -45,6 +47,42 @@ class Device:
         return "AMD" not in self.source
 
 
+_TORCH_GIB = {
+    "V100-16GB": 15.77,
+    "V100-32GB": 31.75,
+    "A100-40GB": 39.50,
+    "A100-80GB": 79.33,
+    "A800-80GB": 79.33,
+    "H100-80GB": 79.11,
+    "H100-NVL-94GB": 93.11,
+    "H20-96GB": 95.00,
+    "H200-141GB": 139.80,
+    "B200-180GB": 178.35,
+    "L40S-48GB": 44.40,
+    "A6000-48GB": 47.53,
+    "RTX6000-Ada-48GB": 47.50,
+    "A40-48GB": 44.40,
+    "A10G-24GB": 22.18,
+    "L4-24GB": 22.03,
+    "T4-16GB": 14.56,
+    "RTX3090-24GB": 23.69,
+    "RTX4090-24GB": 23.64,
+    "RTX5090-32GB": 31.36,
+}
+"""GiB that torch reports, as in "total capacity of" of users' out-of-memory messages; drivers differ by 0.1. A100-80GB,
+V100-32GB, A100-40GB, RTX4090 and RTX3090 were looked up on 2026-11-28, the others are as remembered.
+"""
+_DRIVER_RESERVE = 512
+"""MiB that NVIDIA's driver keeps of kinds that are not in the table: 250 to 690 of those that are."""
+
+
+def _torch_memory(name: str, mib: int, source: str) -> int:
+    """Bytes that torch reports, of a kind whose driver reports so many MiB."""
+    if name in _TORCH_GIB:
+        return round(_TORCH_GIB[name] * 1024) * MIB
+    return (mib - (_DRIVER_RESERVE if "NVIDIA" in source else 0)) * MIB
+
+
 def _read_devices() -> Iterator[Device]:
     """The lines of `devices.txt`, which describes the columns."""
     for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
@@ -54,7 +92,7 @@ def _read_devices() -> Iterator[Device]:
         mib, flops_16, flops_32, flops_8, bandwidth, link, pcie, network = map(float, words)
         flops = (flops_16 * TERA, flops_32 * TERA, flops_8 * TERA)
         rates = (bandwidth * GIGA, link * GIGA, pcie * GIGA, network * GIGA)
-        yield Device(name, int(mib) * MIB, *flops, *rates, source)
+        yield Device(name, _torch_memory(name, int(mib), source), *flops, *rates, source)
 
 
 _TABLE = tuple(_read_devices())
@@ -117,6 +155,14 @@ def find_device(name: str) -> Device | None:
         ),
         None,
     )
+
+
+def usual_gpus_per_host(name: str | None) -> int:
+    """GPUs of a host as such machines are usually built: 4 in a tray of GB200 or GB300, one with each Grace of a GH200,
+    else 8, also for an unknown kind.
+    """
+    plain_name = _plain(name or "")
+    return 1 if plain_name.startswith("gh200") else 4 if plain_name.startswith(("gb200", "gb300")) else 8
 
 
 def suggest_device(name: str) -> str | None:

@@ -15,6 +15,7 @@ from harness.plan.search.alternatives import Alternative
 from harness.plan.settings.checkpointed_layers import checkpointing_value
 from harness.plan.time.calibration import Calibration
 from harness.plan.time.step_time import StepTime
+from harness.plan.trainer_loop import LoopMemory, logits_bytes
 from harness.plan.tuned_defaults.impact import DefaultImpact
 from harness.plan.unknown_inputs import unknown_inputs
 
@@ -46,14 +47,17 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "gpu_capacity_bytes": plan.capacity.gpu,
         "host_capacity_bytes": plan.capacity.host,
         "nvme_capacity_bytes": plan.capacity.nvme,
-        "fits": plan.fit.fits,
+        "fits": plan.fit.verdict,
+        "gpu_training_bytes_range": list(memory.gpu_peak_range) if memory and not memory.pooled else None,
         "binding_constraint": plan.fit.binding or None,
         "headroom": plan.fit.headroom,
         "binding_phase": plan.fit.phase,
-        "fits_in_training": plan.fit.fits is not False or plan.fit.fits_in_training if memory else None,
-        **_time_json(plan.time if plan.fit.fits is not False else None),
+        "fits_in_training": plan.fit.verdict is not False or plan.fit.fits_in_training if memory else None,
+        **_time_json(plan.time if plan.fit.verdict is not False else None),
         "no_step_time_because": _no_time_reason(plan),
-        "if_it_fitted": _time_json(plan.time) if plan.time and plan.fit.fits is False else None,
+        "if_it_fitted": _time_json(plan.time) if plan.time and plan.fit.verdict is False else None,
+        "trainer": plan.run.trainer or None,
+        "other_loop": _loop_json(plan.other_loop) if plan.other_loop else None,
         "tokens_per_step": plan.settings.tokens_per_step if plan.settings else None,
         "checkpoint": asdict(plan.checkpoint_cost) if plan.checkpoint_cost else None,
         "cost": asdict(plan.cost) if plan.cost else None,
@@ -74,7 +78,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 
 def _no_time_reason(plan: Plan) -> str | None:
-    if plan.fit.fits is False:
+    if plan.fit.verdict is False:
         return f"it does not fit: {plan.fit.binding}"
     if plan.time is not None:
         return None
@@ -89,6 +93,17 @@ def _peaks_json(memory: MemoryEstimate | None, capacity: int | None, calibration
         body[f"gpu_{name}_bytes"] = peak.bytes if peak else None
         body[f"gpu_{name}_bytes_range"] = list(peak.range) if peak else None
     return body
+
+
+def _loop_json(loop: LoopMemory) -> dict[str, Any]:
+    return {
+        "trainer": loop.trainer or None,
+        "fits": loop.fit.verdict,
+        "gpu_peak_bytes": loop.memory.gpu_peak,
+        "gpu_training_bytes_range": list(loop.memory.gpu_peak_range),
+        "host_peak_bytes": loop.memory.host_peak,
+        "logits_bytes": logits_bytes(loop.memory),
+    }
 
 
 def _impact_json(impact: DefaultImpact) -> dict[str, Any]:

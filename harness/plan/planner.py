@@ -31,6 +31,7 @@ from harness.plan.time.cost_range import CostRange, cost_range
 from harness.plan.time.goodput import CheckpointCost, checkpoint_cost
 from harness.plan.time.rates import BadRate, Rates, override_links, parse_disks, parse_rate, rates_of
 from harness.plan.time.step_time import StepTime, estimate_step_time
+from harness.plan.trainer_loop import LoopMemory, estimate_loop, logits_bytes, with_trainer
 from harness.plan.tuned_defaults.impact import DefaultImpact, compute_impacts
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.plan.weights.trainable_split import TrainableChoice, TrainableSplit, split_parameters
@@ -81,11 +82,13 @@ class Plan:
     calibration: Calibration | None = None
     calibration_note: str = ""
     """Why a calibration of such GPUs is not of the machine of this plan."""
+    other_loop: LoopMemory | None = None
+    """The same settings in the loop of another trainer; of `harness launch` where the plan is that of a trainer."""
 
     @property
     def cost(self) -> CostRange | None:
         """Hours and money of the whole run; None for a run that does not fit, and without tokens."""
-        return None if self.fit.fits is False else self.cost_at(self.time)
+        return None if self.fit.verdict is False else self.cost_at(self.time)
 
     def cost_at(self, time: StepTime | None) -> CostRange | None:
         """The same at another speed, that of an alternative."""
@@ -132,17 +135,22 @@ def make_plan(
     with_search: bool = True,
     calibrations: Calibrations | None = None,
     build: bool = True,
+    trainer: str = "",
+    compare_with: str = "trainer",
 ) -> Plan:
     """Plan a run; `base_dir` is the folder that a relative `model.name_or_path` starts from. `gpu` is
     the kind of device where the spec names none (`cpu`: this machine has no other). `tokens` of the whole run and
     `price` a GPU and hour give hours and money. `local_memory` is that of this machine: the capacity of a CPU run that
     names no hosts and no `cluster.host_memory`. Without alternatives the plan is that of the run alone; without a
     search it has no fastest ones. The one of `calibrations` that is of its machine scales its rates. Without `build`,
-    for a run of somebody else, no program is started, a family without a formula is estimated. Raises nothing.
+    for a run of somebody else, no program is started, a family without a formula is estimated. `trainer`: plan the loop
+    of this one (`trainer_loop.TRAINERS`) beside ours, else ours beside that of `compare_with`. Raises nothing.
     """
     run = with_tuned_defaults(run, base_dir)
     spec = run.spec
     lookup = run.find_model(base_dir, build=build, estimate=not build)
+    ours = run
+    run = with_trainer(run, trainer, lookup.facts) if trainer else run
     device, rates, capacity, cluster_findings = _resolve_cluster(run, gpu)
     settings = settings_of(run)
     is_local = _is_local_cpu_run(run, device, capacity, settings)
@@ -185,11 +193,15 @@ def make_plan(
             *_attention_findings(run, device),
             *untested_findings(settings, device),
             *_check_capacity(memory, capacity, fit),
+            *_logits_findings(run, base_dir, model, device, capacity, memory),
         ),
         checkpoint_cost=checkpoints,
     )
     if not with_alternatives:
         return plan
+    if ours.kind == "spec":
+        other = estimate_loop(ours, "" if trainer else compare_with, model, device, capacity)
+        plan = replace(plan, other_loop=other)
     alternatives = list_alternatives(run, model, device, capacity, rates)
     if offload is not None:
         alternatives = with_current_row(alternatives, offload, memory, time, fit)
@@ -238,6 +250,34 @@ def _resolve_device(cluster: ClusterSpec, gpu: str | None) -> tuple[Device | Non
 
 def _parse_rate(text: str | int) -> int:
     return int(parse_rate(text))
+
+
+def _logits_findings(
+    run: ResolvedRun,
+    base_dir: Path | None,
+    model: ModelFacts,
+    device: Device | None,
+    capacity: Capacity,
+    memory: MemoryEstimate,
+) -> tuple[Finding, ...]:
+    """A run whose `torch_autocast` switches the chunked loss off, where the chunks would save a tenth of a GPU."""
+    if run.kind != "spec" or "torch_autocast" not in run.spec.deepspeed or capacity.gpu is None or memory.pooled:
+        return ()
+    block = {key: value for key, value in run.spec.deepspeed.items() if key != "torch_autocast"}
+    precision = run.spec.precision.model_copy(update={"bf16": not run.spec.precision.fp16})
+    spec = run.spec.model_copy(update={"deepspeed": block, "precision": precision})
+    other = run._replace(spec=spec, tuned_defaults=None)
+    loop = estimate_loop(with_tuned_defaults(other, base_dir), "", model, device, capacity)
+    if loop is None or memory.gpu_peak - loop.memory.gpu_peak < capacity.gpu // 10:
+        return ()
+    verdict = {True: "fits", False: "does not fit", None: "may fit"}[loop.fit.verdict]
+    message = (
+        f"`torch_autocast` switches the chunked loss off: logits take {format_bytes(logits_bytes(memory))};"
+        f" in bf16 without it a rank needs {format_bytes(loop.memory.gpu_peak)}, which {verdict}"
+    )
+    sets = {"deepspeed.torch_autocast": None, "precision.bf16": True}
+    fix = Fix("replace it by `precision.bf16: true`, which has fp32 masters too", sets)
+    return (Finding("MM021", "warning", message, "deepspeed.torch_autocast", fix=fix),)
 
 
 def _row_kernel_findings(run: ResolvedRun, device: Device | None) -> tuple[Finding, ...]:
@@ -292,7 +332,7 @@ def _built_model_findings(lookup: ModelLookup) -> tuple[Finding, ...]:
 
 
 def _check_capacity(memory: MemoryEstimate, capacity: Capacity, fit: Fit) -> tuple[Finding, ...]:
-    if fit.fits is not False:
+    if fit.verdict is not False:
         return ()
     required, available, owner, key = {
         "host memory": (memory.host_peak, capacity.host, f"a host of {memory.ranks_per_host} ranks", "host_memory"),

@@ -71,6 +71,8 @@ class ResolvedRun(NamedTuple):
     """Values for keys that the spec leaves out; None until `plan.tuned_defaults` fills them in."""
     found_model: ModelLookup | None = None
     """The model as its check found it, for all who ask after that; not in `to_json`."""
+    trainer: str = ""
+    """Whose loop trains it, a key of `plan.trainer_loop.TRAINERS`; empty for that of the harness."""
 
     def find_model(self, base_dir: Path | None = None, *, build: bool = False, estimate: bool = False) -> ModelLookup:
         """The facts of the run's model, looked up once; the arguments are those of `facts.find_model`."""

@@ -112,7 +112,7 @@ def _render_table(head: str, unit: str, rows: Sequence[tuple[str, int, str]], st
 
 def _render_time(plan: Plan, style: Style, width: int) -> str:
     time = plan.time
-    if time is None or plan.fit.fits is False:
+    if time is None or plan.fit.verdict is False:
         return ""
     parts = ", ".join(format_time_part(part) for part in time.parts)
     lines = textwrap.wrap(parts, max(40, width - 11), break_on_hyphens=False)

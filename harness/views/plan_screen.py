@@ -17,8 +17,9 @@ from harness.plan.planner import Plan
 from harness.plan.search.alternatives import Alternative, title_of
 from harness.plan.search.settings_search import HEADROOM
 from harness.plan.settings.checkpointed_layers import describe_checkpointing
-from harness.plan.settings.plan_settings import PlanSettings
+from harness.plan.settings.plan_settings import PlanSettings, has_assumed_hosts
 from harness.plan.time.cost_range import CostRange
+from harness.plan.trainer_loop import TRAINERS, LoopMemory, logits_bytes
 from harness.plan.unknown_inputs import unknown_inputs
 from harness.units import format_count, format_trainable, pluralize
 from harness.views.plan_calibration import format_calibration
@@ -95,6 +96,7 @@ def _format_title(plan: Plan, style: Style, width: int) -> list[str]:
     size = f"{format_count(plan.model.num_parameters)} parameters" if plan.model else "a model of unknown size"
     setting = _name_as_terms(plan.settings) if plan.settings else plan.title
     setting += f", {plan.async_offload.title}" if plan.async_offload is not None else ""
+    setting += f", trained by {TRAINERS[plan.run.trainer]}" if plan.run.trainer else ""
     lines = _wrap(f"{plan.run.name}: {size} in {number_format}, {setting}", width, "  ")
     return [lines[0].replace(plan.run.name, style.paint(plan.run.name, "", bold=True), 1), *lines[1:]]
 
@@ -110,7 +112,8 @@ def _format_ranks_and_batch(plan: Plan) -> list[str]:
         divided = f" = {' x '.join(parts)}" if degrees.model_parallel_size > 1 else ""
         kind = plan.device.name if plan.device else "accelerators"
         hosts = f"{pluralize(settings.num_hosts, 'host')} x {settings.ranks_per_host} {kind}"
-        lines.append(f"Ranks      {degrees.world_size:,}{divided}, on {hosts}")
+        assumed = "; their size is assumed, set `cluster.gpus_per_node`" if has_assumed_hosts(plan.run) else ""
+        lines.append(f"Ranks      {degrees.world_size:,}{divided}, on {hosts}{assumed}")
     if settings is not None and batch.is_complete and degrees.data is not None:
         product = f"{batch.micro_batch} x {degrees.data:,} data ranks x {batch.accumulation} accumulation"
         lines.append(f"Batch      {batch.global_batch:,} = {product}, {settings.tokens_per_step:,} tokens at most")
@@ -146,6 +149,11 @@ def _format_verdict(report: PlanReport, memory: MemoryEstimate, style: Style, wi
         return lines if plan.device is not None else [*lines, *_wrap(_UNKNOWN_DEVICE, width)]
     if report.nothing_fits and report.searched is not None and report.way_out is None:
         word, colour, why = "Nothing can be used", "red", "the gates refuse all settings that fit"
+    elif fit.uncertain is not None:
+        low, high = (format_size(size) for size in fit.uncertain)
+        word, colour = "Not certain", "yellow"
+        why = f"GPU memory is {low} to {high} in training, of {format_size(plan.capacity.gpu or 0)}"
+        why = _format_unknown(plan, memory, why)
     elif fit.fits is False:
         only_resume = fit.fits_in_training and fit.phase == "resume"
         word = "Nothing fits" if report.nothing_fits else "Cannot resume" if only_resume else "Does not fit"
@@ -157,9 +165,38 @@ def _format_verdict(report: PlanReport, memory: MemoryEstimate, style: Style, wi
         word, colour = (word, colour) if full <= 1 - HEADROOM else ("Barely fits", "yellow")
         why = f"{fit.binding} is the fullest, {full:.0%} of it used{_format_phase(fit.phase)}"
         why = _format_unknown(plan, memory, why)
+    other = plan.other_loop
+    word, colour = (alone, "yellow") if (alone := _fits_alone(plan)) else (word, colour)
     lines = _wrap(f"{word}: {why}", width, "  ")
     lines[0] = lines[0].replace(word, style.paint(word, colour, bold=True), 1)
+    if other is not None and (plan.run.trainer or other.fit.verdict != fit.verdict):
+        lines += _wrap(_format_other_loop(other, plan), width, "  ")
     return [*lines, *_format_way_out(report, width), *_format_search(report, width)]
+
+
+def _fits_alone(plan: Plan) -> str:
+    """The verdict of a plan that holds for `harness launch` and not for another trainer's loop; empty for others."""
+    other = plan.other_loop
+    if plan.fit.fits is not True or plan.fit.uncertain or other is None or not other.trainer:
+        return ""
+    adverb = {False: "", None: "surely "}.get(other.fit.verdict)
+    return "" if adverb is None else f"Only `harness launch` {adverb}fits"
+
+
+def _format_other_loop(other: LoopMemory, plan: Plan) -> str:
+    """The same settings in the other loop: its verdict, its peak, and the logits that make the difference."""
+    unsure = "is not certain" if other.fit.uncertain else "fits, as far as known"
+    verdict = {True: "fits", False: "does not fit", None: unsure}[other.fit.verdict]
+    text = f"With {other.name} it {verdict}: "
+    is_of_host = other.memory.pooled or plan.capacity.gpu is None or other.fit.binding == "host memory"
+    if is_of_host:
+        return f"{text}{format_size(other.memory.host_peak)} of host memory"
+    low, high = (format_size(each) for each in other.memory.gpu_peak_range)
+    text += f"{low} to {high} of {format_size(plan.capacity.gpu or 0)} of GPU memory in training"
+    mine = logits_bytes(plan.memory) if plan.memory else 0
+    theirs = logits_bytes(other.memory)
+    at_once = f"; logits of a whole micro-batch are {format_size(max(mine, theirs))}"
+    return text + (at_once if abs(theirs - mine) > 1 << 30 else "")
 
 
 def _format_phase(phase: Phase | None) -> str:
@@ -258,7 +295,7 @@ def _format_gpu_peaks(plan: Plan, memory: MemoryEstimate) -> list[str]:
 def _format_speed(plan: Plan) -> list[str]:
     """Step, tokens a second, and the whole run; nothing of a run that does not fit."""
     time, cost = plan.time, plan.cost
-    if time is None or plan.fit.fits is False:
+    if time is None or plan.fit.verdict is False:
         return []
     fast, slow = time.range
     speed = (time.tokens_per_step / slow, time.tokens_per_step / fast)
@@ -300,7 +337,7 @@ def _format_alternatives(report: PlanReport, style: Style, width: int) -> list[s
     heads, *rows = (
         "".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in zip(*columns, strict=True)
     )
-    head = "Would fit" if report.plan.fit.fits is False else "Alternatives"
+    head = "Would fit" if report.plan.fit.verdict is False else "Alternatives"
     lines = [style.paint(head.ljust(room) + heads, "", bold=True)]
     for each, row in zip(alternatives, rows, strict=True):
         first, *others = wrap_name(each.settings, room - 2)

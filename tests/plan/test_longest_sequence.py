@@ -49,7 +49,8 @@ def test_the_plan_says_that_it_fits_and_that_one_unit_more_does_not(
     length = body["max_length"]
     assert (body["multiple_of"], length % unit) == (unit, 0)
     here, beyond = plan_at(found, length), plan_at(found, length + unit)
-    assert (here["fits"], beyond["fits"]) == (True, False)
+    assert here["headroom"] >= 0 > beyond["headroom"]  # by the middle of the estimate, inside whose range both are
+    assert (here["fits"], beyond["fits"]) == (None, None)
     assert beyond["binding_constraint"] == body["limited_by"]
     assert here["gpu_peak_bytes"] == body["gpu_peak_bytes"]
     assert here["step_seconds_range"] == body["step_seconds_range"]

@@ -53,7 +53,7 @@ def test_the_flagship_on_one_screen() -> None:
     for expected in (
         "Ranks      8, on 1 host x 8 H100-80GB",
         "Batch      256 = 1 x 8 data ranks x 32 accumulation, 1,048,576 tokens at most",
-        "of 79.6 GiB per rank, in the backward pass",
+        "of 79.1 GiB per rank, in the backward pass",
         ", limited by ",
         "Plan: 8 ranks, 0 errors, 0 warnings. Nothing was started and no host was contacted. More: `--long`.",
         "Next: harness launch a.yaml --dry-run",

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from harness.convert.mlp_tiles import convert_mlp_tiles
 from harness.convert.trainer_file import Default, Program, TrainerFile, Values, is_on
 
 _CONFIG = "ArcticTraining: arctic_training/config"
@@ -124,6 +125,7 @@ def _convert(file: TrainerFile) -> None:
     _convert_model(file)
     _convert_optimizer(file)
     _convert_data(file)
+    convert_mlp_tiles(file, "tiled_mlp_compute")
     _convert_checkpoints(file)
     if is_on(file.take_value("wandb.enable")):
         file.put("telemetry.trackers", ["wandb"])
@@ -291,7 +293,7 @@ ARCTIC_TRAINING = Program(
         mem_profiler_dir mem_profiler_max_entries kill_switch_path model.save_name data.dl_num_workers
         data.use_data_cache data.cache_processed_data data.cache_dir data.cache_fs_type data.fail_on_missing_cache
         logger.level logger.output_dir logger.print_output_ranks logger.file_output_ranks wandb.name wandb.enable
-        data.div_length data.pad_to tiled_mlp_compute enable_arctic_moe_custom_optimization
+        data.div_length data.pad_to enable_arctic_moe_custom_optimization
         exit_iteration_this_run step_timer ray""".split()
     ),
     {

@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.convert.axolotl_datasets import convert_datasets
 from harness.convert.lora_settings import LORA_KEYS, convert_lora
+from harness.convert.mlp_tiles import convert_mlp_tiles
 from harness.convert.programs import trainer_arguments as shared
 from harness.convert.trainer_file import Default, Program, TrainerFile, Values, is_on
 
@@ -68,6 +69,7 @@ def _convert(file: TrainerFile) -> None:
     shared.convert_trainer_arguments(file)
     convert_lora(file, "lora_target_modules")
     convert_datasets(file)
+    convert_mlp_tiles(file, "tiled_mlp", "tiled_mlp_num_shards")
     _convert_attention(file)
     _convert_steps_per_epoch(file, "saves_per_epoch", "checkpoint.save_steps")
     _convert_steps_per_epoch(file, "evals_per_epoch", "eval.eval_steps")
@@ -200,7 +202,7 @@ AXOLOTL = Program(
         liger_glu_activation liger_swiglu liger_layer_norm liger_fused_linear_cross_entropy liger_cross_entropy
         liger_use_token_scaling cut_cross_entropy chunked_cross_entropy chunked_cross_entropy_num_chunks
         unsloth_cross_entropy_loss unsloth_lora_mlp unsloth_lora_qkv unsloth_lora_o unsloth_rms_norm unsloth_rope
-        tiled_mlp tiled_mlp_num_shards tiled_mlp_use_original_mlp eval_table_size eval_max_new_tokens
+        tiled_mlp_use_original_mlp eval_table_size eval_max_new_tokens
         eval_table_max_new_tokens eval_causal_lm_metrics do_causal_lm_eval do_bench_eval bench_dataset
         save_first_step auto_resume_from_checkpoints profiler_steps profiler_steps_start include_tkps
         experimental_skip_move_to_device use_kernels merge_lora merge_method low_cpu_mem_usage max_memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from harness.convert.lora_settings import LORA_KEYS, convert_lora
 from harness.convert.programs import trainer_arguments as shared
-from harness.convert.trainer_file import Default, Program, TrainerFile, Values
+from harness.convert.trainer_file import Default, Program, TrainerFile, Values, is_on
 
 _SOURCE = "transformers: training_args.py"
 
@@ -29,13 +29,27 @@ TRAINER_DEFAULTS = (
 """
 
 
+_FORMATS = {"bfloat16": "bf16", "float16": "fp16", "auto": "auto"}
+
+
+def _trained_formats(file: TrainerFile) -> list[str]:
+    """The 16-bit formats that the file switches on."""
+    return [name for name in ("bf16", "fp16") if is_on(file.values.get(name))]
+
+
 def convert_flat_yaml(file: TrainerFile) -> None:
     """TrainingArguments, and the keys that name the data."""
     shared.convert_trainer_arguments(file)
     convert_lora(file, "lora_target_modules")
     data = file.take_value("dataset_name", "train_file")
+    subset = file.take_value("dataset_config", "dataset_config_name")
     if data is not None:
-        file.put("data.train", str(data))
+        file.put("data.train", [{"path": str(data), "name": str(subset)}] if subset else str(data))
+    elif subset is not None:
+        file.add_manual(file.name_of("dataset_config", "dataset_config_name"), "set `data.train`, `name` of the source")
+    name = file.name_of("torch_dtype", "dtype")
+    if _FORMATS.get(str(file.values.get(name))) in (*_trained_formats(file), "auto"):
+        file.take_value("torch_dtype", "dtype")
     if file.values.get("dataset_text_field"):
         file.put("data.text_column", file.take_value("dataset_text_field"))
 
@@ -62,8 +76,6 @@ HF_TRAINER = Program(
         "torch_dtype": ("precision.bf16", " where it is bfloat16"),
         "dtype": ("precision.bf16", " where it is bfloat16"),
         "dataset": ("data.train", ""),
-        "dataset_config": ("data.train", ", `name` of the source"),
-        "dataset_config_name": ("data.train", ", `name` of the source"),
         "chat_template": ("data.chat_template", " to a file with it"),
         "validation_file": ("data.eval", ""),
         "block_size": ("data.max_length", ""),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.convert.lora_settings import LORA_KEYS, convert_lora, trains_lora
+from harness.convert.mlp_tiles import convert_mlp_tiles
 from harness.convert.programs import trainer_arguments as shared
 from harness.convert.programs.hf_trainer import has_steps
 from harness.convert.trainer_file import Default, Program, TrainerFile, Values, is_on
@@ -75,6 +76,10 @@ _KERNELS = {
     "sdpa": "sdpa",
     "eager": "eager",
 }
+_NO_MASTERS = (
+    "without DeepSpeed ms-swift trains the bf16 weights themselves: no fp32 masters, and states in bf16 (8 bytes a"
+    " parameter); the spec has fp32 masters (16 bytes), `harness plan` of this file counts as ms-swift does"
+)
 _STRATEGIES = {"delete": "drop", "right": "truncate", "split": "split"}
 
 
@@ -90,6 +95,9 @@ def _convert(file: TrainerFile) -> None:
     patience = file.take_value("early_stop_interval")
     if patience is not None:
         file.put("eval.early_stopping_patience", patience)
+    convert_mlp_tiles(file, "use_tiled_mlp", "tiled_mlp_num_shards")
+    if file.values.get("deepspeed") in (None, "") and not trains_lora(file.values) and file.draft.get("precision.bf16"):
+        file.draft.add_note(file.source.place(()), _NO_MASTERS, "lossy")
     if is_on(file.values.get("sequence_parallel_size")):
         file.put("parallel.sequence_parallel_size", file.take_value("sequence_parallel_size"))
     if is_on(file.values.get("deepspeed_autotp_size")):
@@ -245,7 +253,7 @@ MS_SWIFT = Program(
         swanlab_project swanlab_token swanlab_workspace swanlab_exp_name swanlab_mode swanlab_notification_method
         eval_use_evalscope eval_dataset eval_dataset_args eval_generation_config extra_eval_args max_new_tokens
         temperature logging_dir device_map max_memory local_repo_path use_flash_ckpt template_backend response_prefix
-        model_kwargs zero_hpz_partition_size enable_npu_model_patch use_chat_template tiled_mlp_num_shards use_tiled_mlp
+        model_kwargs zero_hpz_partition_size enable_npu_model_patch use_chat_template
         experts_impl use_ray ray_exp_name""".split()
     ),
     {

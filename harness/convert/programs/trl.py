@@ -36,7 +36,12 @@ TRL = Program(
     },
     _DEFAULTS,
     convert_flat_yaml,
-    _TRAINER.harmless | {"log_completions", "packing_strategy", "padding_free", "eval_packing", "ignore_bias_buffers"},
+    _TRAINER.harmless
+    | set(
+        """log_completions packing_strategy padding_free eval_packing ignore_bias_buffers callbacks benchmarks
+        hub_model_revision overwrite_hub_revision push_to_hub_revision wandb_entity wandb_project
+        wandb_run_group""".split()  # of open-r1's scripts: they evaluate, upload and report
+    ),
     {
         **shared.LOSSY,
         "eos_token": "another token that ends a turn; the run spec takes the tokenizer's",

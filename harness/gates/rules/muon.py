@@ -64,6 +64,51 @@ def _is_in_bf16_optimizer(ctx: Context) -> bool:
 
 
 @gate(
+    "OP121",
+    "muon-trained-by-sgd",
+    upstream="silent",
+    cites=(
+        Cite("runtime/zero/muon/muon_optimizer.py", "p.add_(p.grad.reshape(p.shape), alpha=-group[", until="0.18.9"),
+        Cite("runtime/zero/stage_1_and_2.py", "from deepspeed.runtime.zero.muon.original_muon import muon_update"),
+    ),
+    since="0.17.6",
+    until="0.19.7",
+    when=lambda ctx: ctx.optimizer.name == "muon",
+)
+def muon_without_newton_schulz(ctx: Context) -> Iterator[Finding]:
+    """Muon that takes the steps of plain SGD.
+
+    `optimizer.type: Muon` at ZeRO stage 0 up to 0.19.6, and in bf16 with fp32 accumulation at stage 1 up to 0.19.7.
+
+    Why: DeepSpeed orthogonalises the gradients inside its ZeRO optimizers alone, and `Muon` itself only subtracts what
+    it is given: without such an optimizer Newton-Schulz never runs, and matrices are trained by SGD without momentum
+    (#8441; the source of 0.17.6 to 0.19.7 was read). 0.19.7 runs Newton-Schulz at stage 0 too, and 0.19.8 in
+    BF16_Optimizer.
+
+    Example:
+        train.max_grad_norm: 0.0
+        precision.bf16: true
+        zero.stage: 1
+        deepspeed.data_types.grad_accum_dtype: fp32
+        deepspeed.optimizer.type: Muon
+        deepspeed.optimizer.params.lr: 2.0e-2
+    """
+    by_wrapper = _is_in_bf16_optimizer(ctx)
+    if not by_wrapper and (ctx.stage > 0 or ctx.target.version >= (0, 19, 7)):
+        return
+    last = "0.19.7" if by_wrapper else "0.19.6"
+    where = "in bf16 with fp32 accumulation at ZeRO stage 1" if by_wrapper else "at ZeRO stage 0"
+    stage = 2 if by_wrapper else 1
+    yield ctx.finding(
+        f"`Muon` trains with plain SGD {where}: Newton-Schulz does not run",
+        _TYPE,
+        related=[("zero.stage", "the stage is set here")],
+        notes=[f"up to {last} only DeepSpeed's ZeRO optimizers orthogonalise the gradients"],
+        fix=ctx.fix_to_set("zero.stage", stage, effect="matrices are trained by Muon"),
+    )
+
+
+@gate(
     "OP019",
     "muon-clips-its-updates",
     upstream="silent",

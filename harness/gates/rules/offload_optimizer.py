@@ -268,6 +268,40 @@ def partial_offload_below_stage_3(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
+    "OF062",
+    "partial-offload-on-nvme",
+    upstream="raises",
+    cites=(Cite("runtime/zero/stage3.py", "self.subgroup_to_device[i] = 'cpu'"),),
+    when=lambda ctx: ctx.stage == 3 and ctx.offload_device("offload_optimizer") == "nvme",
+    unseen="needs CUDA",
+)
+def partial_offload_on_nvme(ctx: Context) -> Iterator[Finding]:
+    """A part of the optimizer on NVMe.
+
+    `zero.offload_optimizer.ratio` below 1 at stage 3 with `device: nvme`.
+
+    Why: Partial offload divides the sub-groups between GPU and CPU, and swapping wants all of them: "expected input to
+    be on cuda" while the engine is built (#4872, where the maintainers name `cpu` as the only device; read in 0.14.5 to
+    0.19.8).
+
+    Example:
+        zero.stage: 3
+        zero.offload_optimizer.device: nvme
+        zero.offload_optimizer.nvme_path: /local_nvme
+        zero.offload_optimizer.ratio: 0.5
+    """
+    ratio = _get_ratio(ctx)
+    if ratio != 1.0:
+        yield ctx.finding(
+            f"{ctx.key(_RATIO)} is {ratio:g}, which divides the optimizer between GPU and CPU, not NVMe",
+            _RATIO,
+            related=[("zero.offload_optimizer.device", "the device is set here")],
+            notes=["DeepSpeed ends with `expected input to be on cuda` while it builds the optimizer"],
+            fix=ctx.fix_to_set(_RATIO, 1.0, effect="all optimizer states on NVMe"),
+        )
+
+
+@gate(
     "OF013",
     "partial-offload-without-cpu-adam",
     upstream="asserts",

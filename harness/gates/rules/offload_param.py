@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from harness.findings import Finding
+from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
 from harness.gates.swap_sizes import (
     get_parameter_buffer_size,
@@ -243,3 +243,44 @@ def double_read_ahead(ctx: Context) -> Iterator[Finding]:
             notes=["DeepSpeed asserts `param ... already assigned swap buffer id ...` in the second step or later"],
             fix=ctx.fix_to_set(key, 0, effect="each read is waited for"),
         )
+
+
+@gate(
+    "OF061",
+    "parameters-on-nvme-that-cannot-be-saved",
+    upstream="crashes",
+    cites=(Cite("runtime/engine.py", "if self.zero_has_nvme_offload():"),),
+    until="0.16.3",
+    when=_are_params_on_nvme,
+)
+def unsavable_params_on_nvme(ctx: Context) -> Iterator[Finding]:
+    """Parameters on NVMe beside an optimizer elsewhere, up to DeepSpeed 0.16.3.
+
+    `offload_param.device: nvme` at stage 3 while `offload_optimizer.device` is not `nvme`.
+
+    Why: `save_checkpoint` and `load_checkpoint` copy the files of the optimizer's swapper wherever anything is on NVMe,
+    and there is no such swapper: AttributeError "'NoneType' object has no attribute 'swap_folder'" (#4998; read in
+    0.14.5 to 0.16.3). From 0.16.4 on they look at the optimizer's device alone (read up
+    to 0.19.8, not run).
+
+    Example:
+        zero.stage: 3
+        zero.offload_param.device: nvme
+        zero.offload_param.nvme_path: /local_nvme
+        zero.offload_optimizer.device: cpu
+        zero.stage3_prefetch_bucket_size: 0
+    """
+    other = ctx.offload_device("offload_optimizer")
+    if other == "nvme":
+        return
+    yield ctx.finding(
+        f"parameters on NVMe with the optimizer on `{other}`: DeepSpeed {ctx.target.text} cannot save or load",
+        _DEVICE,
+        related=[("zero.offload_optimizer.device", "not on NVMe")],
+        notes=["the checkpoint ends with `'NoneType' object has no attribute 'swap_folder'`"],
+        fix=Fix(
+            f"set {ctx.key(_DEVICE)} to cpu, put the optimizer on NVMe as well, or install DeepSpeed 0.16.4 or newer",
+            {_DEVICE: "cpu", "zero.offload_param.nvme_path": None},
+            effect="host memory holds the parameters",
+        ),
+    )

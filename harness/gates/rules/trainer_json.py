@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix, Severity
+from harness.gates.optimizer_facts import get_scheduler_name
 from harness.gates.registry import Cite, Context, gate
 from harness.spec.auto_values import FROM_TRAINING_ARGUMENTS
 from harness.spec.parse.source import join_key
@@ -45,6 +46,47 @@ def missing_clipping(ctx: Context) -> Iterator[Finding]:
             notes=["the Trainer leaves clipping to DeepSpeed and fills in only `auto`"],
             fix=Fix('write `"gradient_clipping": "auto"`', {key: "auto"}, effect="the Trainer's limit is used"),
         )
+
+
+@gate(
+    "HF109",
+    "rate-constant-after-the-warm-up",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("runtime/lr_schedules.py", "over warmup_num_steps steps, and then fix at max lr"),),
+    when=lambda ctx: ctx.consumer == "hf" and get_scheduler_name(ctx) == "WarmupLR",
+    unseen="needs the Hugging Face Trainer",
+)
+def constant_rate_under_the_trainer(ctx: Context) -> Iterator[Finding]:
+    """A Trainer's JSON whose scheduler never lowers the rate.
+
+    `scheduler.type: WarmupLR` in a JSON for the Hugging Face Trainer.
+
+    Why: A scheduler in the file replaces the Trainer's own, and `WarmupLR` keeps the peak after its warm-up. The
+    Trainer's `lr_scheduler_type`, linear by default, and its `lr_scheduler_kwargs` then have no effect; only the rate
+    and the warm-up steps are filled in (read in transformers 5 `integrations/deepspeed.py`).
+
+    Example: {
+      "train_batch_size": "auto",
+      "train_micro_batch_size_per_gpu": "auto",
+      "gradient_accumulation_steps": "auto",
+      "gradient_clipping": "auto",
+      "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto"}},
+      "scheduler": {
+        "type": "WarmupLR",
+        "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto"}
+      },
+      "zero_optimization": {"stage": 2}
+    }
+    """
+    key = "deepspeed.scheduler"
+    yield ctx.finding(
+        "`WarmupLR` keeps the rate constant after its warm-up, whatever the Trainer's `lr_scheduler_type` says",
+        f"{key}.type",
+        label="never decays",
+        notes=['`WarmupDecayLR` with `total_num_steps` of "auto" is the Trainer\'s linear decay'],
+        fix=ctx.fix_to_remove(key, effect="the rate follows `lr_scheduler_type`"),
+    )
 
 
 @gate(

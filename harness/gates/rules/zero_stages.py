@@ -271,6 +271,41 @@ def sub_groups_of_one_parameter(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
+    "ZR062",
+    "partitioned-over-one-rank",
+    upstream="silent",
+    severity="info",
+    cites=(Cite("runtime/zero/stage3.py", "self.partition_count = dist.get_world_size(group=self.dp_process_group)"),),
+    needs=("world size",),
+    when=lambda ctx: (
+        ctx.stage == 3 and not ctx.is_optimizer_offloaded and ctx.offload_device("offload_param") == "none"
+    ),
+)
+def stage_3_on_one_rank(ctx: Context) -> Iterator[Finding]:
+    """Stage 3 on one rank without offload.
+
+    `zero.stage: 3` without `offload_optimizer` and `offload_param` in a run of one data-parallel rank.
+
+    Why: ZeRO divides parameters, gradients and optimizer states over the data-parallel ranks. With one rank there is
+    nothing to divide: each weight is still copied to be gathered, with buckets and prefetching, so that the run needs
+    more memory and more time than at a lower stage (#4953: more than without DeepSpeed).
+
+    Example:
+        zero.stage: 3
+        launch.num_gpus: 1
+    """
+    if ctx.data_parallel_size != 1 or ctx.sequence_parallel_size > 1 or ctx.accelerator == "cpu":
+        return
+    yield ctx.finding(
+        "ZeRO stage 3 on one rank partitions nothing and gathers all the same: it needs more memory than stage 1",
+        "zero.stage",
+        label="one rank has everything",
+        notes=["what does not fit needs more ranks, `offload_optimizer`, or fewer trained weights"],
+        fix=ctx.fix_to_set("zero.stage", 1, effect="the same steps, with less memory and time"),
+    )
+
+
+@gate(
     "ZR023",
     "unused-parameters-are-not-looked-for",
     upstream="silent",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
 from harness.gates.divisors import largest_divisor
+from harness.gates.dtypes import model_dtype
 from harness.gates.registry import Cite, Context, gate
 
 _HPZ_SIZE = "deepspeed.zero_optimization.zero_hpz_partition_size"
@@ -233,6 +234,54 @@ def quantized_weights_off_cuda(ctx: Context) -> Iterator[Finding]:
             label="a CUDA kernel",
             fix=Fix("remove it", dict.fromkeys(_QUANTIZED_WEIGHTS), effect="weights are gathered in full precision"),
         )
+
+
+@gate(
+    "ZR061",
+    "quantized-weights-in-bf16",
+    upstream="raises",
+    severity=("error", "warning"),
+    cites=(Cite("runtime/zero/partition_parameters.py", "def dequantize(self, quantized_param, scale):"),),
+    until="0.19.5",
+    when=lambda ctx: ctx.stage == 3 and _find_quantized_weights(ctx) is not None,
+    unseen="needs CUDA",
+)
+def quantized_weights_in_bf16(ctx: Context) -> Iterator[Finding]:
+    """Quantized weights of a bf16 run.
+
+    `zero_quantized_weights` or `zero_quantized_nontrainable_weights` at stage 3 with bf16, up to DeepSpeed 0.19.5.
+
+    Why: The CUDA kernel reads its input as fp16 and returns fp16, so that bf16 weights are read bit by bit as other
+    numbers and come back in another format: "expected mat1 and mat2 to have the same dtype" in the first linear layer
+    (#4885; read in 0.14.5 to 0.19.5). 0.19.6 converts on the way in and out. `zero_quantized_nontrainable_weights`
+    changes frozen weights alone, as those below an adapter: a warning.
+
+    Example:
+        precision.bf16: true
+        zero.stage: 3
+        deepspeed.zero_optimization.zero_quantized_weights: true
+        cluster.gpu: H100-80GB
+    """
+    key = _find_quantized_weights(ctx)
+    if key is None or model_dtype(ctx) != "bf16":
+        return
+    frozen = key.endswith("nontrainable_weights")
+    yield ctx.finding(
+        f"{ctx.key(key)} needs fp16 before DeepSpeed 0.19.6, this run is in bf16",
+        key,
+        severity="warning" if frozen else "error",
+        label="frozen weights come back in fp16" if frozen else "weights come back in fp16",
+        related=[("precision.bf16", "the format is set here")],
+        notes=[
+            "the kernel reads bf16 bits as fp16; a linear layer ends with `expected mat1 and mat2 to have the same"
+            " dtype`"
+        ],
+        fix=Fix(
+            "remove it, or install DeepSpeed 0.19.6 or newer",
+            dict.fromkeys(_QUANTIZED_WEIGHTS),
+            effect="weights are gathered in full precision",
+        ),
+    )
 
 
 @gate(

@@ -89,7 +89,7 @@ def _micro_batch_shape(model: ModelFacts, settings: PlanSettings) -> MicroBatchS
     return MicroBatchShape(
         settings.tokens_per_micro_batch,
         settings.seq_length,
-        2 if settings.mixed_precision else 4,
+        settings.param_bytes,
         settings.attention,
         _tensor_ranks(model, settings),
         # With Ulysses a rank attends over whole rows.
@@ -292,7 +292,11 @@ def _head_items(
         saved_bytes -= micro_batch.tokens * frozen_head_bytes(model, training, width, tiles_norms=tiles)
     chunk = settings.loss_chunk_size
     if not chunk or settings.pipeline_parallel_size > 1:
-        full = (_full_logits_item(model, micro_batch, saved_bytes, phases) for phases in (BACKWARD, FORWARD))
+        kept = micro_batch.element_bytes * model.vocab * micro_batch.tokens if settings.keeps_logits else 0
+        full = (
+            _full_logits_item(model, micro_batch, size, phases)
+            for size, phases in ((saved_bytes + kept, BACKWARD), (saved_bytes, FORWARD))
+        )
         return [at_moments(item, "loss", "loss gradient") for item in full]
     chunk, local_vocab = min(chunk, micro_batch.tokens), local_vocab_size(model, settings)
     # The gradient of the head's weight is summed in fp32; in fp32 it becomes the weight's own gradient.

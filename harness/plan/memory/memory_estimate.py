@@ -159,6 +159,14 @@ class MemoryEstimate:
         return ALLOCATED.of(self.allocated_peak)
 
     @property
+    def gpu_peak_range(self) -> tuple[int, int]:
+        """Bytes that training needs of a GPU: the least and the most that most runs allocate, with the CUDA context and
+        NCCL's buffers. What the allocator only reserves, it gives back when the GPU is full.
+        """
+        low, high = self.allocated_peak_range
+        return low + self._outside_torch, high + self._outside_torch
+
+    @property
     def reserved_peak(self) -> int:
         """Bytes that torch's allocator takes from the GPU where there is room: `torch.cuda.max_memory_reserved`."""
         return int(self._reserved_share.value * self.allocated_peak)
@@ -282,6 +290,13 @@ class Fit:
     """When the fullest tier holds most; None for disks."""
     fits_in_training: bool = False
     """Is it too small only while an engine is built, a checkpoint is read or a folder is exported?"""
+    uncertain: tuple[int, int] | None = None
+    """The range of a GPU's memory in training, where its memory lies inside and all else fits."""
+
+    @property
+    def verdict(self) -> bool | None:
+        """Does it surely fit? None where the range of the estimate or an unknown tier leaves it open."""
+        return None if self.uncertain else self.fits
 
 
 def check_fit(memory: MemoryEstimate, capacity: Capacity) -> Fit:
@@ -298,6 +313,7 @@ def check_fit(memory: MemoryEstimate, capacity: Capacity) -> Fit:
         return Fit(None, "")
     binding = max(shares, key=lambda name: shares[name])
     headroom = 1 - shares[binding]
+    uncertain = _uncertain_range(memory, gpu, all(share <= 1 for name, share in shares.items() if name != "GPU memory"))
     phase = {"GPU memory": memory.gpu_peak_phase, "host memory": memory.host_peak_phase}.get(binding)
     if headroom < 0:
         training = {
@@ -306,9 +322,15 @@ def check_fit(memory: MemoryEstimate, capacity: Capacity) -> Fit:
             "NVMe": (memory.nvme_bytes, capacity.nvme),
         }
         in_training = all(need <= have for need, have in training.values() if have)
-        return Fit(False, binding, headroom, phase, in_training)
+        return Fit(False, binding, headroom, phase, in_training, uncertain)
     unknown = (gpu is None and not memory.pooled) or host is None or (memory.nvme_bytes > 0 and capacity.nvme is None)
-    return Fit(None if unknown else True, binding, headroom, phase)
+    return Fit(None if unknown else True, binding, headroom, phase, uncertain=uncertain)
+
+
+def _uncertain_range(memory: MemoryEstimate, gpu: int | None, others_fit: bool) -> tuple[int, int] | None:
+    """The range of a GPU's peak where its memory lies inside, and the GPU alone decides."""
+    low, high = memory.gpu_peak_range
+    return (low, high) if gpu is not None and others_fit and low <= gpu < high else None
 
 
 def replace_settings(settings: PlanSettings, **changes: object) -> PlanSettings:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from harness.facts.devices import usual_gpus_per_host
 from harness.patches.patch_registry import PatchFacts, is_planned
 from harness.plan.settings.patch_facts import patch_facts
 from harness.plan.weights.bytes_per_parameter import BytesPerParameter
@@ -129,6 +130,8 @@ class PlanSettings:
     rank: int | None = None
     """The rank whose memory is planned; None for the one with the most."""
     pipeline_partition_method: str = "parameters"
+    keeps_logits: bool = False
+    """The loop keeps the model's output, and its logits through the backward pass."""
 
     @property
     def bytes_per_parameter(self) -> BytesPerParameter:
@@ -219,11 +222,13 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
     optimizer_device: OffloadDevice = optimizer.device if optimizer and stage else "none"
     if optimizer_device == "nvme" and stage < 3:
         optimizer_device = "cpu"  # stage_1_and_2.py: any offload device is the CPU
-    mixed = spec.precision.bf16 or spec.precision.fp16
-    width = 2 if mixed else 4
+    width = 2 if spec.precision.bf16 or spec.precision.fp16 else 4
+    # Without DeepSpeed ms-swift loads bf16 weights and steps these: no masters, and states in bf16.
+    has_no_masters = run.trainer == "swift" and stage == 0 and spec.precision.bf16
+    mixed = width == 2 and not has_no_masters
     kind = Optimizer.of(spec.deepspeed.get("optimizer"), spec.optimizer.type, spec.optimizer.momentum)
     is_offloaded = optimizer_device != "none"
-    master, state = _master_and_state_bytes(spec) if mixed else (4, 4)
+    master, state = _master_and_state_bytes(spec) if mixed else (width, width)
     layers = run.checkpointing
     checkpointing = layers is not None
     facts = patch_facts(run)
@@ -296,6 +301,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         flattens_masters=stage > 0 or kind.is_fused,
         reentrant_checkpointing=spec.train.gradient_checkpointing_use_reentrant or _offloads_activations(spec),
         steps_matrices_by_muon=kind.is_muon,
+        keeps_logits=run.trainer == "accelerate",
         built_bytes=4 if spec.model.name_or_path is None or spec.model.random_init else width,
         quantization=spec.model.quantization,
         autocast_bytes=_autocast_bytes(run, width),
@@ -353,6 +359,8 @@ def _ranks_per_host(run: ResolvedRun) -> int:
     world = run.parallel_dims.world_size or 1
     if run.cluster is not None:
         return min(max(host.slots for host in run.cluster.hosts), world)
+    if has_assumed_hosts(run):
+        return usual_gpus_per_host(run.spec.cluster.gpu)
     return min(run.spec.cluster.gpus_per_node or -(-world // (run.spec.cluster.num_nodes or 1)), world)
 
 
@@ -377,3 +385,10 @@ def has_decay(spec: RunSpec) -> bool:
 def dtype_bytes(name: Any, default: int) -> int:
     """Bytes of an element of a format by its name, `default` for another name."""
     return {"fp32": 4, "float32": 4, "fp16": 2, "bf16": 2, "float16": 2, "bfloat16": 2}.get(str(name).lower(), default)
+
+
+def has_assumed_hosts(run: ResolvedRun) -> bool:
+    """Are there more ranks than one host usually has, by `--world-size` alone? A launch without hosts is on one."""
+    cluster, world = run.spec.cluster, run.parallel_dims.world_size or 1
+    is_named = cluster.num_nodes or cluster.gpus_per_node or run.spec.launch.num_gpus == world or cluster.gpu == "cpu"
+    return run.cluster is None and not is_named and world > usual_gpus_per_host(cluster.gpu)

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from harness.errors import UserError
+from harness.findings import Place
 from harness.spec.parse import json_parser
-from harness.spec.parse.source import Source, is_json, read_text
+from harness.spec.parse.source import Source, input_error, is_json, read_text
 
 
 def read_source(file: str) -> Source:
@@ -17,6 +18,13 @@ def parse(text: str, file: str) -> Source:
     """The text as values with their places. Raises UserError where the syntax is wrong."""
     if is_json(file, text):
         return json_parser.parse(text, file)
+    if file.endswith((".sh", ".bash")) or (text.startswith("#!") and "sh" in text.split("\n", 1)[0]):
+        raise input_error(
+            "SP016",
+            "this is a shell script, not a configuration",
+            Place(file, 1, 1),
+            "name the file that it passes on; `harness adopt` converts `swift sft` and `llamafactory-cli train`",
+        )
     from harness.spec.parse import yaml_parser
 
     return yaml_parser.parse(text, file)

@@ -18,11 +18,13 @@ from harness.cli.degree_request import find_price, request_from_options
 from harness.cli.output_format import OutputFormat
 from harness.cli.plan_modes import DEGREES, refuse_unread_options
 from harness.cli.plan_option_checks import needs_tokens
+from harness.cli.plan_params import parse_network, print_bare_count
 from harness.cli.plan_states import STATES_MODES, print_states
 from harness.cli.plan_timeline import write_timeline
 from harness.errors import ExitCode
 from harness.plan.degrees.degrees_plan import plan_degrees
 from harness.plan.plan_usage import parse_count_option
+from harness.plan.time.rates import Rates
 from harness.views.plan_degrees import degrees_as_dict, render_degrees
 from harness.views.style import style_for
 
@@ -42,6 +44,8 @@ def _degree_options(
     timeline: options.TimelineOption = None,
     table: options.TableOption = False,
     non_state_peak: options.NonStatePeakOption = None,
+    network: options.NetworkOption = None,
+    gradients: options.GradientsOption = None,
 ) -> None:
     """The signature alone."""
 
@@ -64,7 +68,11 @@ def with_degrees(command: Callable[..., None]) -> Callable[..., None]:
             _print_degrees(own, values)
         elif mode.name in STATES_MODES:
             print_states(own, values)
+        elif mode.name == "--params":
+            print_bare_count(own, values)
         else:
+            if (network := parse_network(own["network"])) is not None:
+                values["overrides"] = [*(values["overrides"] or ()), f"cluster.network_bandwidth={network:.0f}"]
             command(**values)
 
     plan.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -82,7 +90,7 @@ def _print_degrees(own: dict[str, Any], values: dict[str, Any]) -> None:
     request, price = request_from_options(own, values), find_price(values)
     if price is not None and values["tokens"] is None:
         raise needs_tokens("--price")
-    planned = plan_degrees(request)
+    planned = plan_degrees(request, Rates(network=parse_network(own["network"]) or 0.0))
     tokens = None if values["tokens"] is None else parse_count_option("--tokens", values["tokens"])
     if own["timeline"] is not None:
         write_timeline(planned, own["timeline"])

@@ -55,6 +55,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "no_step_time_because": _no_time_reason(plan),
         "if_it_fitted": _time_json(plan.time) if plan.time and plan.fit.fits is False else None,
         "tokens_per_step": plan.settings.tokens_per_step if plan.settings else None,
+        "traffic": [asdict(each) for each in plan.traffic],
         "checkpoint": asdict(plan.checkpoint_cost) if plan.checkpoint_cost else None,
         "cost": asdict(plan.cost) if plan.cost else None,
         "rows": [_item_json(item) for item in memory.items] if memory else [],

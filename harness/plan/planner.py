@@ -24,6 +24,7 @@ from harness.plan.search.async_offload import (
 from harness.plan.search.settings_search import filter_fitting, list_alternatives, search_settings
 from harness.plan.settings.cluster_sizes import parse_size
 from harness.plan.settings.plan_settings import PlanSettings, settings_of
+from harness.plan.time.collective_traffic import CollectiveTraffic, list_collectives
 from harness.plan.time.cost_range import CostRange, cost_range
 from harness.plan.time.goodput import CheckpointCost, checkpoint_cost
 from harness.plan.time.rates import BadRate, Rates, override_links, parse_disks, parse_rate, rates_of
@@ -110,6 +111,13 @@ class Plan:
         if self.model is None or self.settings is None or not is_possible or self.async_offload is not None:
             return ()
         return list_async_offloads(self.model, self.settings, self.device, self.capacity, self.rates)
+
+    @property
+    def traffic(self) -> tuple[CollectiveTraffic, ...]:
+        """The collectives of a step; none where the model or the ranks are unknown. Computed at each call."""
+        if self.model is None or self.settings is None:
+            return ()
+        return list_collectives(self.model, self.settings, self.device, self.rates)
 
     @property
     def tuned_defaults_impact(self) -> tuple[DefaultImpact, ...]:

@@ -93,14 +93,21 @@ def _render_memory(plan: DegreesPlan, style: Style) -> str:
 def _render_traffic(plan: DegreesPlan) -> str:
     if not plan.work.traffic:
         return "Traffic  none: one GPU in every group"
-    width = max(len(traffic.purpose) for traffic in plan.work.traffic)
+    names = [_name_collective(traffic) for traffic in plan.work.traffic]
+    width = max(map(len, names))
     lines = [
-        f"  {traffic.purpose:<{width}}  {_format_group(traffic):<24}  {format_bytes(traffic.link_bytes):>11}"
+        f"  {name:<{width}}  {_format_group(traffic):<24}  {format_bytes(traffic.link_bytes):>11}"
         f"  {format_bytes(traffic.network_bytes):>11}  {traffic.calls:>7,}  {_WINDOWS[traffic.window]}"
-        for traffic in plan.work.traffic
+        for name, traffic in zip(names, plan.work.traffic, strict=True)
     ]
     head = f"  {'':<{width}}  {'group':<24}  {'links':>11}  {'network':>11}  {'calls':>7}  hides under"
     return "\n".join(["Traffic of a GPU per step, bytes that it sends", head, *lines])
+
+
+def _name_collective(traffic: Traffic) -> str:
+    """`gradients, reduce-scatter`; a purpose that says how is enough."""
+    is_said = traffic.kind in traffic.purpose or traffic.kind == "send"
+    return traffic.purpose if is_said else f"{traffic.purpose}, {traffic.kind}"
 
 
 def _format_group(traffic: Traffic) -> str:

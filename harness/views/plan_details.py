@@ -19,6 +19,7 @@ from harness.plan.search.settings_search import HEADROOM
 from harness.plan.time.step_time import TimePart
 from harness.units import format_bytes, format_count, format_seconds, pluralize
 from harness.views.plan_screen import PHASE_LABELS, device_name, name_of_choice, wrap_name
+from harness.views.plan_traffic import render_traffic
 from harness.views.plan_tuned_defaults import render_tuned_defaults
 from harness.views.style import Style
 
@@ -38,6 +39,7 @@ def render_details(report: PlanReport, style: Style, width: int) -> str:
         _render_memory(plan, plan.memory, "host", style, width),
         _render_memory(plan, plan.memory, "nvme", style, width),
         _render_time(plan, style, width),
+        render_traffic(plan.traffic, style),
         render_tuned_defaults(plan.tuned_defaults_impact, device, style, width),
         _render_alternatives(
             "Other stages and offloads",

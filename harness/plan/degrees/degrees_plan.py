@@ -146,6 +146,7 @@ def _stage_work(model: ModelFacts, memory: StageMemory, request: DegreesRequest,
         world_size=degrees.world_size,
         model_flops=float(flops) * tokens_of_step,
         is_moe=model.experts > 0,
+        gpus_per_host=min(degrees.gpus_per_host, degrees.world_size),
     )
 
 

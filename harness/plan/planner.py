@@ -26,7 +26,7 @@ from harness.plan.settings.cluster_sizes import parse_size
 from harness.plan.settings.plan_settings import PlanSettings, settings_of
 from harness.plan.time.collective_traffic import CollectiveTraffic, list_collectives
 from harness.plan.time.cost_range import CostRange, cost_range
-from harness.plan.time.goodput import CheckpointCost, checkpoint_cost
+from harness.plan.time.goodput import CheckpointCost, IntervalCost, checkpoint_cost
 from harness.plan.time.rates import BadRate, Rates, override_links, parse_disks, parse_rate, rates_of
 from harness.plan.time.step_time import StepTime, estimate_step_time
 from harness.plan.tuned_defaults.impact import DefaultImpact, compute_impacts
@@ -90,8 +90,20 @@ class Plan:
         """The same at another speed, that of an alternative."""
         if time is None or self.tokens is None or self.settings is None:
             return None
-        lost = self.checkpoint_cost.lost if self.checkpoint_cost else 0.0
-        return cost_range(self.tokens, time, self.settings, lost, self.price)
+        return cost_range(self.tokens, time, self.settings, self.lost_share(time), self.price)
+
+    def saves_at(self, time: StepTime | None) -> IntervalCost | None:
+        """The loss with the run's own `save_steps`; None where it has none, and where the step's time is not known."""
+        steps = self.run.spec.checkpoint.save_steps
+        if self.checkpoint_cost is None or steps is None or time is None:
+            return None
+        return self.checkpoint_cost.at_interval(steps, time.seconds)
+
+    def lost_share(self, time: StepTime | None) -> float:
+        """Share of the time that saves and failures take: with the run's own interval, else with the best one."""
+        saves = self.saves_at(time)
+        best = self.checkpoint_cost.lost if self.checkpoint_cost else 0.0
+        return best if saves is None else saves.lost
 
     @property
     def title(self) -> str:
@@ -179,7 +191,7 @@ def make_plan(
         memory, time = with_async_offload(memory, time, offload, model, settings)
         fit = check_fit(memory, capacity)
     (trainable, _), frozen = count_trainable(model, settings), count_frozen_bytes(model, settings)
-    checkpoints = None if memory.pooled else checkpoint_cost(settings, trainable, rates, frozen)
+    checkpoints = None if memory.pooled else checkpoint_cost(settings, trainable, rates, frozen, device)
     plan = replace(
         plan,
         memory=memory,

@@ -11,6 +11,7 @@ from harness.plan.degrees.degrees_plan import DegreesPlan
 from harness.plan.degrees.gpu_work import Traffic
 from harness.plan.time.pipeline_schedule import Schedule
 from harness.units import format_bytes, format_count, format_seconds, pluralize
+from harness.views.plan_goodput import describe_checkpoints
 from harness.views.style import Style
 
 SCHEDULE_NAMES: dict[Schedule, str] = {
@@ -129,6 +130,7 @@ def _render_time(plan: DegreesPlan) -> str:
         shown = f", {format_seconds(exposed)} of it exposed" if exposed else ", hidden"
         hidden = "" if exposed == seconds else shown
         lines.append(f"         {name} {format_seconds(seconds)}{hidden}")
+    lines.append(f"Saves    {describe_checkpoints(plan.checkpoint, work.world_size)}")
     return "\n".join(lines)
 
 
@@ -141,7 +143,10 @@ def _render_run(plan: DegreesPlan, tokens: float, price: float | None) -> str:
         f"Run      {format_count(tokens)} tokens in {steps:,.0f} steps: {format_count(hours)} GPU hours"
         f" ({format_count(low)} to {format_count(high)}), {hours / plan.work.world_size / 24:,.1f} days"
     )
-    return line + (f", cost {hours * price:,.0f}" if price is not None else "")
+    line += f", cost {hours * price:,.0f}" if price is not None else ""
+    whole = hours / (1 - min(plan.checkpoint.lost, 0.99))
+    line += f"\n         with saves and failures {format_count(whole)} GPU hours"
+    return line + (f", cost {whole * price:,.0f}" if price is not None else "")
 
 
 def _render_launch(launch: Sequence[str]) -> str:
@@ -187,12 +192,15 @@ def degrees_as_dict(
         "parts": [{"name": name, "seconds": seconds, "exposed": exposed} for name, seconds, exposed in time.parts],
         "tokens_per_second_per_gpu": work.tokens / time.seconds / work.world_size,
         "mfu": plan.mfu,
+        "checkpoint": asdict(plan.checkpoint),
         "notes": list(plan.notes),
         "launchable": not launch,
         "launch_obstacles": list(launch),
     }
     if tokens is not None and plan.fits:
         hours, low, high = plan.gpu_hours(tokens)
+        whole = hours / (1 - min(plan.checkpoint.lost, 0.99))
         body |= {"tokens": tokens, "gpu_hours": hours, "gpu_hours_range": [low, high]}
-        body |= {} if price is None else {"cost": hours * price}
+        body |= {"gpu_hours_with_failures": whole}
+        body |= {} if price is None else {"cost": hours * price, "cost_with_failures": whole * price}
     return body

@@ -60,3 +60,14 @@ def test_a_wrong_word_is_refused(text: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         run(text)
     assert message in caught.value.findings[0].message
+
+
+def test_degrees_have_failures_and_hours_with_them() -> None:
+    words = "--model llama-3.1-405b --gpus 16384 --gpu H100-80GB --tensor 8 --pipeline 16 --batch-tokens 16777216"
+    words += " --checkpointing full --tokens 15.6e12 --price 2"
+    body = json.loads(run(f"{words} --format json").stdout)
+    assert body["checkpoint"]["failure_seconds"] == pytest.approx(50_700 * 3600 / 16384)
+    assert body["gpu_hours_with_failures"] == pytest.approx(body["gpu_hours"] / (1 - body["checkpoint"]["lost"]))
+    text = run(words).stdout
+    assert "a failure of one of 16,384 GPUs every 3 h 05 min" in text
+    assert "with saves and failures" in text

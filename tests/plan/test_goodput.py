@@ -97,5 +97,6 @@ def test_hours_and_money_have_the_loss_of_the_own_interval() -> None:
     rare, often = (plan_of("llama-3.1-8b", checkpoint={"save_steps": steps}) for steps in (1000, 1))
     assert often.lost_share(often.time) > 0.3 > rare.lost_share(rare.time)
     hours = [replace(plan, tokens=1e9).cost for plan in (rare, often)]
-    assert hours[0] is not None and hours[1] is not None
+    assert hours[0] is not None
+    assert hours[1] is not None
     assert hours[1].hours > 1.4 * hours[0].hours

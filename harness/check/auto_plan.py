@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -94,6 +94,21 @@ def check_request(request: PlanRequest) -> tuple[dict[str, Any], CheckedFile]:
     if findings:
         raise UserError(findings, ExitCode.USAGE)
     return spec_from_request(request), _check_values(request)
+
+
+def with_fewer_data_ranks(checked: CheckedFile, check: Callable[[str], CheckedFile]) -> CheckedFile:
+    """Where the ranks are more than the sequences of a step (BT001 alone), the first check of the same spec with a
+    degree of `parallel` that leaves fewer data ranks: a search begins there. `check`: with one more override.
+    """
+    errors = {finding.gate for finding in checked.report.findings if finding.is_error}
+    if errors != {"BT001"}:
+        return checked
+    for degree in (2, 4, 8, 16):
+        for kind in ("tensor", "sequence", "pipeline"):
+            tried = check(f"parallel.{kind}_parallel_size={degree}")
+            if tried.report.ok:
+                return tried
+    return checked
 
 
 def _check_values(request: PlanRequest) -> CheckedFile:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -125,7 +126,10 @@ def plan(
         request = given.to_request()
         spec, (raw, checked) = auto_plan.name_of(request), auto_plan.check_request(request)
     else:
-        checked = check_for_plan(spec, overrides, hostfile, world_size, here=here)
+        check = partial(check_for_plan, spec, hostfile=hostfile, world_size=world_size, here=here)
+        checked = check(overrides)
+        if search:
+            checked = auto_plan.with_fewer_data_ranks(checked, lambda more: check([*(overrides or ()), more]))
     run = (checked.run if checked.report.ok else None) or exit_on_errors(checked, "Nothing was planned")
     searched, calibrations = None, load_calibrations(calibration)
     if search or (request is not None and request.stage is None):

@@ -30,6 +30,7 @@ _FORMULAS: dict[Schedule, str] = {
     "zb-h1": "(p - 1) / (3 m + p - 1)",
     "dualpipe": "(p / 2 - 1)(F&B + B - 3 W)",
 }
+_KERNELS = "Megatron's fused layers (arXiv 2205.05198)"
 _WINDOWS = {
     "none": "nothing",
     "layer": "half a layer",
@@ -88,6 +89,7 @@ def _render_memory(plan: DegreesPlan, style: Style) -> str:
     verdict = style.paint("fits", "green") if plan.fits else style.paint("does not fit", "red")
     width = max(len(row[0]) for row in rows)
     lines = [f"  {kind:<{width}}  {size:>11}  {formula}" for kind, size, formula in rows]
+    lines.append(f"  activations as {_KERNELS} keep them")
     return "\n".join([f"GPU memory {where}".rstrip(), *lines, f"  {'in all':<{width}}  {total}: {verdict}"])
 
 
@@ -151,7 +153,10 @@ def _render_run(plan: DegreesPlan, tokens: float, price: float | None) -> str:
 
 def _render_launch(launch: Sequence[str]) -> str:
     if not launch:
-        return "Launch   `harness launch` starts it: write these degrees into a run spec"
+        return (
+            "Launch   `harness launch` has these degrees. Its layers are those of transformers and keep more than the"
+            "\n         fused ones counted here: `harness plan SPEC` counts the memory of such a run"
+        )
     return "\n".join(["Launch   `harness launch` cannot start it", *(f"         {each}" for each in launch)])
 
 
@@ -183,6 +188,7 @@ def degrees_as_dict(
         "gpu_bytes": round(fullest.total),
         "gpu_capacity_bytes": plan.device.memory,
         "fullest_stage": fullest.stage.stage,
+        "kernels": _KERNELS,
         "memory": [{**asdict(item), "bytes": round(item.bytes)} for item in fullest.items],
         "bytes_by_stage": [round(stage.total) for stage in plan.memory],
         "layers_by_stage": [len(stage.stage.layers) for stage in plan.memory],

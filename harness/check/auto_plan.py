@@ -96,19 +96,24 @@ def check_request(request: PlanRequest) -> tuple[dict[str, Any], CheckedFile]:
     return spec_from_request(request), _check_values(request)
 
 
-def with_fewer_data_ranks(checked: CheckedFile, check: Callable[[str], CheckedFile]) -> CheckedFile:
-    """Where the ranks are more than the sequences of a step (BT001 alone), the first check of the same spec with a
-    degree of `parallel` that leaves fewer data ranks: a search begins there. `check`: with one more override.
+def check_for_search(check: Callable[..., CheckedFile]) -> Callable[..., CheckedFile]:
+    """`check_for_plan` for a search. Where the ranks are more than the sequences of a step (BT001 alone), it is the
+    first check with a degree of `parallel` that leaves fewer data ranks: there the search begins.
     """
-    errors = {finding.gate for finding in checked.report.findings if finding.is_error}
-    if errors != {"BT001"}:
+
+    def check_with_degrees(spec: str, overrides: Sequence[str] | None, *hosts: Any, here: bool) -> CheckedFile:
+        checked = check(spec, overrides, *hosts, here=here)
+        if {finding.gate for finding in checked.report.findings if finding.is_error} != {"BT001"}:
+            return checked
+        for degree in (2, 4, 8, 16):
+            for kind in ("tensor", "sequence", "pipeline"):
+                more = [*(overrides or ()), f"parallel.{kind}_parallel_size={degree}"]
+                tried = check(spec, more, *hosts, here=here)
+                if tried.report.ok:
+                    return tried
         return checked
-    for degree in (2, 4, 8, 16):
-        for kind in ("tensor", "sequence", "pipeline"):
-            tried = check(f"parallel.{kind}_parallel_size={degree}")
-            if tried.report.ok:
-                return tried
-    return checked
+
+    return check_with_degrees
 
 
 def _check_values(request: PlanRequest) -> CheckedFile:

@@ -87,9 +87,7 @@ def explain(
         print(gate_pages.render_table(list_rows(), width) if list_ else gate_pages.render_families(width))
         exit_with(ExitCode.OK)
     pages = [
-        render_term(word, width)
-        or gate_pages.render_page(word, width)
-        or gate_pages.render_family(word, width)
+        (render_term(word, width) or gate_pages.render_page(word, width) or gate_pages.render_family(word, width))
         or render_key(word, width)
         or render_foreign_name(word, width)
         or render_releases(word, width)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -121,17 +120,14 @@ def plan(
     check_options(given)
     if answer := answer_question(given, (*MACHINE_QUESTIONS, SIMULATE)):
         exit_with_answer(answer, format, write)
-    raw, request = None, None
+    raw, request, searched, calibrations = None, None, None, load_calibrations(calibration)
     if spec is None:
         request = given.to_request()
         spec, (raw, checked) = auto_plan.name_of(request), auto_plan.check_request(request)
     else:
-        check = partial(check_for_plan, spec, hostfile=hostfile, world_size=world_size, here=here)
-        checked = check(overrides)
-        if search:
-            checked = auto_plan.with_fewer_data_ranks(checked, lambda more: check([*(overrides or ()), more]))
+        check = auto_plan.check_for_search(check_for_plan) if search else check_for_plan
+        checked = check(spec, overrides, hostfile, world_size, here=here)
     run = (checked.run if checked.report.ok else None) or exit_on_errors(checked, "Nothing was planned")
-    searched, calibrations = None, load_calibrations(calibration)
     if search or (request is not None and request.stage is None):
         raw = raw or run.spec.model_dump(mode="json", exclude_unset=True)
         pinned = request.pinned if request is not None else tuple(map(key_of_override, overrides or ()))

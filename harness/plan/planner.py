@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from harness.facts.devices import DEVICES, TERA, Device, describe_device, find_device, suggest_device
 from harness.facts.model_lookup import ModelFacts, ModelLookup, find_model
-from harness.facts.packing_support import TAKES_BORDERS
 from harness.findings import Finding, Fix
 from harness.plan.memory.memory_estimate import Capacity, Fit, MemoryEstimate, check_fit, estimate_memory
 from harness.plan.memory.zero_partitions import count_frozen_bytes, count_trainable
+from harness.plan.plan_notes import attention_findings, built_model_findings, row_kernel_findings
 from harness.plan.search.alternatives import Alternative, best_of_each_kind, title_of
 from harness.plan.search.async_offload import (
     AsyncOffload,
@@ -35,14 +35,11 @@ from harness.plan.untested_settings import untested_findings
 from harness.plan.weights.trainable_split import TrainableChoice, TrainableSplit, split_parameters
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.sections.cluster_spec import ClusterSpec
-from harness.spec.sections.data_spec import DataSpec
 from harness.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:  # a check of a file plans, and needs no calibration
     from harness.plan.time.calibration import Calibration
     from harness.plan.time.calibration_file import Calibrations
-
-_TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +197,9 @@ def make_plan(
         async_offload=offload,
         findings=(
             *findings,
-            *_built_model_findings(lookup),
-            *_row_kernel_findings(run, device),
-            *_attention_findings(run, device),
+            *built_model_findings(lookup),
+            *row_kernel_findings(run, device),
+            *attention_findings(run, device),
             *untested_findings(settings, device),
             *_check_capacity(memory, capacity, fit),
         ),
@@ -258,57 +255,6 @@ def _resolve_device(cluster: ClusterSpec, gpu: str | None) -> tuple[Device | Non
 
 def _parse_rate(text: str | int) -> int:
     return int(parse_rate(text))
-
-
-def _row_kernel_findings(run: ResolvedRun, device: Device | None) -> tuple[Finding, ...]:
-    """The memory that is not planned: oneDNN's kernels for each length of rows, in bf16 on a CPU."""
-    data = run.spec.data
-    is_cpu_bf16 = device is not None and device.is_cpu and run.spec.precision.bf16
-    if not is_cpu_bf16 or data.packing or data.pad_to_multiple_of is not None or not _may_have_rows(data):
-        return ()
-    key = "data.pad_to_multiple_of"
-    message = "host memory can grow beyond the plan: in bf16 on a CPU, torch keeps kernels for each length of rows"
-    notes = ("oneDNN does not free them; a run with rows of 1 to 256 tokens held 1,612 MiB a rank instead of 628",)
-    fix = Fix("set it to 64, or `data.packing: true`", {key: 64}, effect="more padding, which the loss does not count")
-    return (Finding("MM015", "info", message, key, notes=notes, fix=fix),)
-
-
-def _attention_findings(run: ResolvedRun, device: Device | None) -> tuple[Finding, ...]:
-    """The prices of packed rows without masks that no GPU has confirmed."""
-    kernel = run.attn_implementation
-    if not run.spec.data.packing or kernel not in TAKES_BORDERS or device is None or device.is_cpu:
-        return ()
-    message = f"memory and time of packed rows by `{kernel}` are estimated: no run on a GPU has measured them"
-    notes = ("the time assumes one document per row; shorter documents take less",)
-    return (Finding("MM020", "info", message, "model.attn_implementation", notes=notes),)
-
-
-def _may_have_rows(data: DataSpec) -> bool:
-    """Can records become rows of their own length? A text is cut into blocks of one length."""
-    formats = [source.format or data.format for source in data.train or ()]
-    paths = [source.path for source in data.train or ()]
-    return any(
-        name != "text" if name != "auto" else path.lower().endswith(_TABLE_SUFFIXES) or path.endswith("-chat")
-        for name, path in zip(formats, paths, strict=True)
-    )
-
-
-def _built_model_findings(lookup: ModelLookup) -> tuple[Finding, ...]:
-    model = lookup.facts
-    if model is None or not (model.built or model.counted_only):
-        return ()
-    notes: tuple[str, ...] = ("parameters are exact; activations are those of a Llama-like layer",)
-    if model.estimated:
-        message = f"the size of `model_type: {model.family}` is an estimate from the usual fields of its configuration"
-        notes = (
-            "parameters are those of a Llama-like model of these sizes: mostly within 3 % (6 % with experts)",
-            "where transformers is installed and knows the model, its parameters are exact",
-        )
-    elif model.built:
-        message = f"`model_type: {model.family}` is not counted by formula: transformers built it on the meta device"
-    else:
-        message = f"`model_type: {model.family}` is counted by formula, and no run of it was measured"
-    return (Finding("MM006", "info", message, "model.name_or_path", notes=notes),)
 
 
 def _check_capacity(memory: MemoryEstimate, capacity: Capacity, fit: Fit) -> tuple[Finding, ...]:

@@ -48,11 +48,13 @@ def demo_collectives(counter: TrafficCounter) -> list[str]:  # noqa: ARG001 - as
 def demo_tensor_parallel(counter: TrafficCounter) -> list[str]:
     """A small Llama whose matrices AutoTP divides: columns first, then rows, whose parts are summed."""
     import deepspeed
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 128}
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **sizes)).eval()
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("llama", num_attention_heads=4, num_key_value_heads=2, **sizes)
+    ).eval()
     ids = torch.arange(32).reshape(2, 16)
     with torch.no_grad():
         alone = model(ids).logits.clone()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -94,6 +94,26 @@ def check_request(request: PlanRequest) -> tuple[dict[str, Any], CheckedFile]:
     if findings:
         raise UserError(findings, ExitCode.USAGE)
     return spec_from_request(request), _check_values(request)
+
+
+def check_for_search(check: Callable[..., CheckedFile]) -> Callable[..., CheckedFile]:
+    """`check_for_plan` for a search. Where the ranks are more than the sequences of a step (BT001 alone), it is the
+    first check with a degree of `parallel` that leaves fewer data ranks: there the search begins.
+    """
+
+    def check_with_degrees(spec: str, overrides: Sequence[str] | None, *hosts: Any, here: bool) -> CheckedFile:
+        checked = check(spec, overrides, *hosts, here=here)
+        if {finding.gate for finding in checked.report.findings if finding.is_error} != {"BT001"}:
+            return checked
+        for degree in (2, 4, 8, 16):
+            for kind in ("tensor", "sequence", "pipeline"):
+                more = [*(overrides or ()), f"parallel.{kind}_parallel_size={degree}"]
+                tried = check(spec, more, *hosts, here=here)
+                if tried.report.ok:
+                    return tried
+        return checked
+
+    return check_with_degrees
 
 
 def _check_values(request: PlanRequest) -> CheckedFile:

@@ -286,7 +286,7 @@ def _row_of(
     counted = CountedPlan.of(make_plan(checked.run, Path.cwd(), with_alternatives=False))
     if counted is None or counted.time is None or counted.plan.fit.fits is not True:
         return None
-    lost = counted.plan.checkpoint_cost.lost if counted.plan.checkpoint_cost else 0.0
+    lost = counted.plan.lost_share(counted.time)
     cost = cost_range(tokens, counted.time, counted.settings, lost, machine.price.dollars)
     answer = None if deadline is None else check_deadline(cost.hours_range, deadline)
     return MachineRow(machine, counted, counted.time, cost, answer, changed)

@@ -19,6 +19,7 @@ COMMAND_GROUPS: dict[str, dict[str, Command]] = {
         "upgrade-check": Command("upgrade_check", "Show what changes for a file under a newer DeepSpeed"),
         "adopt": Command("adopt", "Convert the configuration of another program to a run spec"),
         "explain": Command("explain", "Explain a finding, a key, or the log of a failed job"),
+        "demo": Command("demo", "Show an idea of distributed training by a run on two CPU ranks"),
         "schema": Command("schema", "Print the JSON Schema of run specs, for editors"),
     },
     "Plan a run": {

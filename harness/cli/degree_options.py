@@ -53,3 +53,21 @@ NonStatePeakOption = Annotated[
         help="A measured peak without the states, such as 22GB; prints on how many GPUs model and states fit.",
     ),
 ]
+NetworkOption = Annotated[
+    _Text,
+    typer.Option(
+        "--network",
+        metavar="RATE",
+        help="Rate of a host's network in each direction, such as 50GB/s or 400Gb/s; in a spec"
+        " `cluster.network_bandwidth`.",
+    ),
+]
+GradientsOption = Annotated[
+    _Text,
+    typer.Option(
+        "--gradients",
+        metavar="NAME",
+        help="Format in which gradients are reduced, bf16, fp16 or fp32: with --params (default: bf16) and degrees"
+        " (default: fp32).",
+    ),
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.cli.plan_params import parse_gradients
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding
 from harness.plan.degrees.degrees_request import CHOICES, DegreesRequest, validate_choice
@@ -65,5 +66,6 @@ def request_from_options(own: dict[str, Any], values: dict[str, Any]) -> Degrees
         precision=words["precision"],  # type: ignore[arg-type]
         checkpointing=words["checkpointing"],  # type: ignore[arg-type]
         zero_stage=1 if values["zero_stage"] is None else values["zero_stage"],
+        reduced_bytes=parse_gradients(own["gradients"]),
         states=words["states"],  # type: ignore[arg-type]
     )

@@ -76,6 +76,7 @@ def explain(
     from harness.views import gate_pages
     from harness.views.key_pages import render_foreign_name, render_key
     from harness.views.release_page import render_releases
+    from harness.views.term_pages import render_term
 
     width = min(shutil.get_terminal_size((120, 24)).columns, 120)
     if table:
@@ -86,8 +87,7 @@ def explain(
         print(gate_pages.render_table(list_rows(), width) if list_ else gate_pages.render_families(width))
         exit_with(ExitCode.OK)
     pages = [
-        gate_pages.render_page(word, width)
-        or gate_pages.render_family(word, width)
+        (render_term(word, width) or gate_pages.render_page(word, width) or gate_pages.render_family(word, width))
         or render_key(word, width)
         or render_foreign_name(word, width)
         or render_releases(word, width)

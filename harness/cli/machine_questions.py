@@ -95,7 +95,7 @@ def _answer_longest(options: PlanOptions) -> Answer:
         raw: Mapping[str, Any] = run.spec.model_dump(mode="json", exclude_unset=True)
     else:
         request = options.to_request()
-        one_each = replace(request, max_length=_SHORT, tokens_per_step=_SHORT)
+        one_each = replace(request, max_length=_SHORT, tokens_per_step=_SHORT * request.gpus)
         raw, checked = auto_plan.check_request(one_each)
         run, file = exit_on_errors(checked, _NO_ANSWER), auto_plan.name_of(request)
     device = find_plan_device(here=options.here)

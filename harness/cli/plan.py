@@ -17,6 +17,6 @@ plan = make_command(
     "plan",
     _TEXT,
     "spec hostfile world_size overrides here tokens prices deadline trainer format long calibration plot"
-    " search cheapest longest gpus gpu host_memory price_file write",
+    " search cheapest longest gpus gpu host_memory network price_file write",
     hidden=True,
 )

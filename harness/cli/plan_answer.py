@@ -48,7 +48,8 @@ def print_plan(values: dict[str, Any]) -> None:
         trainer_name = trainer_name or (adopted.trainer if adopted else "")
         text = adopted.text if adopted else None
         spec = str(Path(spec).with_suffix(".yaml")) if adopted else spec
-        checked = check_for_plan(spec, given.overrides, given.hostfile, given.world_size, here=given.here, text=text)
+        check = auto_plan.check_for_search(check_for_plan) if given.search else check_for_plan
+        checked = check(spec, given.overrides, given.hostfile, given.world_size, here=given.here, text=text)
     run = (checked.run if checked.report.ok else None) or exit_on_errors(checked, "Nothing was planned")
     searched, calibrations = None, load_calibrations(given.calibration)
     if given.search or (request is not None and request.stage is None):

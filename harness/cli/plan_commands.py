@@ -15,6 +15,7 @@ from harness.cli.plan_answer import print_plan
 from harness.cli.plan_degrees import print_degrees
 from harness.cli.plan_modes import DEGREES, Mode, refuse_unread_options
 from harness.cli.plan_parameters import DEFAULTS, OF_DEGREES, OPTIONS
+from harness.cli.plan_params import parse_network, print_bare_count
 from harness.cli.plan_states import STATES_MODES, print_states
 
 _COMMANDS = {"--simulate": "simulate SPEC", "--calibrate": "calibrate RUN", DEGREES: "degrees"}
@@ -77,7 +78,11 @@ def _run(command: str, values: dict[str, Any]) -> None:
         print_degrees(own, values)
     elif mode.name in STATES_MODES:
         print_states(own, values)
+    elif mode.name == "--params":
+        print_bare_count(own, values)
     else:
+        if (network := parse_network(own["network"])) is not None:
+            values["overrides"] = [*(values["overrides"] or ()), f"cluster.network_bandwidth={network:.0f}"]
         print_plan({name: value for name, value in values.items() if name not in own})
 
 

@@ -13,10 +13,12 @@ from harness.check.degrees_launch import find_launch_obstacles
 from harness.cli.degree_request import find_price, request_from_options
 from harness.cli.output_format import OutputFormat
 from harness.cli.plan_option_checks import needs_tokens
+from harness.cli.plan_params import parse_network
 from harness.cli.plan_timeline import write_timeline
 from harness.errors import ExitCode
 from harness.plan.degrees.degrees_plan import plan_degrees
 from harness.plan.plan_usage import parse_count_option
+from harness.plan.time.rates import Rates
 from harness.views.plan_degrees import degrees_as_dict, render_degrees
 from harness.views.style import style_for
 
@@ -26,7 +28,7 @@ def print_degrees(own: dict[str, Any], values: dict[str, Any]) -> None:
     request, price = request_from_options(own, values), find_price(values)
     if price is not None and values["tokens"] is None:
         raise needs_tokens("--price")
-    planned = plan_degrees(request)
+    planned = plan_degrees(request, Rates(network=parse_network(own["network"]) or 0.0))
     tokens = None if values["tokens"] is None else parse_count_option("--tokens", values["tokens"])
     if own["timeline"] is not None:
         write_timeline(planned, own["timeline"])

@@ -14,10 +14,23 @@ from harness.plan.search.plan_request import OPTION_KEYS
 DEGREES = "degrees of parallelism"
 _DEGREE_STARTERS = ("tensor", "pipeline", "context", "expert", "virtual_stages", "schedule", "timeline")
 _DEGREE_OPTIONS = {*_DEGREE_STARTERS, "micro_batch", "precision", "checkpointing", "states", "sequence_parallel"}
+_DEGREE_OPTIONS |= {"gradients"}
 _RUN = {"model", "gpus", "gpu", "zero_stage", "max_length", "batch_tokens"}
 _MACHINE = {"gpus_per_node", "host_memory", "nvme"}
 _SPEC = {"spec", "overrides", "hostfile", "world_size", "here"}
-_PLAN = {"overrides", "tokens", "prices", "deadline", "search", "write", "plot", "calibration", "long", "trainer"}
+_PLAN = {
+    "overrides",
+    "network",
+    "tokens",
+    "prices",
+    "deadline",
+    "search",
+    "write",
+    "plot",
+    "calibration",
+    "long",
+    "trainer",
+}
 _CHEAPEST = {"overrides", "gpus", "gpu", "host_memory", "tokens", "prices", "price_file", "deadline", "write"}
 _SIMULATION = {"rank", "layers", "races", "trace"}
 
@@ -39,7 +52,7 @@ _BY_OPTION = {
     "non_state_peak": _mode(
         "--non-state-peak", "non_state_peak", "precision", "states", "params", "model", "gpus", "gpu", "gpus_per_node"
     ),
-    "params": _mode("--params", "params", "gpus", "gpu", "zero_stage"),
+    "params": _mode("--params", "params", "gpus", "gpu", "zero_stage", "network", "gradients"),
     "calibrate": _mode("--calibrate", "calibrate", "calibration"),
     "min_gpus": _mode("--min-gpus", "min_gpus", _RUN - {"gpus"}, _MACHINE, "overrides"),
     "largest_model": _mode("--largest-model", "largest_model", _RUN - {"model"}, _MACHINE, "overrides", "write"),
@@ -59,7 +72,7 @@ _BY_OPTION_AND_SOURCE = {  # about a spec, and without one
     ),
 }
 _QUESTIONS = (*_BY_OPTION, *_BY_OPTION_AND_SOURCE)
-_OF_DEGREES = _mode(DEGREES, _DEGREE_OPTIONS, _RUN, "gpus_per_node", "tokens", "prices")
+_OF_DEGREES = _mode(DEGREES, _DEGREE_OPTIONS, _RUN, "gpus_per_node", "network", "tokens", "prices")
 _OF_SPEC = _mode("a spec", _SPEC, _PLAN)
 _OF_WORDS = _mode("a plan without a spec", _RUN, _MACHINE, _PLAN)
 _NEEDS = {

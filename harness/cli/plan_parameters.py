@@ -66,6 +66,8 @@ def all_options(
     timeline: degree.TimelineOption = None,
     table: degree.TableOption = False,
     non_state_peak: degree.NonStatePeakOption = None,
+    network: degree.NetworkOption = None,
+    gradients: degree.GradientsOption = None,
 ) -> None:
     """The options of all questions, once; a signature alone."""
 

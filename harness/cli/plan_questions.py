@@ -15,7 +15,6 @@ from harness.check import auto_plan
 from harness.cli.plan_calibrate import calibrate_by_runs
 from harness.errors import ExitCode
 from harness.plan.plan_usage import parse_count_option, usage_error
-from harness.plan.search.bare_count import count_model_states
 from harness.plan.search.plan_request import DEFAULT_BATCH_TOKENS, PlanRequest, default_length
 from harness.views import plan_search as search_view
 
@@ -98,13 +97,6 @@ class Question(NamedTuple):
     answer: Callable[[PlanOptions], Answer]
 
 
-def _answer_params(options: PlanOptions) -> Answer:
-    parameters = parse_count_option("--params", options.params or "")
-    num_gpus = 1 if options.gpus is None else options.gpus
-    states = count_model_states(parameters, num_gpus, options.zero_stage, options.gpu)
-    return Answer(search_view.render_model_states(states), search_view.model_states_as_dict(states))
-
-
 def _answer_min_gpus(options: PlanOptions) -> Answer:
     request = options.to_request(needs_gpus=False)
     result = auto_plan.find_min_gpus(request)
@@ -118,7 +110,6 @@ def _answer_calibrate(options: PlanOptions) -> Answer:
 
 
 QUESTIONS: tuple[Question, ...] = (
-    Question(lambda options: options.params is not None, _answer_params),
     Question(lambda options: bool(options.calibrate), _answer_calibrate),
     Question(lambda options: options.min_gpus, _answer_min_gpus),
 )

@@ -14,6 +14,7 @@ from harness.plan.planner import Plan
 from harness.plan.search.alternatives import Alternative
 from harness.plan.settings.checkpointed_layers import checkpointing_value
 from harness.plan.time.calibration import Calibration
+from harness.plan.time.goodput import IntervalCost
 from harness.plan.time.step_time import StepTime
 from harness.plan.trainer_loop import LoopMemory, logits_bytes
 from harness.plan.tuned_defaults.impact import DefaultImpact
@@ -59,7 +60,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "trainer": plan.run.trainer or None,
         "other_loop": _loop_json(plan.other_loop) if plan.other_loop else None,
         "tokens_per_step": plan.settings.tokens_per_step if plan.settings else None,
+        "traffic": [asdict(each) for each in plan.traffic],
         "checkpoint": asdict(plan.checkpoint_cost) if plan.checkpoint_cost else None,
+        "saves": _saves_json(plan.saves_at(plan.time)),
         "cost": asdict(plan.cost) if plan.cost else None,
         "rows": [_item_json(item) for item in memory.items] if memory else [],
         "alternatives": [_alternative_json(plan, alternative) for alternative in plan.alternatives],
@@ -75,6 +78,10 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             for finding in plan.findings
         ],
     }
+
+
+def _saves_json(saves: IntervalCost | None) -> dict[str, Any] | None:
+    return None if saves is None else {**asdict(saves), "lost": saves.lost}
 
 
 def _no_time_reason(plan: Plan) -> str | None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.facts.devices import DEVICES, TERA, Device, describe_device, find_device, suggest_device
-from harness.facts.language_model import TAKES_BORDERS
 from harness.facts.model_lookup import ModelFacts, ModelLookup
 from harness.findings import Finding, Fix
 from harness.plan.memory.memory_estimate import Capacity, Fit, MemoryEstimate, check_fit, estimate_memory
 from harness.plan.memory.zero_partitions import count_frozen_bytes, count_trainable
+from harness.plan.plan_notes import attention_findings, built_model_findings, row_kernel_findings
 from harness.plan.search.alternatives import Alternative, best_of_each_kind, title_of
 from harness.plan.search.async_offload import (
     AsyncOffload,
@@ -27,8 +27,9 @@ from harness.plan.search.settings_search import filter_fitting, list_alternative
 from harness.plan.settings.checkpointed_layers import tiles_mlp
 from harness.plan.settings.cluster_sizes import parse_size
 from harness.plan.settings.plan_settings import PlanSettings, settings_of
+from harness.plan.time.collective_traffic import CollectiveTraffic, list_collectives
 from harness.plan.time.cost_range import CostRange, cost_range
-from harness.plan.time.goodput import CheckpointCost, checkpoint_cost
+from harness.plan.time.goodput import CheckpointCost, IntervalCost, checkpoint_cost
 from harness.plan.time.rates import BadRate, Rates, override_links, parse_disks, parse_rate, rates_of
 from harness.plan.time.step_time import StepTime, estimate_step_time
 from harness.plan.trainer_loop import LoopMemory, estimate_loop, logits_bytes, with_trainer
@@ -37,14 +38,11 @@ from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.plan.weights.trainable_split import TrainableChoice, TrainableSplit, split_parameters
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.sections.cluster_spec import ClusterSpec
-from harness.spec.sections.data_spec import DataSpec
 from harness.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from harness.plan.time.calibration import Calibration
     from harness.plan.time.calibration_file import Calibrations
-
-_TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +92,20 @@ class Plan:
         """The same at another speed, that of an alternative."""
         if time is None or self.tokens is None or self.settings is None:
             return None
-        lost = self.checkpoint_cost.lost if self.checkpoint_cost else 0.0
-        return cost_range(self.tokens, time, self.settings, lost, self.price)
+        return cost_range(self.tokens, time, self.settings, self.lost_share(time), self.price)
+
+    def saves_at(self, time: StepTime | None) -> IntervalCost | None:
+        """The loss with the run's own `save_steps`; None where it has none, and where the step's time is not known."""
+        steps = self.run.spec.checkpoint.save_steps
+        if self.checkpoint_cost is None or steps is None or time is None:
+            return None
+        return self.checkpoint_cost.at_interval(steps, time.seconds)
+
+    def lost_share(self, time: StepTime | None) -> float:
+        """Share of the time that saves and failures take: with the run's own interval, else with the best one."""
+        saves = self.saves_at(time)
+        best = self.checkpoint_cost.lost if self.checkpoint_cost else 0.0
+        return best if saves is None else saves.lost
 
     @property
     def title(self) -> str:
@@ -114,6 +124,13 @@ class Plan:
         if self.model is None or self.settings is None or self.async_offload or not can_step_async(self.run.spec):
             return ()
         return list_async_offloads(self.model, self.settings, self.device, self.capacity, self.rates)
+
+    @property
+    def traffic(self) -> tuple[CollectiveTraffic, ...]:
+        """The collectives of a step; none where the model or the ranks are unknown. Computed at each call."""
+        if self.model is None or self.settings is None:
+            return ()
+        return list_collectives(self.model, self.settings, self.device, self.rates)
 
     @property
     def tuned_defaults_impact(self) -> tuple[DefaultImpact, ...]:
@@ -179,7 +196,7 @@ def make_plan(
         memory, time = with_async_offload(memory, time, offload, model, settings)
         fit = check_fit(memory, capacity)
     (trainable, _), frozen = count_trainable(model, settings), count_frozen_bytes(model, settings)
-    checkpoints = None if memory.pooled else checkpoint_cost(settings, trainable, rates, frozen)
+    checkpoints = None if memory.pooled else checkpoint_cost(settings, trainable, rates, frozen, device)
     plan = replace(
         plan,
         memory=memory,
@@ -188,9 +205,9 @@ def make_plan(
         async_offload=offload,
         findings=(
             *findings,
-            *_built_model_findings(lookup),
-            *_row_kernel_findings(run, device),
-            *_attention_findings(run, device),
+            *built_model_findings(lookup),
+            *row_kernel_findings(run, device),
+            *attention_findings(run, device),
             *untested_findings(settings, device),
             *_check_capacity(memory, capacity, fit),
             *_logits_findings(run, base_dir, model, device, capacity, memory),
@@ -278,57 +295,6 @@ def _logits_findings(
     sets = {"deepspeed.torch_autocast": None, "precision.bf16": True}
     fix = Fix("replace it by `precision.bf16: true`, which has fp32 masters too", sets)
     return (Finding("MM021", "warning", message, "deepspeed.torch_autocast", fix=fix),)
-
-
-def _row_kernel_findings(run: ResolvedRun, device: Device | None) -> tuple[Finding, ...]:
-    """The memory that is not planned: oneDNN's kernels for each length of rows, in bf16 on a CPU."""
-    data = run.spec.data
-    is_cpu_bf16 = device is not None and device.is_cpu and run.spec.precision.bf16
-    if not is_cpu_bf16 or data.packing or data.pad_to_multiple_of is not None or not _may_have_rows(data):
-        return ()
-    key = "data.pad_to_multiple_of"
-    message = "host memory can grow beyond the plan: in bf16 on a CPU, torch keeps kernels for each length of rows"
-    notes = ("oneDNN does not free them; a run with rows of 1 to 256 tokens held 1,612 MiB a rank instead of 628",)
-    fix = Fix("set it to 64, or `data.packing: true`", {key: 64}, effect="more padding, which the loss does not count")
-    return (Finding("MM015", "info", message, key, notes=notes, fix=fix),)
-
-
-def _attention_findings(run: ResolvedRun, device: Device | None) -> tuple[Finding, ...]:
-    """The prices of packed rows without masks that no GPU has confirmed."""
-    kernel = run.attn_implementation
-    if not run.spec.data.packing or kernel not in TAKES_BORDERS or device is None or device.is_cpu:
-        return ()
-    message = f"memory and time of packed rows by `{kernel}` are estimated: no run on a GPU has measured them"
-    notes = ("the time assumes one document per row; shorter documents take less",)
-    return (Finding("MM020", "info", message, "model.attn_implementation", notes=notes),)
-
-
-def _may_have_rows(data: DataSpec) -> bool:
-    """Can records become rows of their own length? A text is cut into blocks of one length."""
-    formats = [source.format or data.format for source in data.train or ()]
-    paths = [source.path for source in data.train or ()]
-    return any(
-        name != "text" if name != "auto" else path.lower().endswith(_TABLE_SUFFIXES) or path.endswith("-chat")
-        for name, path in zip(formats, paths, strict=True)
-    )
-
-
-def _built_model_findings(lookup: ModelLookup) -> tuple[Finding, ...]:
-    model = lookup.facts
-    if model is None or not (model.built or model.counted_only):
-        return ()
-    notes: tuple[str, ...] = ("parameters are exact; activations are those of a Llama-like layer",)
-    if model.estimated:
-        message = f"the size of `model_type: {model.family}` is an estimate from the usual fields of its configuration"
-        notes = (
-            "parameters are those of a Llama-like model of these sizes: mostly within 3 % (6 % with experts)",
-            "where transformers is installed and knows the model, its parameters are exact",
-        )
-    elif model.built:
-        message = f"`model_type: {model.family}` is not counted by formula: transformers built it on the meta device"
-    else:
-        message = f"`model_type: {model.family}` is counted by formula, and no run of it was measured"
-    return (Finding("MM006", "info", message, "model.name_or_path", notes=notes),)
 
 
 def _check_capacity(memory: MemoryEstimate, capacity: Capacity, fit: Fit) -> tuple[Finding, ...]:

@@ -11,6 +11,7 @@ from harness.plan.degrees.degrees_plan import DegreesPlan
 from harness.plan.degrees.gpu_work import Traffic
 from harness.plan.time.pipeline_schedule import Schedule
 from harness.units import format_bytes, format_count, format_seconds, pluralize
+from harness.views.plan_goodput import describe_checkpoints
 from harness.views.style import Style
 
 SCHEDULE_NAMES: dict[Schedule, str] = {
@@ -29,6 +30,7 @@ _FORMULAS: dict[Schedule, str] = {
     "zb-h1": "(p - 1) / (3 m + p - 1)",
     "dualpipe": "(p / 2 - 1)(F&B + B - 3 W)",
 }
+_KERNELS = "Megatron's fused layers (arXiv 2205.05198)"
 _WINDOWS = {
     "none": "nothing",
     "layer": "half a layer",
@@ -87,20 +89,28 @@ def _render_memory(plan: DegreesPlan, style: Style) -> str:
     verdict = style.paint("fits", "green") if plan.fits else style.paint("does not fit", "red")
     width = max(len(row[0]) for row in rows)
     lines = [f"  {kind:<{width}}  {size:>11}  {formula}" for kind, size, formula in rows]
+    lines.append(f"  activations as {_KERNELS} keep them")
     return "\n".join([f"GPU memory {where}".rstrip(), *lines, f"  {'in all':<{width}}  {total}: {verdict}"])
 
 
 def _render_traffic(plan: DegreesPlan) -> str:
     if not plan.work.traffic:
         return "Traffic  none: one GPU in every group"
-    width = max(len(traffic.purpose) for traffic in plan.work.traffic)
+    names = [_name_collective(traffic) for traffic in plan.work.traffic]
+    width = max(map(len, names))
     lines = [
-        f"  {traffic.purpose:<{width}}  {_format_group(traffic):<24}  {format_bytes(traffic.link_bytes):>11}"
+        f"  {name:<{width}}  {_format_group(traffic):<24}  {format_bytes(traffic.link_bytes):>11}"
         f"  {format_bytes(traffic.network_bytes):>11}  {traffic.calls:>7,}  {_WINDOWS[traffic.window]}"
-        for traffic in plan.work.traffic
+        for name, traffic in zip(names, plan.work.traffic, strict=True)
     ]
     head = f"  {'':<{width}}  {'group':<24}  {'links':>11}  {'network':>11}  {'calls':>7}  hides under"
     return "\n".join(["Traffic of a GPU per step, bytes that it sends", head, *lines])
+
+
+def _name_collective(traffic: Traffic) -> str:
+    """`gradients, reduce-scatter`; a purpose that says how is enough."""
+    is_said = traffic.kind in traffic.purpose or traffic.kind == "send"
+    return traffic.purpose if is_said else f"{traffic.purpose}, {traffic.kind}"
 
 
 def _format_group(traffic: Traffic) -> str:
@@ -122,6 +132,7 @@ def _render_time(plan: DegreesPlan) -> str:
         shown = f", {format_seconds(exposed)} of it exposed" if exposed else ", hidden"
         hidden = "" if exposed == seconds else shown
         lines.append(f"         {name} {format_seconds(seconds)}{hidden}")
+    lines.append(f"Saves    {describe_checkpoints(plan.checkpoint, work.world_size)}")
     return "\n".join(lines)
 
 
@@ -134,12 +145,18 @@ def _render_run(plan: DegreesPlan, tokens: float, price: float | None) -> str:
         f"Run      {format_count(tokens)} tokens in {steps:,.0f} steps: {format_count(hours)} GPU hours"
         f" ({format_count(low)} to {format_count(high)}), {hours / plan.work.world_size / 24:,.1f} days"
     )
-    return line + (f", cost {hours * price:,.0f}" if price is not None else "")
+    line += f", cost {hours * price:,.0f}" if price is not None else ""
+    whole = hours / (1 - min(plan.checkpoint.lost, 0.99))
+    line += f"\n         with saves and failures {format_count(whole)} GPU hours"
+    return line + (f", cost {whole * price:,.0f}" if price is not None else "")
 
 
 def _render_launch(launch: Sequence[str]) -> str:
     if not launch:
-        return "Launch   `harness launch` starts it: write these degrees into a run spec"
+        return (
+            "Launch   `harness launch` has these degrees. Its layers are those of transformers and keep more than the"
+            "\n         fused ones counted here: `harness plan SPEC` counts the memory of such a run"
+        )
     return "\n".join(["Launch   `harness launch` cannot start it", *(f"         {each}" for each in launch)])
 
 
@@ -171,6 +188,7 @@ def degrees_as_dict(
         "gpu_bytes": round(fullest.total),
         "gpu_capacity_bytes": plan.device.memory,
         "fullest_stage": fullest.stage.stage,
+        "kernels": _KERNELS,
         "memory": [{**asdict(item), "bytes": round(item.bytes)} for item in fullest.items],
         "bytes_by_stage": [round(stage.total) for stage in plan.memory],
         "layers_by_stage": [len(stage.stage.layers) for stage in plan.memory],
@@ -180,12 +198,15 @@ def degrees_as_dict(
         "parts": [{"name": name, "seconds": seconds, "exposed": exposed} for name, seconds, exposed in time.parts],
         "tokens_per_second_per_gpu": work.tokens / time.seconds / work.world_size,
         "mfu": plan.mfu,
+        "checkpoint": asdict(plan.checkpoint),
         "notes": list(plan.notes),
         "launchable": not launch,
         "launch_obstacles": list(launch),
     }
     if tokens is not None and plan.fits:
         hours, low, high = plan.gpu_hours(tokens)
+        whole = hours / (1 - min(plan.checkpoint.lost, 0.99))
         body |= {"tokens": tokens, "gpu_hours": hours, "gpu_hours_range": [low, high]}
-        body |= {} if price is None else {"cost": hours * price}
+        body |= {"gpu_hours_with_failures": whole}
+        body |= {} if price is None else {"cost": hours * price, "cost_with_failures": whole * price}
     return body

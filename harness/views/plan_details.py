@@ -18,7 +18,9 @@ from harness.plan.search.alternatives import Alternative
 from harness.plan.search.settings_search import HEADROOM
 from harness.plan.time.step_time import TimePart
 from harness.units import format_bytes, format_count, format_seconds, pluralize
+from harness.views.plan_goodput import checkpoint_lines
 from harness.views.plan_screen import PHASE_LABELS, device_name, name_of_choice, wrap_name
+from harness.views.plan_traffic import render_traffic
 from harness.views.plan_tuned_defaults import render_tuned_defaults
 from harness.views.style import Style
 
@@ -38,6 +40,7 @@ def render_details(report: PlanReport, style: Style, width: int) -> str:
         _render_memory(plan, plan.memory, "host", style, width),
         _render_memory(plan, plan.memory, "nvme", style, width),
         _render_time(plan, style, width),
+        render_traffic(plan.traffic, style),
         render_tuned_defaults(plan.tuned_defaults_impact, device, style, width),
         _render_alternatives(
             "Other stages and offloads",
@@ -122,7 +125,7 @@ def _render_time(plan: Plan, style: Style, width: int) -> str:
             f"{format_seconds(time.fixed_seconds)} of it are independent of the batch: {share:.0%} at "
             f"{time.tokens_per_step:,} tokens per step, half at {half}"
         )
-    lines += _checkpoint_lines(plan)
+    lines += checkpoint_lines(plan)
     lines.append("estimates from fitted rates and data sheets; `--format json` lists them, `cluster` overrides them")
     head = style.paint("Parts", "", bold=True) + " of a step\n           "
     return head + "\n           ".join(
@@ -134,16 +137,6 @@ def format_time_part(part: TimePart) -> str:
     """`PCIe 5.5 s (3.1 s not hidden)`."""
     hidden = "" if part.exposed == part.seconds else f" ({format_seconds(part.exposed)} not hidden)"
     return f"{part.name} {format_seconds(part.seconds)}{hidden}"
-
-
-def _checkpoint_lines(plan: Plan) -> list[str]:
-    if plan.checkpoint_cost is None:
-        return []
-    size, cost = format_bytes(plan.checkpoint_cost.bytes), format_seconds(plan.checkpoint_cost.seconds)
-    return [
-        f"a checkpoint is {size} and takes {cost}; one every {format_seconds(plan.checkpoint_cost.interval)} "
-        f"costs least ({plan.checkpoint_cost.lost:.1%} of the time, failures included)"
-    ]
 
 
 def _render_searched(searched: SearchResult, style: Style, width: int) -> str:

@@ -303,12 +303,12 @@ def _format_speed(plan: Plan) -> list[str]:
         f"Step       {format_time(time.seconds, time.range)}, limited by {time.bottleneck}",
         f"Speed      {format_estimate(time.tokens_per_second, speed)} tokens/s, MFU {format_share(time.mfu)}",
     ]
-    lines += format_calibration(plan)
-    lines += _format_unknown_inputs(plan)
+    lines += [*format_calibration(plan), *_format_unknown_inputs(plan)]
     if cost is not None:
         hours = format_time(cost.hours * 3600, (cost.hours_range[0] * 3600, cost.hours_range[1] * 3600))
         gpu_hours = format_estimate(cost.gpu_hours, cost.gpu_hours_range)
-        lines.append(f"Run        {format_count(cost.tokens)} tokens: {hours}, {gpu_hours} GPU hours")
+        lost = f", {plan.lost_share(time):.1%} of it saves and failures" if plan.checkpoint_cost is not None else ""
+        lines += [f"Run        {format_count(cost.tokens)} tokens: {hours}, {gpu_hours} GPU hours{lost}"]
         if cost.money is not None:
             lines.append(f"Cost       {format_estimate(cost.money, cost.money_range)}")
     return lines

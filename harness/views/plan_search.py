@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a search, the fewest GPUs, and a bare parameter count: as text and as JSON. Counts nothing itself."""
+"""The result of a search, and the fewest GPUs: as text and as JSON. Counts nothing itself."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from harness.check.auto_plan import MinGpusResult, SearchResult
 from harness.check.plan_report import PlanReport
 from harness.plan.plan_json import plan_json
 from harness.plan.search.alternatives import Alternative
-from harness.plan.search.bare_count import ModelStates
 from harness.plan.search.settings_search import HEADROOM, filter_fitting
 from harness.plan.search.way_out import WayOut
 from harness.plan.settings.checkpointed_layers import checkpointing_value
-from harness.units import format_bytes, format_count
+from harness.units import format_bytes
 from harness.views.plan_numbers import format_time
 from harness.views.plan_screen import name_of_choice
 
@@ -114,34 +112,3 @@ def render_min_gpus(model: str, gpu: str, result: MinGpusResult) -> str:
     where += f", {format_bytes(best.nvme_bytes)} NVMe per host" if best.nvme_bytes else ""
     s = best.settings
     return f"{model} fits on {result.gpus:,} x {gpu}: {name_of_choice(s)}{time}\n{where}\n{raw}"
-
-
-def model_states_as_dict(states: ModelStates) -> dict[str, Any]:
-    """A bare count for programs."""
-    return {
-        "format_version": 1,
-        "parameters": states.parameters,
-        "gpus": states.gpus,
-        "zero_stage": states.stage,
-        "bytes_per_parameter": asdict(states.recipe),
-        "model_states_per_rank_bytes": states.by_stage[3 if states.stage is None else states.stage],
-        "by_stage_bytes": dict(states.by_stage),
-        "raw_floor_gpus": states.raw_floor_gpus,
-    }
-
-
-def render_model_states(states: ModelStates) -> str:
-    """Table 1 of the ZeRO paper for these numbers."""
-    gpus = f"{states.gpus:,} GPU{'' if states.gpus == 1 else 's'}"
-    lines = [
-        f"{format_count(states.parameters)} parameters on {gpus}, 16-bit weights and Adam",
-        f"States   {states.recipe}, {states.parameters * states.recipe.total / 1e9:,.2f} GB in all",
-        "",
-    ]
-    for stage, size in states.by_stage.items():
-        mark = ">" if stage == states.stage else " "
-        lines.append(f"{mark} ZeRO-{stage}  {size / 1e9:>12,.2f} GB per rank")
-    if states.raw_floor_gpus is not None:
-        lines += ["", f"{states.raw_floor_gpus:,} x {states.gpu} would hold the states without anything else."]
-    lines += ["", "No buffers, activations or offload: `harness size --model NAME` counts those."]
-    return "\n".join(lines)

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from harness.facts.devices import find_device
 from harness.plan.time.goodput import (
     checkpoint_bytes,
     checkpoint_cost,
@@ -12,7 +15,7 @@ from harness.plan.time.goodput import (
     optimal_interval_young,
 )
 from harness.plan.time.rates import Rates
-from tests.support.plan_inputs import settings
+from tests.support.plan_inputs import plan_of, settings
 
 HOURS = 3600
 FAILURE = 50_700 * HOURS
@@ -68,3 +71,32 @@ def test_more_ranks_fail_more_often_and_want_shorter_intervals() -> None:
     many = checkpoint_cost(settings(ranks=1024), 8_030_261_248, Rates())
     assert many.interval < few.interval
     assert many.lost > few.lost
+
+
+def test_the_own_interval_has_its_own_loss() -> None:
+    """A minute of writing every nine minutes of work is a tenth; a failure loses half of the nine."""
+    cost = checkpoint_cost(settings(ranks=1024), 70_553_706_496, Rates())
+    own = cost.at_interval(90, 6.0)
+    assert own.save_share == pytest.approx(cost.seconds / (540 + cost.seconds))
+    assert own.failure_loses == 270
+    assert own.lost > cost.lost
+    best = cost.at_interval(1, cost.interval)
+    assert best.lost == pytest.approx(cost.lost, rel=0.02)
+
+
+def test_an_asynchronous_save_waits_for_its_copy_and_for_the_one_before() -> None:
+    device, checkpoint = find_device("H100-80GB"), {"save_steps": 10, "async_save": True}
+    cost = checkpoint_cost(settings(checkpoint=checkpoint), 70_553_706_496, Rates(), device=device)
+    assert cost.seconds == pytest.approx(169.4, abs=0.5)
+    assert cost.waits < 5
+    assert cost.at_interval(10, 60.0).save_share < 0.01
+    assert cost.at_interval(1, 60.0).save_share == pytest.approx((cost.seconds - 60) / cost.seconds)
+
+
+def test_hours_and_money_have_the_loss_of_the_own_interval() -> None:
+    rare, often = (plan_of("llama-3.1-8b", checkpoint={"save_steps": steps}) for steps in (1000, 1))
+    assert often.lost_share(often.time) > 0.3 > rare.lost_share(rare.time)
+    hours = [replace(plan, tokens=1e9).cost for plan in (rare, often)]
+    assert hours[0] is not None
+    assert hours[1] is not None
+    assert hours[1].hours > 1.4 * hours[0].hours

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 from harness.findings import Finding, Fix
 from harness.gates.registry import Context, gate
+from harness.units import format_seconds
 
 _SAVE_AT_END_KEY = "checkpoint.save_at_end"
+_COSTLY_SHARE = 0.05
+_HOUR = 3600
+_MONTH = 30 * 24 * _HOUR
 
 
 @gate("CK009", "training-that-saves-nothing", upstream="silent", severity="info", needs=("a run spec",))
@@ -136,6 +141,60 @@ def interval_beyond_run(ctx: Context) -> Iterator[Finding]:
                 related=[("train.max_steps", "the run ends here")],
                 fix=ctx.fix_to_set(key, half, effect="it comes up twice"),
             )
+
+
+@gate(
+    "CK015",
+    "saves-that-cost-too-much",
+    upstream="silent",
+    severity=("warning", "info"),
+    needs=("a run spec", "world size", "model facts"),
+    when=lambda ctx: ctx.run.spec.checkpoint.save_steps is not None and ctx.run.spec.cluster.gpu is not None,
+)
+def costly_saves(ctx: Context) -> Iterator[Finding]:
+    """Saves that take much of the time, or so few that a failure loses hours.
+
+    `checkpoint.save_steps` times the planned seconds of a step, on a `cluster.gpu` whose speed is known: saves above
+    5 % of the time; or more than an hour of work that a failure loses on average, where the run is as likely as not to
+    have a failure within a month.
+
+    Why: A synchronous save stops all ranks while the states are written, in bf16 with Adam 12 to 14 bytes a parameter.
+    Of a failure the run repeats half an interval on average. `harness plan --long` has the interval that loses least,
+    from `cluster.failure_hours_per_gpu`; time, sizes and rates are planned, not measured.
+
+    Example:
+        model.config: llama-70b
+        train.per_device_train_batch_size: 1
+        train.max_steps: 100000
+        zero.stage: 3
+        precision.bf16: true
+        checkpoint.save_steps: 1
+        cluster.gpu: H100-80GB
+        cluster.gpus_per_node: 8
+        cluster.num_nodes: 8
+    """
+    from harness.plan.planner import make_plan
+
+    plan = make_plan(ctx.run, Path(ctx.source.file).parent, with_alternatives=False, build=False)
+    saves, key = plan.saves_at(plan.time), "checkpoint.save_steps"
+    if saves is None or plan.time is None or plan.checkpoint_cost is None:
+        return
+    best = max(1, round(plan.checkpoint_cost.interval / plan.time.seconds))
+    best = min(best, ctx.run.spec.train.max_steps or best)
+    if saves.save_share > _COSTLY_SHARE and best > saves.save_steps:
+        yield ctx.finding(
+            f"saves every {format_seconds(saves.interval)} take {saves.save_share:.0%} of the time (planned)",
+            key,
+            fix=ctx.fix_to_set(key, best, effect="the interval that loses least, failures included"),
+        )
+    elif saves.failure_loses > _HOUR and plan.checkpoint_cost.failure_seconds < _MONTH and best < saves.save_steps:
+        yield ctx.finding(
+            f"a failure loses {format_seconds(saves.failure_loses)} on average, and the plan expects one every"
+            f" {plan.checkpoint_cost.failure_seconds / _HOUR:,.0f} hours",
+            key,
+            severity="info",
+            fix=ctx.fix_to_set(key, best, effect="the interval that loses least, failures included"),
+        )
 
 
 @gate(

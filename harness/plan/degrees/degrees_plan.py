@@ -18,6 +18,7 @@ from harness.plan.degrees.rank_groups import StageLayers, assign_layers
 from harness.plan.degrees.stage_memory import StageMemory, estimate_stage
 from harness.plan.degrees.step_traffic import stage_traffic
 from harness.plan.degrees.work_seconds import WorkSeconds, work_seconds
+from harness.plan.time.goodput import CheckpointCost, cost_of_size
 from harness.plan.time.pipeline_schedule import PassCost, bubble_overhead
 from harness.plan.time.rates import Rates
 
@@ -37,6 +38,7 @@ class DegreesPlan:
     work: GpuWork
     time: WorkSeconds
     notes: tuple[str, ...]
+    rates: Rates
 
     @property
     def fullest(self) -> StageMemory:
@@ -55,6 +57,14 @@ class DegreesPlan:
             self.request.precision, self.device.flops_16
         )
         return self.work.model_flops / (self.time.seconds * peak * self.work.world_size)
+
+    @property
+    def checkpoint(self) -> CheckpointCost:
+        """A checkpoint of masters and states, weights too below stage 3; the run stops where one GPU fails."""
+        recipe, degrees = self.request.recipe, self.request.degrees
+        weights = recipe.parameters if self.request.zero_stage < 3 else 0
+        size = self.model.num_parameters * (weights + recipe.master + recipe.states)
+        return cost_of_size(size, -(-degrees.world_size // degrees.gpus_per_host), degrees.world_size, self.rates)
 
     def gpu_hours(self, tokens: float) -> tuple[float, float, float]:
         """GPU hours of a run over so many tokens: as planned, fast, slow. No failures and no restarts."""
@@ -98,8 +108,10 @@ def plan_degrees_of(
         if kind not in works:
             works[kind] = (each.stage, _stage_work(model, each, request, expert_hosts))
     slowest, work = max(works.values(), key=lambda each: each[1].product_flops + each[1].attention.flops)
-    time = work_seconds(work, device, rates or Rates())
-    return DegreesPlan(request, model, device, memory, slowest, work, time, _notes(model, request, stages, device))
+    rates = rates or Rates()
+    time = work_seconds(work, device, rates)
+    notes = _notes(model, request, stages, device)
+    return DegreesPlan(request, model, device, memory, slowest, work, time, notes, rates)
 
 
 def _layer_kinds(model: ModelFacts, stage: StageLayers) -> tuple[tuple[int, int], ...]:
@@ -146,6 +158,7 @@ def _stage_work(model: ModelFacts, memory: StageMemory, request: DegreesRequest,
         world_size=degrees.world_size,
         model_flops=float(flops) * tokens_of_step,
         is_moe=model.experts > 0,
+        gpus_per_host=min(degrees.gpus_per_host, degrees.world_size),
     )
 
 

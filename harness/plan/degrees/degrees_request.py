@@ -26,7 +26,9 @@ _MAX_DEGREE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DegreesRequest:
-    """The options. `zero_stage` is that of the data-parallel group; 1 is Megatron's distributed optimizer."""
+    """The options. `zero_stage` is that of the data-parallel group; 1 is Megatron's distributed optimizer.
+    `reduced_bytes`: of a gradient between ranks, None for those of the recipe.
+    """
 
     model: str
     gpu: str
@@ -38,6 +40,7 @@ class DegreesRequest:
     checkpointing: Checkpointing = "none"
     zero_stage: int = 1
     states: StateFormat = "fp32"
+    reduced_bytes: int | None = None
 
     @property
     def sequences(self) -> float:

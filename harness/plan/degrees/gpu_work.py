@@ -118,6 +118,7 @@ class GpuWork:
     """FLOPs of the step over all GPUs as MFU counts them here: 6 a multiplied parameter and token, causal attention at
     half, nothing recomputed."""
     is_moe: bool = False
+    gpus_per_host: int = 8
 
     @property
     def product_flops(self) -> float:

@@ -164,7 +164,7 @@ class _TrafficOfStage:
             if size == 1 or not numel:
                 continue
             kind: CollectiveKind = "all-reduce" if request.zero_stage == 0 else "reduce-scatter"
-            gradients = float(recipe.gradients * numel * times)
+            gradients = float((request.reduced_bytes or recipe.gradients) * numel * times)
             window: Window = "step" if request.zero_stage >= 2 else "backward"
             traffic.append(self.ring(f"{name}gradients", kind, group, gradients, times, window))  # type: ignore[arg-type]
             if gathers:

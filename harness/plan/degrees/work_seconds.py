@@ -96,7 +96,7 @@ def _exposed_traffic(
     share of the shorter one.
     """
     windows = {"none": 0.0, "layer": compute / 2, "backward": 2 / 3 * compute / work.micro_batches, "step": compute}
-    timed = [(each, _traffic_seconds(each, device, rates)) for each in work.traffic]
+    timed = [(each, _traffic_seconds(each, device, rates, work.gpus_per_host)) for each in work.traffic]
     result = []
     for traffic, seconds in timed:
         together = sum(other for each, other in timed if each.window == traffic.window)
@@ -105,7 +105,7 @@ def _exposed_traffic(
     return result
 
 
-def _traffic_seconds(traffic: Traffic, device: Device, rates: Rates) -> float:
-    network = rates.network / 8 if rates.network else device.network * rates.link_efficiency
+def _traffic_seconds(traffic: Traffic, device: Device, rates: Rates, gpus_per_host: int) -> float:
+    network = rates.network / gpus_per_host if rates.network else device.network * rates.link_efficiency
     link = traffic.link_bytes / (device.link * rates.link_efficiency)
     return max(link, traffic.network_bytes / network) + traffic.calls * _CALL_SECONDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from harness.facts.model_lookup import find_configuration, find_model, find_posi
 from harness.findings import Finding, Fix
 from harness.plan.search.pinned_keys import key_of_override
 from harness.plan.time.rates import parse_disks
+from harness.plan.weights.tensor_shard import DEFAULT_PLAN, shard_model
 from harness.spec.overrides import apply_overrides
 from harness.spec.parse.source import KeyPath, Source, join_key
 from harness.units import parse_bytes, pluralize
@@ -61,14 +63,46 @@ class PlanRequest:
         return (*stage, *map(key_of_override, self.overrides))
 
     @property
+    def data_ranks(self) -> int:
+        """Ranks that take sequences of their own. A search divides the model where ranks alone would be more than the
+        sequences of a step.
+        """
+        return self.gpus // replica_of(self)[1]
+
+    @property
     def global_batch_size(self) -> int:
-        """Sequences a step: the same number on every rank, as near to the tokens as that can be."""
-        return self.gpus * max(1, round(self.tokens_per_step / self.max_length / self.gpus))
+        """Sequences a step: the same number on every data rank, as near to the tokens as that can be."""
+        return self.data_ranks * max(1, round(self.tokens_per_step / self.max_length / self.data_ranks))
 
     @property
     def planned_tokens(self) -> int:
         """Tokens of those sequences."""
         return self.global_batch_size * self.max_length
+
+
+@lru_cache(maxsize=64)
+def replica_of(request: PlanRequest) -> tuple[str, int]:
+    """The key of `parallel` and the degree with which a search begins, so that a step has no more sequences than were
+    asked for: the least that is enough, else the largest that the model and the hosts allow. ("", 1): data ranks alone,
+    as also where `--set` or `--zero-stage` decide.
+    """
+    alone, sequences = ("", 1), max(1, round(request.tokens_per_step / request.max_length))
+    is_decided = request.stage is not None or any(key[0] == "parallel" for key in request.pinned)
+    model = None if is_decided or request.gpus <= sequences else find_model(request.model, build=False).facts
+    if model is None:
+        return alone
+    best = alone
+    for degree in (2, 4, 8, 16):
+        if request.gpus % degree:
+            break
+        divides = model.heads % degree == 0 and model.kv_heads % degree == 0 and degree <= request.gpus_per_host
+        if divides and shard_model(model, degree, DEFAULT_PLAN).is_useful:
+            best = ("tensor_parallel_size", degree)
+        elif degree <= model.num_layers:
+            best = ("pipeline_parallel_size", degree)
+        if request.gpus // best[1] <= sequences:
+            break
+    return best
 
 
 def default_length(model: str) -> int:
@@ -150,11 +184,11 @@ def batch_finding(request: PlanRequest) -> Finding | None:
     asked, planned = request.tokens_per_step, request.planned_tokens
     if asked == planned:
         return None
-    whole = request.gpus * request.max_length
-    below = asked // whole * whole
+    whole = request.data_ranks * request.max_length
+    below, kind = asked // whole * whole, "rank" if request.data_ranks == request.gpus else "data rank"
     message = (
         f"{asked:,} tokens per step are not a multiple of {whole:,}, a sequence of {request.max_length:,} tokens "
-        f"on each of {pluralize(request.gpus, 'rank')}: planned with {planned:,}"
+        f"on each of {pluralize(request.data_ranks, kind)}: planned with {planned:,}"
     )
     possible = [f"`--batch-tokens {tokens}`" for tokens in (below, below + whole) if tokens]
     fix = Fix(f"give {' or '.join(possible)}, fewer GPUs, or a shorter `--max-length`")
@@ -172,7 +206,10 @@ def spec_from_request(request: PlanRequest) -> dict[str, Any]:
     }
     cluster |= {"host_memory": request.host_memory} if request.host_memory else {}
     cluster |= {"nvme": request.nvme} if request.nvme else {}
+    parallel, degree = replica_of(request)
+    stage = 1 if parallel == "pipeline_parallel_size" else 3
     values = {
+        **({"parallel": {parallel: degree}} if parallel else {}),
         "model": {"name_or_path": request.model, "attn_implementation": "sdpa"},
         "data": {"train": "data/*.jsonl", "max_length": request.max_length},
         "train": {
@@ -183,7 +220,7 @@ def spec_from_request(request: PlanRequest) -> dict[str, Any]:
         },
         "optimizer": {"learning_rate": 1e-5, "weight_decay": 0.1},
         "precision": {"bf16": True},
-        "zero": {"stage": 3 if request.stage is None else request.stage},
+        "zero": {"stage": stage if request.stage is None else request.stage},
         "cluster": cluster,
     }
     raw = apply_overrides(Source("--set", "yaml", "", values), request.overrides).data

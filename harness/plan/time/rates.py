@@ -93,10 +93,18 @@ class BadRate(ValueError):
         self.key = key
 
 
+_BITS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTkmgt]?)(?:(?<=[KMGT])b\s*/\s*s(?:ec)?|[Bb]ps|[Bb]it\s*/\s*s(?:ec)?)\s*")
+"""Network cards are sold in bits: `400Gb/s`, `400Gbps`, `400 Gbit/s`. `gb/s` in small letters stays bytes."""
+
+
 def parse_rate(text: str | int) -> float:
-    """Bytes a second from `400GB/s`, `25 GB/s` or a plain number. Raises ValueError with a sentence for the user."""
+    """Bytes a second from `400GB/s`, `400Gb/s` (bits), `200Gbps` or a plain number. Raises ValueError with a sentence
+    for the user.
+    """
     if isinstance(text, int):
         return float(parse_bytes(text))
+    if match := _BITS.fullmatch(text):
+        text = f"{float(match[1]) / 8:f}{match[2]}B/s"
     try:
         rate = parse_bytes(re.sub(r"\s*/\s*s(ec)?\s*$", "", text))
     except ValueError:

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`harness explain TERM`: the field's words, and FSDP's strategies beside their ZeRO settings."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.cli.app import build_app
+from harness.cli.command_list import COMMANDS
+from harness.cli.demo import DemoName
+from harness.views.term_pages import list_terms, render_term
+
+
+@pytest.mark.parametrize("term", list_terms())
+def test_a_term_names_a_command_that_exists(term: str) -> None:
+    page = render_term(term)
+    assert page is not None
+    words = page.rpartition("Shown by: ")[2].split()
+    assert words[1] in COMMANDS
+    assert words[1] != "demo" or words[2] in {each.value for each in DemoName}
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("FULL_SHARD", "`zero.stage: 3`"),
+        ("SHARD_GRAD_OP", "`zero.stage: 2`"),
+        ("NO_SHARD", "`zero.stage: 0`"),
+        ("HYBRID_SHARD", "zero_hpz_partition_size"),
+        ("FSDP2", "no FSDP back end"),
+        ("MFU", "without\nrecomputation"),
+        ("All-Gather", "(N - 1) / N"),
+        ("bubble", "(p - 1) / (m + p - 1)"),
+    ],
+)
+def test_words_of_the_field_are_explained(word: str, text: str) -> None:
+    result = CliRunner().invoke(build_app(["explain", word]), ["explain", word], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert " ".join(text.split()) in " ".join(result.stdout.split())

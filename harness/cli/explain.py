@@ -87,8 +87,8 @@ def explain(
         typer.Option(
             "--exec",
             metavar="COMMAND",
-            help="With `--log`: run this for a failure with a decision, in a shell with HARNESS_DECISION, HARNESS_CAUSE, "
-            "HARNESS_HOSTS and HARNESS_CHANGES.",
+            help="With `--log`: run this for a failure with a decision, in a shell with HARNESS_DECISION, "
+            "HARNESS_CAUSE, HARNESS_HOSTS and HARNESS_CHANGES.",
         ),
     ] = None,
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 from harness.diagnosis.diagnosis_types import Diagnosis
 from harness.diagnosis.evidence.plan_comparison import compare_with_plan
+from harness.diagnosis.evidence.silent_faults import observe_series
 from harness.diagnosis.explanation import collect_notes, explain_selection, merge_facts
 from harness.diagnosis.first_cause import select_first_cause
 from harness.diagnosis.reader.hang_evidence import explain_hang
@@ -17,6 +18,8 @@ from harness.diagnosis.reader.log_facts import add_frame_versions
 from harness.diagnosis.reader.log_scanner import LogScanner
 from harness.diagnosis.verdict_priority import diagnose_clean_end, follow_verdict, select_by_verdict
 from harness.verdicts import Verdict
+
+_MAX_OBSERVATIONS = 4
 
 
 def diagnose(
@@ -66,7 +69,8 @@ def diagnose(
     facts = merge_facts(readers)
     facts.world_size = scanner.world_size or facts.world_size
     add_frame_versions(facts, [frame.file for event in scanner.events[:50] for frame in event.frames])
-    notes = (*diagnosis.notes, *logs.notes, *logs.refusals)
+    seen = dict.fromkeys(note for reader in readers for note in observe_series(reader.series, facts))
+    notes = (*diagnosis.notes, *logs.notes, *logs.refusals, *list(seen)[:_MAX_OBSERVATIONS])
     ranks = tuple(sorted(scanner.ranks)[:4096])
     names = {*scanner.hosts.values(), *scanner.ranks_by_host, *(e.host for e in scanner.events)}
     hosts_seen = tuple(sorted(names - {""}))[:4096]

@@ -19,6 +19,7 @@ from harness.diagnosis.diagnosis_types import (
 from harness.diagnosis.evidence.failure_phase import find_phase
 from harness.diagnosis.evidence.gpu_allocation import compare_numbers, find_gpu_allocation
 from harness.diagnosis.evidence.host_allocation import find_disk_allocation, find_host_allocation
+from harness.diagnosis.evidence.job_kind import describe_job
 from harness.diagnosis.evidence.log_end import describe_open_end
 from harness.diagnosis.evidence.missing_ranks import describe_wait, describe_wait_of_ranks, find_missing_ranks
 from harness.diagnosis.evidence.silent_end import describe_missing_hosts, diagnose_silent_end
@@ -79,7 +80,7 @@ def _explain_failure(
         host = scanner.hosts.get(rank, "")
     phase = find_phase(first.frames, first.phase)
     allocation = _find_allocation(first, phase, readers)
-    notes = (*_notes_of_phase(first, phase), *notes)
+    notes = (*_notes_of_phase(first, phase), *describe_job(first, scanner, readers), *notes)
     title, change = describe_cause(first.cause, needs_change=not first.change)
     if allocation is not None and not first.change:
         change = allocation.change

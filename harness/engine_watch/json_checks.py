@@ -16,6 +16,7 @@ from typing import Any
 import torch.distributed as dist
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
+from harness.engine_watch import source_weights
 from harness.runtime.engine_checks.checks import (
     engine_batch_sizes,
     engine_dtypes,
@@ -202,5 +203,6 @@ CHECKS: tuple[EngineCheck, ...] = (
     replace(gradient_norm.CHECK, key="", evaluate=_evaluate_norms, fix="lower the learning rate, and check the data"),
     replace(skipped_steps.CHECK, key="fp16", fix="use bf16, or a lower `fp16.initial_scale_power`"),
     replace(replicas.CHECK, key="", observe=_observe_replicas, evaluate=_evaluate_replicas),
+    source_weights.CHECK,
 )
 """In the order of their ids."""

@@ -165,4 +165,12 @@ learning rate or weight decay than the group's, or Adam's bias correction of ano
 ## AT030 weights-not-copied
 After the step the model has other weights than the optimizer wrote: its 16-bit copy, or the shards that ZeRO gathers
 from, were not updated.
+
+## AT031 weights-of-another-file
+Before the first step, weights of the model are not those of the safetensors files that it was loaded from.
+
+`harness.watch` and `HarnessCallback` compare 256 elements of eight weights on each rank with the files of the model's
+folder, or of the Hub's cache. At ZeRO-3 a release of transformers that copies files into partitions may leave weights
+out (transformers 45313, 45397): they keep random values, and the training starts from these without a word. Skipped
+after `load_checkpoint`, and where no file has the names of the model.
 """

@@ -91,7 +91,7 @@ def _observe_throughput(rates: Sequence[Sample]) -> Iterator[str]:
     if last > 0 and first >= 2 * last and min(parts) == last:
         yield (
             f"observation: the throughput falls to {last / first:.0%} of what it was, {first:.3g} to {last:.3g} a "
-            "second: look at lengths of batches, clocks and heat, memory that is freed and allocated again, and the disk"
+            "second: look at lengths of batches, clocks and heat, memory that is allocated again and again, the disk"
         )
 
 

@@ -9,13 +9,13 @@ from typing import Any, BinaryIO
 
 from harness.diagnosis.diagnosis_types import Diagnosis
 from harness.diagnosis.evidence.plan_comparison import compare_with_plan
-from harness.diagnosis.evidence.silent_faults import observe_series
 from harness.diagnosis.explanation import collect_notes, explain_selection, merge_facts
 from harness.diagnosis.first_cause import select_first_cause
 from harness.diagnosis.reader.hang_evidence import explain_hang
 from harness.diagnosis.reader.job_logs import drop_older_events, locate_lines, read_logs
 from harness.diagnosis.reader.log_facts import add_frame_versions
 from harness.diagnosis.reader.log_scanner import LogScanner
+from harness.diagnosis.silent_faults import observe_series
 from harness.diagnosis.verdict_priority import diagnose_clean_end, follow_verdict, select_by_verdict
 from harness.verdicts import Verdict
 

@@ -19,12 +19,12 @@ from harness.diagnosis.diagnosis_types import (
 from harness.diagnosis.evidence.failure_phase import find_phase
 from harness.diagnosis.evidence.gpu_allocation import compare_numbers, find_gpu_allocation
 from harness.diagnosis.evidence.host_allocation import find_disk_allocation, find_host_allocation
-from harness.diagnosis.evidence.job_kind import describe_job
 from harness.diagnosis.evidence.log_end import describe_open_end
 from harness.diagnosis.evidence.missing_ranks import describe_wait, describe_wait_of_ranks, find_missing_ranks
 from harness.diagnosis.evidence.silent_end import describe_missing_hosts, diagnose_silent_end
 from harness.diagnosis.evidence.unknown_cause import describe_area, describe_next_step, is_generic_evidence
 from harness.diagnosis.first_cause import CauseSelection
+from harness.diagnosis.job_kind import describe_job
 from harness.diagnosis.reader.line_prefix import parse_line
 from harness.diagnosis.reader.log_reader import LogReader
 from harness.diagnosis.reader.log_scanner import LogScanner

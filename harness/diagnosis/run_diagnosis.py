@@ -10,7 +10,7 @@ from typing import BinaryIO, cast
 from harness.diagnosis import Diagnosis, diagnose
 from harness.diagnosis.catalogue import causes_by_id
 from harness.diagnosis.evidence.engine_check_file import add_engine_differences
-from harness.diagnosis.evidence.live_processes import describe_writers
+from harness.diagnosis.live_processes import describe_writers
 from harness.diagnosis.reader.followed_log import FollowedLog
 from harness.diagnosis.reader.log_files import find_logs
 from harness.locks import RUN_LOCK, current_holder

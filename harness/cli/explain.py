@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from harness.cli.completion import complete_explained, complete_run
-from harness.cli.console import exit_with, log_to_stderr, print_findings
+from harness.cli.console import exit_with, print_findings
+from harness.cli.followed_log_options import find_followed, run_command
 from harness.cli.output_format import OutputFormat
 from harness.cli.unread_options import refuse_combined, refuse_unread
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 
 if TYPE_CHECKING:
-    from harness.diagnosis.decision import Decision
     from harness.diagnosis.diagnosis_types import Action, Diagnosis
 
 _STALL_SECONDS = 600.0
@@ -166,7 +164,7 @@ def _explain_log(
     from harness.views.style import style_for
 
     try:
-        followed = _find_followed(names) if stall_seconds is not None else None
+        followed = find_followed(names) if stall_seconds is not None else None
         diagnosis = diagnose_run(*names) if followed is None else diagnose_followed(followed, stall_seconds or 0.0)
     except OSError as error:
         fix = Fix("give a file that can be read, or `-` for standard input")
@@ -189,36 +187,8 @@ def _explain_log(
         flush=True,
     )
     if command and decision is not None:
-        _run_command(command, decision, cause)
+        run_command(command, decision, cause)
     exit_with(code)
-
-
-def _find_followed(names: list[str]) -> Path:
-    """The one file to follow, also one that does not exist yet; of a run directory its launcher's log."""
-    from harness.diagnosis.reader.log_files import find_logs
-
-    if len(names) == 1 and names[0] != "-":
-        path = Path(names[0])
-        if path.is_file() or (not path.exists() and path.suffix and path.parent.is_dir()):
-            return path
-        logs = find_logs(names)
-        if len(logs.files) == 1:
-            return logs.files[0]
-    fix = Fix("give one file, such as the output of the launcher, or one run")
-    raise UserError([Finding("SP001", "error", "`--follow` follows one log", fix=fix)], ExitCode.USAGE)
-
-
-def _run_command(command: str, decision: Decision, cause: str) -> None:
-    """Run the scheduler's command. Its exit code is said, and changes nothing."""
-    variables = {
-        "HARNESS_DECISION": decision.action,
-        "HARNESS_CAUSE": cause,
-        "HARNESS_HOSTS": ",".join(decision.hosts),
-        "HARNESS_CHANGES": json.dumps(dict(decision.changes)),
-    }
-    done = subprocess.run(command, shell=True, env={**os.environ, **variables}, check=False)  # noqa: S602
-    if done.returncode:
-        log_to_stderr(f"the command of `--exec` ended with code {done.returncode}")
 
 
 def _folders_of(logs: list[str]) -> list[Path]:

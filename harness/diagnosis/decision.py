@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do next with a failed job, by its first cause: retry, retry elsewhere, change and retry, or stop.
+"""The next action for a failed job, by its first cause: retry, retry elsewhere, change and retry, or stop.
 
 A cause of the catalogue may have the decision; else its level and the change derive it. Pure functions.
 """

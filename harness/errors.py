@@ -24,6 +24,10 @@ class ExitCode(IntEnum):
     UNKNOWN_CAUSE = 6
     NO_FAILURE_SEEN = 7
     NOT_UPLOADED = 8
+    RETRY = 40
+    RETRY_ELSEWHERE = 41
+    CHANGE_AND_RETRY = 42
+    STOP = 43
     HUNG = 124
     INTERRUPTED = 130
     PREEMPTED = 138

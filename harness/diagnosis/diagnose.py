@@ -15,8 +15,11 @@ from harness.diagnosis.reader.hang_evidence import explain_hang
 from harness.diagnosis.reader.job_logs import drop_older_events, locate_lines, read_logs
 from harness.diagnosis.reader.log_facts import add_frame_versions
 from harness.diagnosis.reader.log_scanner import LogScanner
+from harness.diagnosis.silent_faults import observe_series
 from harness.diagnosis.verdict_priority import diagnose_clean_end, follow_verdict, select_by_verdict
 from harness.verdicts import Verdict
+
+_MAX_OBSERVATIONS = 4
 
 
 def diagnose(
@@ -66,7 +69,8 @@ def diagnose(
     facts = merge_facts(readers)
     facts.world_size = scanner.world_size or facts.world_size
     add_frame_versions(facts, [frame.file for event in scanner.events[:50] for frame in event.frames])
-    notes = (*diagnosis.notes, *logs.notes, *logs.refusals)
+    seen = dict.fromkeys(note for reader in readers for note in observe_series(reader.series, facts))
+    notes = (*diagnosis.notes, *logs.notes, *logs.refusals, *list(seen)[:_MAX_OBSERVATIONS])
     ranks = tuple(sorted(scanner.ranks)[:4096])
     names = {*scanner.hosts.values(), *scanner.ranks_by_host, *(e.host for e in scanner.events)}
     hosts_seen = tuple(sorted(names - {""}))[:4096]

@@ -11,6 +11,8 @@ from harness.verdicts import Verdict
 
 Confidence = Literal["certain", "likely", "unknown"]
 DiagnosisState = Literal["failed", "completed", "stopped", "no failure seen", "empty", "not text"]
+Action = Literal["retry", "retry elsewhere", "change and retry", "stop"]
+"""The next thing to do with a failed job. `stop`: the same input fails again, and no key is known that changes it."""
 EventLevel = Literal["root", "echo", "end", "hint"]
 """`root`: the first failure. `echo`: other ranks lost a peer. `end`: the launcher reports the end. `hint`:
 explains nothing by itself, and adds to another cause."""
@@ -45,7 +47,9 @@ class FailureCause:
 
     `traits`: `weak-end` (launchers and schedulers report any end with it, and an echo says more), `silent` (the job
     survives it, but its result is worthless), `recoverable` (silent only while it lasts), `in-warnings` (also found in
-    lines that are warnings). `order`: among competing causes of its level the least comes first; None comes last.
+    lines that are warnings), `may-pass` (another attempt may get further), `waits-for-space` (another attempt needs
+    free disk space). `order`: among competing causes of its level the least comes first; None comes last. `decision`:
+    what to do next; empty where `diagnosis.decision` derives it.
     """
 
     id: str
@@ -57,6 +61,7 @@ class FailureCause:
     page: str = ""
     traits: frozenset[str] = frozenset()
     order: int | None = None
+    decision: Action | Literal[""] = ""
 
     @property
     def text(self) -> str:

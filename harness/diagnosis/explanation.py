@@ -24,6 +24,7 @@ from harness.diagnosis.evidence.missing_ranks import describe_wait, describe_wai
 from harness.diagnosis.evidence.silent_end import describe_missing_hosts, diagnose_silent_end
 from harness.diagnosis.evidence.unknown_cause import describe_area, describe_next_step, is_generic_evidence
 from harness.diagnosis.first_cause import CauseSelection
+from harness.diagnosis.job_kind import describe_job
 from harness.diagnosis.reader.line_prefix import parse_line
 from harness.diagnosis.reader.log_reader import LogReader
 from harness.diagnosis.reader.log_scanner import LogScanner
@@ -79,7 +80,7 @@ def _explain_failure(
         host = scanner.hosts.get(rank, "")
     phase = find_phase(first.frames, first.phase)
     allocation = _find_allocation(first, phase, readers)
-    notes = (*_notes_of_phase(first, phase), *notes)
+    notes = (*_notes_of_phase(first, phase), *describe_job(first, scanner, readers), *notes)
     title, change = describe_cause(first.cause, needs_change=not first.change)
     if allocation is not None and not first.change:
         change = allocation.change

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from harness.diagnosis import Diagnosis, diagnose
+from harness.diagnosis.catalogue import causes_by_id
 from harness.diagnosis.evidence.engine_check_file import add_engine_differences
+from harness.diagnosis.live_processes import describe_writers
+from harness.diagnosis.reader.followed_log import FollowedLog
 from harness.diagnosis.reader.log_files import find_logs
 from harness.locks import RUN_LOCK, current_holder
 from harness.run_records.rank_statuses import read_statuses
+from harness.units import format_seconds
 from harness.verdicts import Verdict, read_verdict
 
 
@@ -28,6 +33,22 @@ def diagnose_run(*names: str | Path) -> Diagnosis:
     if diagnosis.state == "no failure seen" and logs.run_dir and current_holder(logs.run_dir / RUN_LOCK) is not None:
         return replace(diagnosis, title="the run is still running, and its log shows no failure so far")
     return diagnosis
+
+
+def diagnose_followed(file: Path, stall_seconds: float) -> Diagnosis:
+    """The first cause in the log of a running job of any launcher, once the job has ended, or has printed nothing for
+    `stall_seconds`. Raises OSError where reading fails.
+    """
+    log = FollowedLog(file, stall_seconds)
+    diagnosis = diagnose([cast("BinaryIO", log)])
+    if log.ending == "no writer":
+        return replace(diagnosis, notes=(*diagnosis.notes, "no process of this machine writes the log any more"))
+    if log.ending != "stall" or diagnosis.state not in ("no failure seen", "empty"):
+        return diagnosis
+    title = f"the job has printed nothing for {format_seconds(stall_seconds)}, and shows no failure"
+    cause = causes_by_id()["LG076"]
+    notes = (*describe_writers(file), *diagnosis.notes)
+    return replace(diagnosis, state="failed", confidence="likely", cause=cause.id, title=title, notes=notes)
 
 
 def diagnose_failure(run_dir: Path, verdict: Verdict) -> Diagnosis | None:

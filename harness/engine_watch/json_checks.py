@@ -16,6 +16,7 @@ from typing import Any
 import torch.distributed as dist
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
+from harness.engine_watch import source_weights
 from harness.runtime.engine_checks import optimizer_checks, parameter_checks, setting_checks, step_checks
 from harness.runtime.engine_checks.engine_check import (
     CheckResult,
@@ -191,5 +192,6 @@ CHECKS: tuple[EngineCheck, ...] = (
     ),
     replace(step_checks.SKIPPED_STEPS, key="fp16", fix="use bf16, or a lower `fp16.initial_scale_power`"),
     replace(REPLICAS, key="", observe=_observe_replicas, evaluate=_evaluate_replicas),
+    source_weights.CHECK,
 )
 """In the order of their ids."""

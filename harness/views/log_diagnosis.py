@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator
 
 from harness.check.log_opinion import LogOpinion
+from harness.diagnosis.decision import Decision, decide_action
 from harness.diagnosis.diagnosis_types import Diagnosis
 from harness.diagnosis.verdict_priority import VERDICT_NOTE
 from harness.units import format_bytes
@@ -85,8 +86,16 @@ def _list_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "note", note
     if diagnosis.change:
         yield "change", diagnosis.change
+    if (decision := decide_action(diagnosis)) is not None:
+        yield "decision", format_decision(decision)
     if diagnosis.releases:
         yield "releases", diagnosis.releases
+
+
+def format_decision(decision: Decision) -> str:
+    """The action, its reason, and the keys to change: `stop: the same input fails again`."""
+    changes = ", ".join(f"`{key}: {json.dumps(value)}`" for key, value in decision.changes.items())
+    return f"{decision.action}: {decision.reason}" + (f"; {changes}" if changes else "")
 
 
 def _list_places(diagnosis: Diagnosis) -> list[str]:
@@ -146,6 +155,7 @@ def diagnosis_as_dict(diagnosis: Diagnosis, opinion: LogOpinion | None = None) -
         else None,
         "allocation": {"name": allocation.name, "text": allocation.text} if allocation else None,
         "change": diagnosis.change or None,
+        "decision": decision_as_dict(decide_action(diagnosis), diagnosis),
         "releases": diagnosis.releases or None,
         "second_opinion": _opinion_as_dict(opinion) if opinion is not None else None,
         "versions": dict(sorted(diagnosis.facts.versions.items())),
@@ -159,6 +169,19 @@ def diagnosis_as_dict(diagnosis: Diagnosis, opinion: LogOpinion | None = None) -
         "ranks_seen": list(diagnosis.ranks),
         "num_lines": diagnosis.num_lines,
         "num_bytes": diagnosis.num_bytes,
+    }
+
+
+def decision_as_dict(decision: Decision | None, diagnosis: Diagnosis) -> dict[str, object] | None:
+    """The decision with the line that it rests on; None where the cause is not known."""
+    if decision is None:
+        return None
+    return {
+        "action": decision.action,
+        "reason": decision.reason,
+        "hosts": list(decision.hosts),
+        "changes": dict(decision.changes),
+        "evidence": {"file": diagnosis.file or None, "line": diagnosis.line or None, "text": diagnosis.message},
     }
 
 

@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from harness.launching.setup.environment import Variable
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
-from harness.launching.supervise import hang_detector
+from harness.launching.supervise import hang_detector, space_wait
 from harness.launching.supervise.launch_runner import run_launch
 from harness.launching.supervise.restart_files import read_restarts
 from harness.launching.supervise.termination import grace_seconds
@@ -114,6 +115,81 @@ def test_the_same_error_at_the_same_step_is_not_tried_a_third_time(tmp_path):
     outcome, _ = launch(tmp_path, attempt, attempt, attempt, max_restarts=5)
     assert (outcome.verdict.state, outcome.attempts) == ("failed", 2)
     assert "fails the same way at step 1" in outcome.verdict.notes[-1]
+
+
+def fails_with(error):
+    """The words of a rank that prints its traceback and fails."""
+    return [
+        f'print:Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n{error}',
+        f"fail:{error}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "action"),
+    [
+        ("AssertionError: Micro batch size per gpu: 0 has to be greater than 0", "change and retry"),
+        ("Exception: Skipped 20 iterations in a row due to Overflow - Exiting training.", "stop"),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 15.66 GiB. GPU 0 has a total",
+            "change and retry",
+        ),
+    ],
+)
+def test_a_deterministic_failure_is_not_started_again(tmp_path, error, action):
+    outcome, _ = launch(tmp_path, fails_with(error), ["complete"], max_restarts=3)
+    assert (outcome.verdict.state, outcome.attempts) == ("failed", 1)
+    assert f"not restarted: {action}: the same" in outcome.verdict.notes[-1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "torch.distributed.DistNetworkError: The server socket has failed to bind to [::]:29500. EADDRINUSE",
+        "RuntimeError: DataLoader worker (pid 812) is killed by signal: Killed.",
+        "ValueError: what nobody has seen",
+    ],
+)
+def test_a_failure_that_a_restart_may_cure_is_started_again(tmp_path, error):
+    outcome, _ = launch(tmp_path, fails_with(error), ["complete"], max_restarts=1)
+    assert (outcome.verdict.state, outcome.attempts) == ("completed", 2)
+
+
+def test_memory_that_ran_out_after_progress_is_tried_again(tmp_path):
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 15.66 GiB. GPU 0 has a total"
+    outcome, _ = launch(tmp_path, ["step:1", "save:1", *fails_with(error)], ["complete"], max_restarts=1)
+    assert (outcome.verdict.state, outcome.attempts) == ("completed", 2)
+
+
+def test_a_sick_host_that_the_run_needs_ends_it(tmp_path):
+    error = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    outcome, _ = launch(tmp_path, fails_with(error), ["complete"], max_restarts=2)
+    assert (outcome.verdict.state, outcome.attempts) == ("failed", 1)
+    assert "retry elsewhere" in outcome.verdict.notes[-1]
+    assert "cannot do without here" in outcome.verdict.notes[-1]
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_full_disk_is_waited_for(tmp_path, monkeypatch, is_own):
+    free = iter([1 << 10, 1 << 10, 1 << 40])
+    asked = []
+    monkeypatch.setattr(space_wait, "MAX_SPACE_SECONDS", 30.0)
+    monkeypatch.setattr(
+        space_wait.shutil, "disk_usage", lambda folder: asked.append(folder) or SimpleNamespace(free=next(free))
+    )
+    own = f"it needs 1.50 GiB and a margin of 4.00 MiB, 3.00 MiB are free in `{tmp_path}`"
+    error = f"no space left on device; {own}" if is_own else f"[Errno 28] No space left on device: '{tmp_path}/x/y'"
+    outcome, _ = launch(tmp_path, ["step:1", f"fail:{error}"], ["complete"], max_restarts=1)
+    assert (outcome.verdict.state, outcome.attempts) == ("completed", 2)
+    assert asked == [tmp_path] * 3
+
+
+def test_a_disk_that_nobody_empties_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(space_wait, "MAX_SPACE_SECONDS", 0.5)
+    monkeypatch.setattr(space_wait.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    outcome, _ = launch(tmp_path, ["fail:OSError: [Errno 28] No space left on device"], ["complete"], max_restarts=1)
+    assert (outcome.verdict.state, outcome.attempts) == ("failed", 1)
+    assert "nobody freed space" in outcome.verdict.notes[-1]
 
 
 @pytest.mark.parametrize("how", ["stopped", "interpreter", "deadlock"])

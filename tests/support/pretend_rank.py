@@ -3,7 +3,7 @@
 
     pretend_rank.py RUN SCRIPT [--attempt N] [--resume CHECKPOINT]
 
-SCRIPT is JSON: for each attempt a list of words, `step:N`, `save:N`, and how it ends.
+SCRIPT is JSON: for each attempt a list of words, `step:N`, `save:N`, `print:TEXT`, and how it ends: `fail:ERROR`.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ def act(word: str, run_dir: RunDir, status: RankStatusWriter) -> None:
         "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
         "raise": lambda: end(status, 1, error=f"RuntimeError: port {os.getpid()} is closed"),
+        "print": lambda: print(number, file=sys.stderr, flush=True),
+        "fail": lambda: end(status, 1, error=number),
         "refuse": lambda: end(status, 1, error="no such file", is_user_error=True),
         "complete": lambda: end(status, 0),
         "interpreter": hold_the_interpreter,

@@ -97,6 +97,7 @@ ROWS = [
         "0.15.3",
         ds(1, scheduler={"type": "WarmupLR", "params": {"warmup_max_lr": 1e-3, "warmup_num_steps": 10}}),
     ),
+    Row("UP002", "no_sync", "0.16.0", ds(2) | {"gradient_accumulation_steps": 2, "train_batch_size": 8}),
 ]
 
 
@@ -134,8 +135,26 @@ def test_reported_between_the_right_releases_and_no_others(row):
     assert failures == []
 
 
+@pytest.mark.parametrize(
+    ("words", "before", "after", "config"),
+    [
+        ("in one all-reduce", "0.12.3", "0.12.4", ds(2)),
+        (
+            "on two devices",
+            "0.14.0",
+            "0.14.1",
+            ds(3) | {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}},
+        ),
+    ],
+)
+def test_changes_below_the_verified_releases(words, before, after, config):
+    assert any(words in f.message for f in findings_between(config, before, after))
+    assert not any(words in f.message for f in findings_between(config, after, "0.16.0"))
+
+
 def test_every_change_has_a_row():
     words = [row.words for row in ROWS if row.id in ("UP002", "UP005")]
+    words += ["in one all-reduce", "on two devices"]
     assert [change.name for change in BEHAVIOR_CHANGES if not any(w in f"{change.message}" for w in words)] == []
 
 

@@ -8,6 +8,7 @@
         change: ...                       what to change
         page: ...                         more for `harness explain ID`
         traits: weak-end, in-warnings     what else `first_cause` and `line_matcher` know of it (`FailureCause.traits`)
+        decision: retry                   what to do next, where neither level nor change say so (`diagnosis.decision`)
         order: 2                          its place among causes of its level that compete; 0 comes first
         pattern                           a message: a line that matches has this cause
         * pattern                         a message that allows other causes, too
@@ -30,7 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from harness.diagnosis.diagnosis_types import EventLevel, FailureCause, FailureSignature
+from harness.diagnosis.diagnosis_types import Action, EventLevel, FailureCause, FailureSignature
 
 CATALOGUE = Path(__file__).parent
 MESSAGE_FILES = (
@@ -48,7 +49,7 @@ CAUSE_FILES = (
     "parallelism_failures"
 ).split()
 _HEADING = re.compile(r"(?P<id>[A-Z]{2}\d{3})(?: (?P<name>[a-z0-9-]+)(?: \((?P<level>\w+)\))?)?$")
-_CAUSE_FIELD = re.compile(r" {4}(title|change|page|traits|order): (.+)")
+_CAUSE_FIELD = re.compile(r" {4}(title|change|page|traits|order|decision): (.+)")
 _MESSAGE = re.compile(r" {4}(?P<unsure>\* )?(?P<pattern>\S.*?)(?: ::(?P<required>[!$])? (?P<frames>.+))?$")
 _MESSAGE_FIELD = re.compile(r" {8}(title|change): (.+)")
 
@@ -110,6 +111,7 @@ def parse_causes(text: str) -> Iterator[FailureCause]:
             page=fields.get("page", ""),
             traits=frozenset(filter(None, fields.get("traits", "").split(", "))),
             order=int(fields["order"]) if "order" in fields else None,
+            decision=cast("Action", fields.get("decision", "")),
         )
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from harness.diagnosis.diagnosis_types import LogFacts
 from harness.diagnosis.reader.log_archives import NULL_RUN, Readable
 from harness.diagnosis.reader.log_facts import FactReader
+from harness.diagnosis.reader.metric_series import MetricSeries
 from harness.diagnosis.reader.phase_markers import PHASE_WORDS, PhaseMarks, begins_phase
 from harness.diagnosis.rules.line_matcher import may_match_rule
 
@@ -86,7 +87,7 @@ class LogReader:
         self.head = self.tail = b""
         self.writers: set[bytes] = set()
         self.is_sampled = False
-        self.phases, self._fact_reader = PhaseMarks(), FactReader()
+        self.phases, self._fact_reader, self.series = PhaseMarks(), FactReader(), MetricSeries()
         self._kinds = kinds or LineKinds()
         self._lines_to_keep = self._num_read = 0
 
@@ -133,8 +134,10 @@ class LogReader:
         kinds = block.translate(None, _DIGITS).split(b"\n")[:-1]
         self.is_sampled = self._num_read > _MAX_LINES_READ
         marks, hits = self._kinds.find(lines, kinds, is_sampled=self.is_sampled)
-        self.phases.start_block(lines, self._kinds.find_phases(kinds), marks)
+        beginnings = self._kinds.find_phases(kinds)
+        self.phases.start_block(lines, beginnings, marks)
         self._fact_reader.add_block(block)
+        self.series.add_block(lines, marks, beginnings, self.lines)
         for index in marks[:50] if len(self.writers) < 128 else ():
             match = _WRITER_PREFIX.match(lines[index])
             self.writers.add(match[0] if match else b"")

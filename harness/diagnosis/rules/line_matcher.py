@@ -211,9 +211,11 @@ def _asserted_by(frames: Sequence[Frame]) -> str:
 
 
 def _places_of(frame: Frame) -> Iterator[str]:
-    """`FILE FUNCTION`, and for an `assert` a second time with its line of source, which says what was wrong."""
+    """`FILE FUNCTION`, and a second time with the line of source where that says what was wrong: an `assert`, a buffer
+    that is pinned.
+    """
     yield f"{frame.file} {frame.function}"
-    if frame.code.startswith("assert "):
+    if frame.code.startswith("assert ") or "pin_memory(" in frame.code:
         yield f"{frame.file} {frame.function} {frame.code}"
 
 

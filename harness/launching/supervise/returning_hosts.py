@@ -46,6 +46,8 @@ class LostHosts:
     _num_saves: int | None = None
     """The saves of this attempt when a host answered again."""
     _refused: frozenset[str] = frozenset()
+    sick: set[str] = field(default_factory=set)
+    """Those that answer, but whose hardware failed: they are not taken back."""
 
     @property
     def answering(self) -> frozenset[str]:
@@ -54,17 +56,22 @@ class LostHosts:
 
     @property
     def left_out(self) -> frozenset[str]:
-        """Those that were lost too often."""
-        return frozenset(name for name in self.names if self._losses[name] >= MAX_LOSSES)
+        """Those that are sick or were lost too often."""
+        return frozenset(name for name in self.names if name in self.sick or self._losses[name] >= MAX_LOSSES)
 
     def add(self, lost: Collection[str], used: Collection[str]) -> None:
         """These were lost in the attempt that has ended, the others that it used were not."""
-        self.names -= set(used)
+        self.names -= set(used) - self.sick
         for name in lost:
             self._losses[name] += 1
             self._answers[name] = 0
             self._next_check[name] = time.monotonic() + CHECK_SECONDS
         self.names |= set(lost)
+
+    def leave_out(self, hosts: Collection[str]) -> None:
+        """Do without these for good: their hardware failed."""
+        self.names |= set(hosts)
+        self.sick |= set(hosts)
 
     def poll(self, num_saves: int) -> bool:
         """Ask the hosts whose turn it is. True if this attempt has saved since one of them answers again, so that the

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.checkpoints.latest import find_latest, saved_step, step_in_name
+from harness.diagnosis.decision import Decision
 from harness.errors import ExitCode
 from harness.launching.hosts.local_host import find_free_port
 from harness.launching.setup.launch_context import LaunchContext
@@ -30,7 +31,13 @@ from harness.launching.supervise.restart_files import (
 )
 from harness.launching.supervise.restart_policy import Attempt, decide_restart
 from harness.launching.supervise.returning_hosts import MAX_LOSSES, RETURN_TEXT, LostHosts
-from harness.launching.supervise.verdict_files import save_verdict, verdict_from_log, verdict_of_other_hosts
+from harness.launching.supervise.space_wait import MAX_SPACE_SECONDS, find_full_disk, wait_for_space
+from harness.launching.supervise.verdict_files import (
+    advise_restart,
+    save_verdict,
+    verdict_from_log,
+    verdict_of_other_hosts,
+)
 from harness.run_records.run_files import text_of
 from harness.spec.sections.launch_spec import LaunchSpec
 from harness.units import format_seconds
@@ -162,12 +169,15 @@ def _decide_next_attempt(
     if stopped_for and verdict.state == "stopped" and not stop_file.exists():
         return _plan_next_attempt(_fit_hosts(plan, supervisor), supervisor, verdict)
     failures = [*(attempt for attempt in attempts[:-1] if attempt.state == "failed"), attempts[-1]]
-    decision = decide_restart(failures, verdict, launch.max_restarts, launch.restart_delay_seconds)
-    if decision.delay is None:
-        note = decision.reason if verdict.state == "failed" else ""
-        return replace(verdict, notes=(*verdict.notes, note)) if note else verdict
+    advice = advise_restart(plan.run_dir, verdict) if launch.max_restarts else None
+    decision = decide_restart(failures, verdict, launch.max_restarts, launch.restart_delay_seconds, advice)
+    note = decision.reason if decision.delay is None else _leave_out_sick_hosts(plan, supervisor, verdict, advice)
+    if decision.delay is not None and not note and advice is not None and advice.needs_space:
+        note = _wait_for_full_disk(plan, supervisor, verdict)
+    if decision.delay is None or note:
+        return _with_note(verdict, note)
     restarts_left = launch.max_restarts - len(failures) + 1
-    supervisor.log(_describe_restart(verdict, decision.delay, restarts_left))
+    supervisor.log(_describe_restart(verdict, decision.delay, restarts_left, advice))
     deadline = time.monotonic() + decision.delay
     while time.monotonic() < deadline:
         if signals.received or stop_file.exists():
@@ -200,8 +210,44 @@ def _wait_for_hosts(plan: LaunchPlan, supervisor: _Supervisor, is_stopped: Calla
     return True
 
 
-def _describe_restart(verdict: Verdict, delay: float, restarts_left: int) -> str:
-    return f"{describe_verdict(verdict)}; restarting in {format_seconds(delay)}, {restarts_left} left"
+def _with_note(verdict: Verdict, note: str) -> Verdict:
+    """The verdict with the reason why a run that failed does not start again."""
+    return replace(verdict, notes=(*verdict.notes, note)) if note and verdict.state == "failed" else verdict
+
+
+def _wait_for_full_disk(plan: LaunchPlan, supervisor: _Supervisor, verdict: Verdict) -> str:
+    """Wait until the disk that was full has space; the reason against a restart if nobody frees any, else empty."""
+    signals, stop_file = supervisor.context.signals, plan.run_dir / "stop"
+    disk, needed = find_full_disk(plan.run_dir, verdict.reason)
+
+    def is_stopped() -> bool:
+        return bool(signals.received) or stop_file.exists()
+
+    if wait_for_space(disk, needed, supervisor.log, supervisor.heartbeat, is_stopped):
+        return ""
+    return f"not restarted: nobody freed space in {disk} within {format_seconds(MAX_SPACE_SECONDS)}"
+
+
+def _leave_out_sick_hosts(plan: LaunchPlan, supervisor: _Supervisor, verdict: Verdict, advice: Decision | None) -> str:
+    """Leave out a host whose hardware failed; the reason why there is no restart where the run needs it, else empty."""
+    if advice is None or not advice.is_certain or advice.action != "retry elsewhere":
+        return ""
+    sick = {host.name for host in plan.hosts if host.name in advice.hosts or verdict.rank in host.ranks}
+    sick -= supervisor.lost_hosts.names
+    launch, left = supervisor.launch, supervisor.all_hosts - supervisor.lost_hosts.names - sick
+    if not sick:
+        return ""
+    names = ", ".join(sorted(sick))
+    if launch.min_hosts is None or supervisor.replan_without_hosts is None or len(left) < launch.min_hosts:
+        needs = "`launch.min_hosts` is not set" if launch.min_hosts is None else f"{launch.min_hosts} hosts are needed"
+        return f"not restarted: retry elsewhere: {advice.reason}; {needs}, so the run cannot do without {names}"
+    supervisor.lost_hosts.leave_out(sick)
+    return ""
+
+
+def _describe_restart(verdict: Verdict, delay: float, restarts_left: int, advice: Decision | None) -> str:
+    why = f"{advice.action}: {advice.reason}; " if advice is not None else ""
+    return f"{describe_verdict(verdict)}; {why}restarting in {format_seconds(delay)}, {restarts_left} left"
 
 
 def _stopped_while_waiting_verdict(verdict: Verdict, attempt: Attempt, signum: int | None) -> Verdict:
@@ -241,7 +287,8 @@ def _fit_hosts(plan: LaunchPlan, supervisor: _Supervisor) -> LaunchPlan:
         return plan
     supervisor.log(f"continuing {change}: {replanned.world_size} ranks on {len(replanned.hosts)} of the hosts")
     for name in sorted(lost.left_out.intersection(newly_lost)):
-        supervisor.log(f"{name} was lost {MAX_LOSSES} times: it is left out from now on")
+        why = "has hardware that failed" if name in lost.sick else f"was lost {MAX_LOSSES} times"
+        supervisor.log(f"{name} {why}: it is left out from now on")
     return replanned
 
 

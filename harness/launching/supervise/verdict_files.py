@@ -9,10 +9,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from harness.diagnosis import Diagnosis
+from harness.diagnosis.decision import Decision, decide_action
 from harness.diagnosis.run_diagnosis import diagnose_failure
 from harness.launching.setup.launch_context import LaunchContext
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.supervise.run_verdict import is_lost_peer_error
+from harness.launching.supervise.space_wait import is_disk_full_error
 from harness.verdicts import VERDICT, Verdict, read_verdict, verdict_to_json, write_verdict
 
 _DISK_SECONDS = 10.0
@@ -63,6 +66,14 @@ def verdict_from_log(plan: LaunchPlan, verdict: Verdict) -> Verdict:
     if diagnosis is None or diagnosis.rank in (None, verdict.rank) or is_lost_peer_error(diagnosis.message):
         return verdict
     return replace(verdict, rank=diagnosis.rank, host=diagnosis.host, reason=diagnosis.message, cause=diagnosis.cause)
+
+
+def advise_restart(run_dir: Path, verdict: Verdict) -> Decision | None:
+    """The decision by the cause of a failed attempt, whose verdict is saved; None where its cause is not known."""
+    if is_disk_full_error(verdict.reason):  # the log may be on that disk, too
+        return decide_action(Diagnosis("failed", "certain", "LG050", host=verdict.host))
+    diagnosis = diagnose_failure(run_dir, verdict)
+    return decide_action(diagnosis) if diagnosis is not None else None
 
 
 def verdict_of_other_hosts(plan: LaunchPlan, verdict: Verdict, seconds: float) -> Verdict:

@@ -42,7 +42,7 @@ class LaunchSpec(Section):
     """
     max_restarts: Count = 0
     """Restarts at most, each from the last complete checkpoint, after a rank, a node or the launcher died, or after a
-    hang. There is no restart after a user error, nor without progress."""
+    hang. There is no restart after a user error, after a cause that is certain to come again, nor without progress."""
     restart_delay_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
     """Seconds before a restart; doubled after each attempt without progress, up to five minutes."""
     min_hosts: Positive | None = None

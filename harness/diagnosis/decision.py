@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The next action for a failed job, by its first cause: retry, retry elsewhere, change and retry, or stop.
+
+A cause of the catalogue may have the decision; else its level and the change derive it. Pure functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.diagnosis.catalogue import causes_by_id
+from harness.diagnosis.diagnosis_types import Action, Diagnosis
+
+_CODE = re.compile(
+    r"(?P<verb>\b(?:remove|set) )?`(?P<text>[^`]+)`(?: to (?P<value>`[\w.+-]+`|-?\d[\w.+-]*\b|true|false|null))?"
+)
+"""A setting as a change writes it: `key: value`, `"key": {"key": value}`, "remove `key`", "set `key` to value"."""
+_KEY = re.compile(r"\"?(?P<key>[A-Za-z_][\w.]*)\"?\s?[:=]\s?(?P<value>\S.*)", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
+_PYTHON_VALUES: Mapping[str, Any] = {"True": True, "False": False, "None": None}
+_ALTERNATIVE = re.compile(r"; |, (?:or|else)\b|\bor\b|\buntil then\b")
+_REASONS: Mapping[Action, str] = {
+    "retry": "the input is not at fault: the same start may work",
+    "retry elsewhere": "the machine is at fault, not the input",
+    "change and retry": "the same settings fail again",
+    "stop": "the same input fails again",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The next action and its reason. `hosts` are at fault; `changes` are the keys and values of the first remedy that
+    the change names. `is_certain`: so is the cause. `may_pass`: another attempt may get further all the same.
+    """
+
+    action: Action
+    reason: str
+    hosts: tuple[str, ...] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    is_certain: bool = False
+    may_pass: bool = False
+    needs_space: bool = False
+
+
+def decide_action(diagnosis: Diagnosis) -> Decision | None:
+    """The decision; None for a job that did not fail, and where the cause is not known: nothing is decided then."""
+    if diagnosis.state != "failed" or not diagnosis.cause:
+        return None
+    cause = causes_by_id().get(diagnosis.cause)
+    changes = find_changes(diagnosis.change)
+    action: Action = "change and retry" if changes else "stop"
+    if cause is not None:
+        action = cause.decision or ("retry" if cause.level != "root" else action)
+    reason = _REASONS[action]
+    if action == "retry elsewhere" and diagnosis.host:
+        reason = f"{diagnosis.host} is at fault, not the input"
+    traits = cause.traits if cause is not None else frozenset[str]()
+    return Decision(
+        action,
+        f"{reason} ({diagnosis.cause}, {diagnosis.confidence})",
+        (diagnosis.host,) if action == "retry elsewhere" and diagnosis.host else (),
+        changes if action == "change and retry" else {},
+        is_certain=diagnosis.confidence == "certain",
+        may_pass="may-pass" in traits,
+        needs_space="waits-for-space" in traits,
+    )
+
+
+def find_changes(change: str) -> dict[str, Any]:
+    """The keys and values of the first remedy that a change names: "set `a.b: 0`" is {"a.b": 0}; a key that is to be
+    removed has None, one whose value the reader chooses has "...". Empty where it names none.
+    """
+    for part in _ALTERNATIVE.split(change):
+        changes = dict[str, Any]()
+        for match in _CODE.finditer(part):
+            changes |= _parse_setting(match["text"], match["verb"] or "", match["value"] or "")
+        if changes:
+            return changes
+    return {}
+
+
+def _parse_setting(text: str, verb: str, value: str) -> dict[str, Any]:
+    """The keys of one piece of code; empty for any other code, such as a command."""
+    if _NAME.fullmatch(text):
+        if verb == "remove ":
+            return {text: None}
+        return {text: _parse_value(value.strip("`"))} if verb and value else {}
+    with contextlib.suppress(ValueError, RecursionError):
+        values = json.loads("{" + text.replace("...", '"..."') + "}")
+        return dict(_flatten(values))
+    setting = _KEY.fullmatch(text)
+    if setting is None or re.search(r"[\s()<>]|^[A-Z]+$", setting["value"]):
+        return {}
+    return {setting["key"]: _parse_value(setting["value"])}
+
+
+def _parse_value(text: str) -> Any:
+    if text in _PYTHON_VALUES:
+        return _PYTHON_VALUES[text]
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of nested objects."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of a log that look wrong though nothing failed. Observations: none is a cause, and none is certain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from statistics import median
+
+from harness.diagnosis.diagnosis_types import LogFacts
+from harness.diagnosis.reader.metric_series import MetricSeries, Sample
+
+_MIN_ZEROS = 5
+_MIN_EQUAL_NORMS = 10
+_MIN_EQUAL_RATES = 30
+_MIN_RATES = 24
+_MIN_MEMORY = 10
+_LOSS_JUMP = 1.3
+_MIN_LOSS_JUMP = 0.3
+_MEMORY_GROWTH = 1.05
+_AROUND_RESUME = 5
+
+
+def observe_series(series: MetricSeries, facts: LogFacts) -> Iterator[str]:
+    """A sentence for each series that looks wrong."""
+    samples = series.samples
+    yield from _observe_zeros(samples.get("loss", ()), samples.get("norm", ()), facts)
+    yield from _observe_norms(samples.get("norm", ()))
+    yield from _observe_resumes(samples.get("loss", ()), series.resumes)
+    yield from _observe_learning_rate(samples.get("lr", ()))
+    yield from _observe_throughput(samples.get("rate", ()))
+    yield from _observe_memory(samples.get("memory", ()))
+
+
+def _observe_zeros(losses: Sequence[Sample], norms: Sequence[Sample], facts: LogFacts) -> Iterator[str]:
+    for name, row in (("loss", losses), ("gradient norm", norms)):
+        run = _last_run(row, 0.0)
+        if len(run) < _MIN_ZEROS:
+            continue
+        text = f"observation: the {name} is exactly 0 in {len(run)} lines in a row, from line {run[0].line} on"
+        if '"overlap_comm": true' in facts.config or "'overlap_comm': True" in facts.config:
+            text += "; `overlap_comm` is on: compare with `overlap_comm: false`"
+            if release := facts.versions.get("deepspeed"):
+                text += f" (`harness explain {release}` lists the races of that release)"
+        elif name == "loss":
+            text += ": all labels may be masked, or the gradients are not finite"
+        yield text
+
+
+def _observe_norms(norms: Sequence[Sample]) -> Iterator[str]:
+    values = {sample.value for sample in norms}
+    if len(norms) >= _MIN_EQUAL_NORMS and len(values) == 1 and (value := values.pop()):
+        yield (
+            f"observation: the gradient norm is {value:g} in all {len(norms)} lines: it may be measured after "
+            "clipping, and says nothing of the gradients"
+        )
+
+
+def _observe_resumes(losses: Sequence[Sample], resumes: Sequence[int]) -> Iterator[str]:
+    for line in resumes[-1:]:
+        before = [s.value for s in losses if s.line < line][-_AROUND_RESUME:]
+        after = [s.value for s in losses if s.line > line][:_AROUND_RESUME]
+        if len(before) < 3 or len(after) < 3:
+            continue
+        old, new = median(before), median(after)
+        if new > old * _LOSS_JUMP and new - old > _MIN_LOSS_JUMP:
+            yield (
+                f"observation: the loss is {new:.4g} after the checkpoint was loaded (line {line}) and was {old:.4g} "
+                "before: weights, optimizer states or the position in the data may not have been restored"
+            )
+
+
+def _observe_learning_rate(rates: Sequence[Sample]) -> Iterator[str]:
+    run = _last_run(rates, rates[-1].value) if rates else []
+    if len(run) == len(rates) >= _MIN_EQUAL_RATES:
+        yield (
+            f"observation: the learning rate is {rates[0].value:g} in all {len(rates)} lines: with any schedule but a "
+            "constant one, nothing steps the scheduler"
+        )
+    elif rates and rates[-1].value == 0 and len(run) >= _MIN_ZEROS and len(run) == len(rates):
+        yield f"observation: the learning rate is 0 in all {len(rates)} lines: nothing is trained"
+
+
+def _observe_throughput(rates: Sequence[Sample]) -> Iterator[str]:
+    if len(rates) < _MIN_RATES:
+        return
+    steady = rates[len(rates) // 10 :]
+    quarter = len(steady) // 4
+    parts = [median(s.value for s in steady[i * quarter : (i + 1) * quarter]) for i in range(4)]
+    first, last = parts[0], parts[-1]
+    if last > 0 and first >= 2 * last and min(parts) == last:
+        yield (
+            f"observation: the throughput falls to {last / first:.0%} of what it was, {first:.3g} to {last:.3g} a "
+            "second: look at lengths of batches, clocks and heat, memory that is allocated again and again, the disk"
+        )
+
+
+def _observe_memory(samples: Sequence[Sample]) -> Iterator[str]:
+    values = [sample.value for sample in samples]
+    if len(values) < _MIN_MEMORY or values[1] <= 0 or values[-1] < values[1] * _MEMORY_GROWTH:
+        return
+    grown = sum(later > earlier for earlier, later in pairwise(values[1:]))
+    if grown >= 0.9 * (len(values) - 2):
+        yield (
+            f"observation: the allocated memory grows with nearly every line, from {values[1]:g} to {values[-1]:g}: "
+            "something keeps tensors of earlier steps (a list of losses with their graphs, say)"
+        )
+
+
+def _last_run(samples: Sequence[Sample], value: float) -> list[Sample]:
+    """The last samples in a row that have this value."""
+    run = list[Sample]()
+    for sample in reversed(samples):
+        if sample.value != value:
+            break
+        run.append(sample)
+    return run[::-1]

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decision by a cause: what to do next with a failed job. Needs nothing; a second."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from harness.diagnosis import Diagnosis, diagnose
+from harness.diagnosis.catalogue import all_causes, all_rows, causes_by_id
+from harness.diagnosis.decision import decide_action, find_changes
+from harness.diagnosis.explanation import describe_cause
+
+TRANSIENT = ("LG040", "LG066", "LG068", "LG072", "LG215", "LG232")
+SICK = ("LG012", "LG016", "LG077", "LG242", "LG249", "LG254")
+
+
+def decide(cause, change=None, confidence="certain", host="node2"):
+    change = describe_cause(cause)[1] if change is None else change
+    return decide_action(Diagnosis("failed", confidence, cause, change=change, host=host))
+
+
+def test_every_first_cause_has_a_decision():
+    for cause in {row.cause for row in all_rows()} | set(causes_by_id()):
+        decision = decide(cause)
+        assert decision is not None, cause
+        assert decision.reason, cause
+    assert {decide(cause.id).action for cause in all_causes() if cause.level in ("echo", "end")} == {"retry"}
+
+
+def test_no_decision_without_a_cause_or_without_a_failure():
+    assert decide_action(Diagnosis("failed", "unknown", change="set `a.b: 1`")) is None
+    assert decide_action(Diagnosis("completed", "certain")) is None
+
+
+@pytest.mark.parametrize("cause", TRANSIENT)
+def test_what_passes_is_retried(cause):
+    assert decide(cause).action == "retry"
+    assert decide(cause).hosts == ()
+
+
+@pytest.mark.parametrize("cause", SICK)
+def test_a_sick_host_is_named(cause):
+    decision = decide(cause)
+    assert (decision.action, decision.hosts) == ("retry elsewhere", ("node2",))
+    assert "node2" in decision.reason
+
+
+def test_settings_are_changed_and_scripts_are_stopped():
+    gate = decide("OP011")
+    assert (gate.action, dict(gate.changes)) == ("change and retry", {"zero_allow_untested_optimizer": True})
+    assert decide("LG096").action == decide("LG095").action == "stop"
+    assert decide("LG050").needs_space
+    assert decide("LG001").may_pass
+
+
+@pytest.mark.parametrize(
+    ("change", "keys"),
+    [
+        ("set `zero.stage3_prefetch_bucket_size: 0`", {"zero.stage3_prefetch_bucket_size": 0}),
+        ('write `"zero_optimization": {"stage": 2, "reduce_scatter": true}` in the DeepSpeed JSON', None),
+        ("set `fp16.loss_scale` to 0 or 1", {"fp16.loss_scale": 0}),
+        ("set `expert_parallel.comm_backend` to `comm`", {"expert_parallel.comm_backend": "comm"}),
+        ("remove `scheduler` from the DeepSpeed JSON", {"scheduler": None}),
+        ('write `"train_batch_size": ...`; `harness explain BT001` has an example', {"train_batch_size": "..."}),
+        ("pass `weights_only=False`, or use the torch that saved it", {"weights_only": False}),
+        ("update DeepSpeed, or set `a.b: 1`; until then, set `c.d: 2`", {"a.b": 1}),
+        ("call `engine.backward(loss)` instead of `loss.backward()`", {}),
+        ("pass `torch_dtype` to `from_pretrained`", {}),
+        ("write one `NAME=VALUE` per line", {}),
+        ("set `expert_parallel.preset_model` to the preset of this model", {}),
+        ("remove `a(b)` and `", {}),
+    ],
+)
+def test_the_keys_of_a_change(change, keys):
+    expected = {"zero_optimization.stage": 2, "zero_optimization.reduce_scatter": True} if keys is None else keys
+    assert find_changes(change) == expected
+
+
+def test_the_decision_of_a_log():
+    log = (
+        b'Traceback (most recent call last):\n  File "/x/deepspeed/runtime/engine.py", line 3, in _configure_optimizer\n'
+        b"AssertionError: You are using an untested ZeRO Optimizer\n"
+    )
+    decision = decide_action(diagnose([io.BytesIO(log)]))
+    assert decision is not None
+    assert (decision.action, decision.is_certain) == ("change and retry", True)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Failures by kind, each with siblings of the message: a size of 0, "auto", pinned memory, packed rows, images."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from harness.diagnosis import diagnose
+from tests.support.tracebacks import traceback_text
+
+SCRIPT = ("/w/train.py", "main", "y = run(x)")
+CONFIG = ("/venv/deepspeed/runtime/config.py", "_set_batch_related_parameters", "x = train_batch // self.world_size")
+PINNED = ("/venv/deepspeed/runtime/zero/stage_1_and_2.py", "__init__", "self.buffer = torch.zeros(n).pin_memory()")
+MODEL = ("/venv/transformers/models/some/modeling_some.py", "forward", "raise ValueError(")
+TIMEOUT = (
+    "[rank1]:[E512 11:02:01.482 ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=31, OpType=_ALLGATHER_BASE, NumelIn=16, NumelOut=64, Timeout(ms)=600000) ran for 600028 "
+    "milliseconds before timing out.\n"
+)
+
+
+def answer(frame, error):
+    return diagnose([io.BytesIO(traceback_text([frame], error).encode())])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: size mismatch, got input (18944), mat (18944x8), vec (0)",
+        "RuntimeError: size mismatch, got input (0), mat (0x8), vec (8)",
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (512x4096 and 0x16)",
+        "RuntimeError: The size of tensor a (4096) must match the size of tensor b (0) at non-singleton dimension 0",
+        "RuntimeError: The expanded size of the tensor (4096) must match the existing size (0) at dimension 0",
+    ],
+)
+def test_a_size_of_zero_is_a_partitioned_parameter(error):
+    assert answer(SCRIPT, error).cause == "LG083"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "TypeError: unsupported operand type(s) for //: 'str' and 'int'",
+        "TypeError: '>' not supported between instances of 'str' and 'int'",
+        "TypeError: '<=' not supported between instances of 'int' and 'str'",
+        "TypeError: unsupported operand type(s) for -: 'str' and 'str'",
+    ],
+)
+def test_a_text_in_a_computation_is_an_auto(error):
+    assert "auto" in answer(CONFIG, error).title
+
+
+@pytest.mark.parametrize("frame", [PINNED, ("torch/utils/data/_utils/pin_memory.py", "pin_memory", "x.pin_memory()")])
+def test_pinned_memory_is_the_hosts(frame):
+    assert answer(frame, "RuntimeError: CUDA error: out of memory").cause == "LG004"
+    assert answer(SCRIPT, "RuntimeError: CUDA error: out of memory").cause == "LG001"
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        ("ValueError: `token_type_ids` is required as a model input when training", "token_type_ids"),
+        ("ValueError: 'mm_token_type_ids' are required as model inputs", "mm_token_type_ids"),
+        ("ValueError: `position_ids` is required for training", "position_ids"),
+    ],
+)
+def test_a_column_that_the_model_needs(error, name):
+    diagnosis = answer(MODEL, error)
+    assert diagnosis.cause == "LG189"
+    assert f"lacks `{name}`" in diagnosis.title
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "NotImplementedError: causal_conv1d_fn can't keep packed sequences apart without seq_idx",
+        "ValueError: packed sequences are not supported by this attention",
+        "NotImplementedError: this mixer does not support packing",
+    ],
+)
+def test_packed_rows_and_a_layer_without_bounds(error):
+    assert "packing: false" in answer(MODEL, error).change
+
+
+def test_one_process_without_a_launcher_is_said():
+    error = "RuntimeError: 'weight' must be 2-D"
+    assert any("no line shows a launcher" in note for note in answer(SCRIPT, error).notes)
+    launched = "[2025-01-01 10:00:00,000] [INFO] [launch.py:256:main] process 7 spawned\n"
+    log = launched + traceback_text([SCRIPT], error)
+    assert not any("no line shows" in note for note in diagnose([io.BytesIO(log.encode())]).notes)
+
+
+@pytest.mark.parametrize("word", ["'pixel_values': torch.Size([1, 3])", "image_processor = x", "model.vision_tower"])
+def test_a_wait_in_a_job_with_images(word):
+    notes = diagnose([io.BytesIO(f"{word}\n{TIMEOUT}".encode())]).notes
+    assert any("give every batch an image" in note for note in notes)
+    assert not any("image" in note for note in diagnose([io.BytesIO(TIMEOUT.encode())]).notes)

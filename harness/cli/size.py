@@ -18,6 +18,6 @@ size = make_command(
     "size",
     _TEXT,
     "model params gpus gpu gpus_per_node host_memory nvme network gradients zero_stage max_length batch_tokens"
-    " overrides tokens prices deadline format long calibration plot min_gpus cheapest longest largest_model price_file write"
-    " table non_state_peak precision states",
+    " overrides tokens prices deadline format long calibration plot min_gpus cheapest longest largest_model price_file"
+    " write table non_state_peak precision states",
 )

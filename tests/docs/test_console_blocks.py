@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
@@ -45,12 +46,32 @@ def run_command(command: str, folder: Path) -> str:
 
 
 def write_output(block: Block, outputs: list[str]) -> None:
-    """Put what was printed into the page. Shortened output is written by hand."""
-    assert not any(line.endswith("[...]") for line in block.text.splitlines()), f"{block}: shortened, write it by hand"
+    """Put what was printed into the page, shortened where it was before: as many lines before and after `[...]`."""
     page = ROOT / block.page
-    commands = [command for command, _ in split_console(block.text)]
-    text = "".join(f"$ {command}\n{output}" for command, output in zip(commands, outputs, strict=True))
+    shown = split_console(block.text)
+    text = "".join(
+        f"$ {command}\n{shorten(expected, output)}" for (command, expected), output in zip(shown, outputs, strict=True)
+    )
     page.write_text(page.read_text(encoding="utf-8").replace(block.text, text), encoding="utf-8")
+
+
+def shorten(before: str, output: str) -> str:
+    """The output, cut as the text before it was: of the lines that it shows, those that are most alike, in order."""
+    new, chosen, place = output.splitlines(), [], 0
+    if "[...]" not in before.splitlines():
+        chosen = new
+    else:
+        for line in before.splitlines():
+            if line == "[...]":
+                chosen.append(line)
+                continue
+            ratios = [SequenceMatcher(None, line, other).ratio() for other in new[place:]]
+            place += ratios.index(max(ratios)) + 1
+            chosen.append(new[place - 1])
+    for number, line in enumerate(before.splitlines()[: len(chosen)]):
+        if line.endswith(" [...]"):
+            chosen[number] = chosen[number][: len(line) - len(" [...]")].rstrip() + " [...]"
+    return "".join(f"{line}\n" for line in chosen)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -10,7 +10,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMITS = {
-    "2026-11-28": (124_100, "the size on the day on which counting began"),
+    "2026-11-28": (
+        125_900,
+        "the day on which counting began: model probe, traffic, decisions and inspect came, 3,500 went",
+    ),
 }
 """Lines of Python in `harness/` by day, and what needs them. `make size` shows rooms and their change."""
 

@@ -101,14 +101,14 @@ def check_for_search(check: Callable[..., CheckedFile]) -> Callable[..., Checked
     first check with a degree of `parallel` that leaves fewer data ranks: there the search begins.
     """
 
-    def check_with_degrees(spec: str, overrides: Sequence[str] | None, *hosts: Any, here: bool) -> CheckedFile:
-        checked = check(spec, overrides, *hosts, here=here)
+    def check_with_degrees(spec: str, overrides: Sequence[str] | None, *hosts: Any, **how: Any) -> CheckedFile:
+        checked = check(spec, overrides, *hosts, **how)
         if {finding.gate for finding in checked.report.findings if finding.is_error} != {"BT001"}:
             return checked
         for degree in (2, 4, 8, 16):
             for kind in ("tensor", "sequence", "pipeline"):
                 more = [*(overrides or ()), f"parallel.{kind}_parallel_size={degree}"]
-                tried = check(spec, more, *hosts, here=here)
+                tried = check(spec, more, *hosts, **how)
                 if tried.report.ok:
                     return tried
         return checked

@@ -6,31 +6,19 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from harness.cli.completion import complete_explained, complete_run
 from harness.cli.console import exit_with, print_findings
-from harness.cli.followed_log_options import find_followed, run_command
+from harness.cli.log_answer import explain_log
 from harness.cli.output_format import OutputFormat
 from harness.cli.unread_options import refuse_combined, refuse_unread
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode
 from harness.findings import Finding, Fix
 
-if TYPE_CHECKING:
-    from harness.diagnosis.diagnosis_types import Action, Diagnosis
-
 _STALL_SECONDS = 600.0
-_CODES: Mapping[Action, ExitCode] = {
-    "retry": ExitCode.RETRY,
-    "retry elsewhere": ExitCode.RETRY_ELSEWHERE,
-    "change and retry": ExitCode.CHANGE_AND_RETRY,
-    "stop": ExitCode.STOP,
-}
 
 
 def explain(
@@ -75,7 +63,13 @@ def explain(
     ] = False,
     stall_after: Annotated[
         float | None,
-        typer.Option(min=1, max=604800, help="With `-f`: seconds without a new line after which a job hangs. [600]"),
+        typer.Option(
+            "--stall-after",
+            metavar="SECONDS",
+            min=1,
+            max=604800,
+            help="With `-f`: seconds without a new line after which a job hangs. [600]",
+        ),
     ] = None,
     decide: Annotated[
         bool, typer.Option("--decide", help="With `--log`: the exit code of a failure says what to do next.")
@@ -108,7 +102,7 @@ def explain(
         if not follow:
             refuse_unread("is an option of `--follow`", {"--stall-after": stall_after})
         stall_seconds = (stall_after or _STALL_SECONDS) if follow else None
-        _explain_log([*log, *(ids or [])], format, stall_seconds, exec_ or "", redact=redact, decide=decide)
+        explain_log([*log, *(ids or [])], format, stall_seconds, exec_ or "", redact=redact, decide=decide)
     options = {
         "--redact": redact,
         "--follow": follow,
@@ -131,13 +125,15 @@ def explain(
     if list_ or not words:
         print(gate_pages.render_table(list_rows(), width) if list_ else gate_pages.render_families(width))
         exit_with(ExitCode.OK)
+    terms = [render_term(word, width) for word in words]
     pages = [
-        (render_term(word, width) or gate_pages.render_page(word, width) or gate_pages.render_family(word, width))
+        (gate_pages.render_page(word, width) or gate_pages.render_family(word, width))
         or render_key(word, width)
         or render_foreign_name(word, width)
         or render_releases(word, width)
         for word in words
     ]
+    pages = ["\n\n".join(filter(None, each)) or None for each in zip(terms, pages, strict=True)]
     unknown = [_explain_unknown_word(word) for word, page in zip(words, pages, strict=True) if page is None]
     if unknown:
         print_findings(unknown, None)
@@ -152,54 +148,3 @@ def _explain_unknown_word(word: str) -> Finding:
     if not os.path.exists(word):  # noqa: PTH110 - a name that is too long raises nothing here
         return finding
     return finding._replace(fix=Fix(f"`harness explain --log {shlex.quote(word)}` explains the log of a failed job"))
-
-
-def _explain_log(
-    names: list[str], format: OutputFormat, stall_seconds: float | None, command: str, *, redact: bool, decide: bool
-) -> NoReturn:
-    from harness.check.log_opinion import review_config
-    from harness.diagnosis.decision import decide_action
-    from harness.diagnosis.run_diagnosis import diagnose_followed, diagnose_run
-    from harness.views import log_diagnosis as view
-    from harness.views.style import style_for
-
-    try:
-        followed = find_followed(names) if stall_seconds is not None else None
-        diagnosis = diagnose_run(*names) if followed is None else diagnose_followed(followed, stall_seconds or 0.0)
-    except OSError as error:
-        fix = Fix("give a file that can be read, or `-` for standard input")
-        message = f"the log `{error.filename or names[0]}` cannot be read: {error.strerror or error}"
-        raise UserError([Finding("SP001", "error", message, fix=fix)], ExitCode.USAGE) from None
-    except KeyboardInterrupt:
-        exit_with(ExitCode.INTERRUPTED)
-    decision, cause = decide_action(diagnosis), diagnosis.cause
-    code = _CODES[decision.action] if decide and decision is not None else _exit_code_of(diagnosis)
-    diagnosis, opinion = review_config(diagnosis, _folders_of(names))
-    if redact:
-        from harness.views.redaction import redact_answer
-
-        diagnosis, opinion = redact_answer(diagnosis, opinion)
-    width = min(shutil.get_terminal_size((120, 24)).columns, 120)
-    print(
-        view.diagnosis_as_json(diagnosis, opinion)
-        if format is OutputFormat.json
-        else view.render_diagnosis(diagnosis, style_for(sys.stdout), width, opinion=opinion),
-        flush=True,
-    )
-    if command and decision is not None:
-        run_command(command, decision, cause)
-    exit_with(code)
-
-
-def _folders_of(logs: list[str]) -> list[Path]:
-    """The folders whose files a log may name: the current one, and those of the logs."""
-    paths = [Path(log) for log in logs if log != "-"]
-    return list(dict.fromkeys([Path.cwd(), *(path if path.is_dir() else path.parent for path in paths)]))
-
-
-def _exit_code_of(diagnosis: Diagnosis) -> ExitCode:
-    if diagnosis.state in ("empty", "not text"):
-        return ExitCode.USAGE
-    if diagnosis.state == "failed":
-        return ExitCode.FINDINGS if diagnosis.cause else ExitCode.UNKNOWN_CAUSE
-    return ExitCode.NO_FAILURE_SEEN if diagnosis.state == "no failure seen" else ExitCode.OK

@@ -13,9 +13,10 @@ from typing import Annotated, Any, get_args
 
 from harness.cli.plan_answer import print_plan
 from harness.cli.plan_degrees import print_degrees
-from harness.cli.plan_modes import DEGREES, Mode, refuse_unread_options
+from harness.cli.plan_modes import DEGREES, Mode
 from harness.cli.plan_parameters import DEFAULTS, OF_DEGREES, OPTIONS
 from harness.cli.plan_params import parse_network, print_bare_count
+from harness.cli.plan_refusal import refuse_unread_options
 from harness.cli.plan_states import STATES_MODES, print_states
 
 _COMMANDS = {"--simulate": "simulate SPEC", "--calibrate": "calibrate RUN", DEGREES: "degrees"}

@@ -71,7 +71,7 @@ def test_a_spec_may_ignore_what_a_plan_says_of_this_machine(folder, monkeypatch)
     checked = check_for_plan("large.yaml", None, None, None, here=True)
     assert not {"EN027", "GT002"} & {f.gate for f in checked.report.findings}
     assert checked.run is not None
-    assert list(check_sizes(checked.run)) == []
+    assert list(check_sizes(checked.run, plan_here(checked.run))) == []
 
 
 def test_with_fewer_gpus_than_ranks_nothing_is_planned(folder, monkeypatch):

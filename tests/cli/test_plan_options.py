@@ -67,6 +67,7 @@ WORDS = {
     "calibrate": "--calibrate no-run",
     "calibration": "--calibration no-file.json",
     "long": "--long",
+    "trainer": "--as trainer",
     "simulate": "--simulate",
     "rank": "--rank 99",
     "layers": "--layers 1",

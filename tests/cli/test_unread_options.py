@@ -44,6 +44,7 @@ CALLS = {
     "upgrade-check": ("odd.json --from 0.19.2 --to 0.19.8",),
     "adopt": ("odd.json",),
     "explain": ("PP001", "--log job.log", "--list"),
+    "demo": (),
     "schema": ("",),
     "render": ("small.yaml", "small.yaml --write", "small.yaml --check", "small.yaml --output x.json"),
     "rehearse": ("small.yaml --dry-run",),
@@ -72,6 +73,8 @@ WRONG_WORDS = {
     "allow_change": "train.max_step",
     "profile": "10-12",
     "folder": None,
+    "exec_": None,
+    "model": "no-such-folder",
     # right words, of another mode
     "stdin_filename": "x.yaml",
     "sbatch": "--nodes=2",
@@ -89,6 +92,7 @@ WRONG_WORDS = {
 SHOWN_LATER = {
     "validate-config": {"here"},
     "upgrade-check": {"strict"},  # the change is an error
+    "explain --log": {"follow"},  # the job has ended
     "checkpoint rm": {"force"},
     "launch": {"no_preflight", "tee", "quiet", "allow_local_code"},
     "preflight": {"allreduce", "allow_local_code", "slurm"},
@@ -187,7 +191,10 @@ def write_files(tmp_path: Path) -> None:
     odd = f'{{"train_batch_size": 8, {old_name}}}'
     (tmp_path / "odd.json").write_text(odd, encoding="utf-8")
     (tmp_path / "hosts").write_text("a slots=2\n", encoding="utf-8")
-    (tmp_path / "job.log").write_text("hello from node7, 10.0.0.7\n", encoding="utf-8")
+    (tmp_path / "job.log").write_text(
+        "node7: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB (/home/alice/a.py, 10.0.0.7)\n",
+        encoding="utf-8",
+    )
     run = tmp_path / "runs" / "a"
     shutil.rmtree(run, ignore_errors=True)
     for step in (2, 4):

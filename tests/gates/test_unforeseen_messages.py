@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the log catalogue says about a key, a gate says before the job; the exceptions have a reason each."""
+"""Messages: what the log catalogue says about a key, a gate says before the job; the exceptions have a reason each."""
 
 from __future__ import annotations
 

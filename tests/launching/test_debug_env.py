@@ -20,13 +20,13 @@ from harness.spec.spec_loader import load_spec
 def test_profile_becomes_fields_of_the_spec(tmp_path: Path) -> None:
     spec = tmp_path / "a.yaml"
     spec.write_text("model: {config: {model_type: llama}}\n")
-    loaded = load_spec(spec, overrides=parse_profile("steps=10-12,flops,comms,ranks=0+3"))
+    loaded = load_spec(str(spec), overrides=parse_profile("steps=10-12,flops,comms,ranks=0+3"))
     assert not loaded.findings
     telemetry = loaded.spec.telemetry
     assert (telemetry.profile_steps, telemetry.profile_ranks) == ("10-12", (0, 3))
     assert telemetry.flops_profiler
     assert telemetry.comms_logger
-    assert load_spec(spec, overrides=parse_profile("steps=7")).spec.telemetry.profile_steps == "7"
+    assert load_spec(str(spec), overrides=parse_profile("steps=7")).spec.telemetry.profile_steps == "7"
     assert parse_profile(None) == []
 
 

@@ -10,8 +10,9 @@ from harness.patches.patch_registry import all_patches
 
 PACKAGE = Path(__file__).resolve().parents[2] / "harness"
 NAMEDTUPLE = {"_replace", "_asdict", "_fields", "_make"}
-STANDARD_LIBRARY = {"_exit"}
+STANDARD_LIBRARY = {"_exit", "_Unpickler"}
 HAVE_A_DEFAULT = {
+    "_name_or_path": "source_weights.py compares nothing without it",
     "_attn_implementation": "flops_counter.py counts sdpa without it",
     "_init_weights": "init_stats.py compares with `initializer_range` without it",
     "_fingerprint": "hub.py hashes the rows without it",

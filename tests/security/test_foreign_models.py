@@ -99,7 +99,7 @@ def test_kernels_in_a_configuration(tmp_path: Path, name: object) -> None:
 @Attempt(
     "I90",
     "A run whose model has 10^60 columns and 10^300 tokens",
-    "`report` and `plan --calibrate` ended in a crash log: OverflowError",
+    "`report` and `calibrate` ended in a crash log: OverflowError",
     "the model's size is not known",
 )
 def test_huge_sizes(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_json_has_a_version_totals_and_places(outcome):
     assert found["OF001"]["fix"]["sets"] == {"zero.stage": 3}
     skipped = {s["gate"]: s["needs"] for s in body["files"][0]["gates_skipped"]}
     assert skipped["BT001"] == "world size"
-    assert skipped["MD004"] == "a launch"
+    assert skipped["MD004"] == "model facts"
     assert body["files"][0]["consumer"] is None
     assert body["files"][1]["findings"][0]["gate"] == "SP002"
     assert body["findings"][0]["place"] is None

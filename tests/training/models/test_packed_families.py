@@ -52,6 +52,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "glm4": {"head_dim": 8, "pad_token_id": 0},
     "gpt2": _GPT2,
     "gptj": _GPT2,
+    "ministral": {"head_dim": 8, "sliding_window": 5},
     "mistral": {"sliding_window": 5},
     "mixtral": {"num_local_experts": 4, "sliding_window": 5},
     "olmo3": {"sliding_window": 5},
@@ -119,7 +120,6 @@ def test_packed_documents_have_the_logits_that_they_have_alone(family: str) -> N
     ("family", "fields", "words"),
     [
         ("llama4_text", {"head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 64}, "attend in chunks"),
-        ("ministral", {"head_dim": 8}, "not known to keep packed documents apart"),
     ],
 )
 def test_other_families_are_refused(family: str, fields: dict[str, Any], words: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import tests.support.training.engine_check_cases as table
+from harness.engine_watch import source_weights
 from harness.errors import ExitCode
 from harness.finding_pages import load_pages
 from harness.patches.patch_registry import all_patches
@@ -25,7 +26,7 @@ def outcomes(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> d
 
 def test_every_check_has_a_page_of_its_name() -> None:
     pages = {id_: page.name for id_, page in load_pages().items() if id_.startswith("AT")}
-    checks = (*CHECKS, *WITNESS_CHECKS.values())
+    checks = (*CHECKS, *WITNESS_CHECKS.values(), source_weights.CHECK)
     assert {check.id: check.name for check in checks} == pages
 
 

@@ -41,6 +41,9 @@ _MAX_LENGTH = 160
 _MAX_NAMES = 6
 """Paths that the line of information shows by name."""
 
+_OF_FAMILIES = {"TP022", "TP023", "TP024", "TP025", "TP026"}
+"""Gates of AutoTP about a family, which may only warn; the others that warn are about sizes."""
+
 
 def with_machine_findings(checked: CheckedFile, *, here: bool, planned: bool = False) -> CheckedFile:
     """The same with findings about paths, packages and devices. `here`: this machine runs the spec. `planned`: the
@@ -142,7 +145,7 @@ def with_path_findings(checked: CheckedFile, *, here: bool) -> CheckedFile:
     findings = check_paths(paths, here=here)
     if checked.run is not None and checked.run.kind == "spec":
         findings += check_tokenizer(checked.run.spec.model, checked.run.spec.data)
-        told = {f.gate if f.is_error else f.gate[:2] for f in checked.report.findings}  # by gates, of the table
+        told = {f.gate for f in checked.report.findings if f.is_error or f.gate in _OF_FAMILIES}
         findings += [f for f in check_model_kind(checked.run.spec) if not _is_told(f.gate, told)]
         if checked.run.spec.plugins.file is None:  # which may build another model
             findings += check_adapter_targets(checked.run)
@@ -150,7 +153,7 @@ def with_path_findings(checked: CheckedFile, *, here: bool) -> CheckedFile:
 
 
 def _is_told(gate: str, told: set[str]) -> bool:
-    """Has a gate said the same of the model? Of AutoTP any of its gates, of which some only warn."""
+    """Has a gate said the same of the model?"""
     if gate == "TP027":
         return any(other.startswith("TP") for other in told)
     return gate in told or (gate == "PP101" and "MD004" in told)

@@ -18,6 +18,7 @@ degrees = make_command(
     "degrees",
     _TEXT,
     "model gpus gpu gpus_per_node network zero_stage max_length batch_tokens tokens prices format tensor pipeline"
-    " context expert virtual_stages schedule micro_batch precision checkpointing states sequence_parallel timeline",
+    " context expert virtual_stages schedule micro_batch precision checkpointing states gradients"
+    " sequence_parallel timeline",
     fixed={"tensor": 1},
 )

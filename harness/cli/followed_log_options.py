@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from harness.cli.console import log_to_stderr
@@ -37,6 +38,6 @@ def run_command(command: str, decision: Decision, cause: str) -> None:
         "HARNESS_HOSTS": ",".join(decision.hosts),
         "HARNESS_CHANGES": json.dumps(dict(decision.changes)),
     }
-    done = subprocess.run(command, shell=True, env={**os.environ, **variables}, check=False)  # noqa: S602
+    done = subprocess.run(command, shell=True, env={**os.environ, **variables}, stdout=sys.stderr, check=False)  # noqa: S602
     if done.returncode:
         log_to_stderr(f"the command of `--exec` ended with code {done.returncode}")

@@ -20,7 +20,7 @@ from harness.cli.plan_questions import PlanOptions, answer_question
 from harness.cli.plan_simulate import SIMULATE
 from harness.errors import ExitCode
 from harness.hostinfo import machine
-from harness.plan.plan_usage import check_stage_and_price, parse_count_option
+from harness.plan.plan_usage import check_stage_and_price, parse_count_option, usage_error
 from harness.plan.planner import make_plan
 from harness.plan.search.pinned_keys import key_of_override
 from harness.plan.search.price_list import split_price_options
@@ -35,6 +35,8 @@ def print_plan(values: dict[str, Any]) -> None:
     price, kind_prices = split_price_options(prices)
     check_stage_and_price(values["zero_stage"], price)
     given = PlanOptions(**{**values, "price": price, "kind_prices": kind_prices, "rank": values["rank"] or 0})
+    if trainer is not None and (given.search or (given.spec is None and given.zero_stage is None)):
+        raise usage_error("`--as` plans one run, and a search is of `harness launch`", "leave `--as` or `--search` out")
     check_options(given)
     if answer := answer_question(given, (*MACHINE_QUESTIONS, SIMULATE)):
         exit_with_answer(answer, format, given.write)

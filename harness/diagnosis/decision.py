@@ -32,6 +32,12 @@ _REASONS: Mapping[Action, str] = {
 }
 
 
+_UNSEEN = "LG074"
+"""The first failure is not in the log, so that nothing is known of it."""
+_PROTECTIONS = {"weights_only", "trust_remote_code"}
+"""Keys that a person switches off, never a program."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The next action and its reason. `hosts` are at fault; `changes` are the keys and values of the first remedy that
@@ -49,7 +55,7 @@ class Decision:
 
 def decide_action(diagnosis: Diagnosis) -> Decision | None:
     """The decision; None for a job that did not fail, and where the cause is not known: nothing is decided then."""
-    if diagnosis.state != "failed" or not diagnosis.cause:
+    if diagnosis.state != "failed" or diagnosis.cause in ("", _UNSEEN):
         return None
     cause = causes_by_id().get(diagnosis.cause)
     changes = find_changes(diagnosis.change)
@@ -80,7 +86,7 @@ def find_changes(change: str) -> dict[str, Any]:
         for match in _CODE.finditer(part):
             changes |= _parse_setting(match["text"], match["verb"] or "", match["value"] or "")
         if changes:
-            return changes
+            return {key: value for key, value in changes.items() if key.rpartition(".")[2] not in _PROTECTIONS}
     return {}
 
 
@@ -105,7 +111,7 @@ def _parse_value(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return text
+        return text.strip("'")
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -11,7 +13,7 @@ from harness.diagnosis import Diagnosis, diagnose
 from harness.diagnosis.catalogue import causes_by_id
 from harness.diagnosis.evidence.engine_check_file import add_engine_differences
 from harness.diagnosis.live_processes import describe_writers
-from harness.diagnosis.reader.followed_log import FollowedLog
+from harness.diagnosis.reader.followed_log import FollowedLog, find_writers
 from harness.diagnosis.reader.log_files import find_logs
 from harness.locks import RUN_LOCK, current_holder
 from harness.run_records.rank_statuses import read_statuses
@@ -45,6 +47,11 @@ def diagnose_followed(file: Path, stall_seconds: float) -> Diagnosis:
         return replace(diagnosis, notes=(*diagnosis.notes, "no process of this machine writes the log any more"))
     if log.ending != "stall" or diagnosis.state not in ("no failure seen", "empty"):
         return diagnosis
+    if not file.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+    if next(find_writers(file), None) is None:
+        title = f"the log has not grown for {format_seconds(stall_seconds)}, and no process of this machine writes it"
+        return replace(diagnosis, title=title)
     title = f"the job has printed nothing for {format_seconds(stall_seconds)}, and shows no failure"
     cause = causes_by_id()["LG076"]
     notes = (*describe_writers(file), *diagnosis.notes)

@@ -53,7 +53,8 @@ def find_answers(config: Mapping[str, Any], questions: Sequence[str] = (), *, ow
         return at_hand
     answers = ask_installed_model(config)
     row = find_row(config.get("model_type"))
-    if row is not None and answers.causal is None and not _has_other_layers(config):
+    is_default = not _has_other_layers(config) and not _chooses_attention(config) and is_of_installed_release()
+    if row is not None and answers.causal is None and is_default:
         answers = row  # the type is known, and could not be asked here
     return answers._replace(causal=True, why_causal="") if answers.causal is None and _is_decoder(config) else answers
 
@@ -66,12 +67,15 @@ def table_answer(config: Mapping[str, Any], question: str) -> Answer:
 
 def _has_other_layers(config: Mapping[str, Any]) -> bool:
     """Does it name layers that are no attention, such as convolutions? Those behind the table may have had none."""
+    inner = config.get("text_config")
+    if isinstance(inner, Mapping) and _has_other_layers(inner):
+        return True
     if any(_OTHER_LAYERS.search(name) for name in config):
         return True
     kinds = config.get("layer_types")
     if not isinstance(kinds, list | tuple):
         return False
-    return not all(isinstance(kind, str) and kind.endswith("attention") for kind in kinds)
+    return not all(isinstance(kind, str) and re.fullmatch(r"(?!linear_)\w*attention", kind) for kind in kinds)
 
 
 def _is_decoder(config: Mapping[str, Any]) -> bool:

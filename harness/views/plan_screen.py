@@ -166,7 +166,8 @@ def _format_verdict(report: PlanReport, memory: MemoryEstimate, style: Style, wi
         why = f"{fit.binding} is the fullest, {full:.0%} of it used{_format_phase(fit.phase)}"
         why = _format_unknown(plan, memory, why)
     other = plan.other_loop
-    word, colour = (alone, "yellow") if (alone := _fits_alone(plan)) else (word, colour)
+    if word == "Fits" and (alone := _fits_alone(plan)):
+        word, colour = alone, "yellow"
     lines = _wrap(f"{word}: {why}", width, "  ")
     lines[0] = lines[0].replace(word, style.paint(word, colour, bold=True), 1)
     if other is not None and (plan.run.trainer or other.fit.verdict != fit.verdict):

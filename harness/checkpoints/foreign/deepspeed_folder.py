@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.checkpoints.foreign.folder_files import is_archive, list_names, size_of
 from harness.checkpoints.foreign.inspection import OWN, Inspection
 from harness.checkpoints.foreign.shard_names import Shard, parse_shard
 from harness.checkpoints.foreign.torch_outline import OutlineError, Tensor, read_outline, tensors_in
@@ -17,6 +18,7 @@ from harness.units import format_bytes, pluralize
 
 _MOST_OUTLINES = 64
 """Shards whose steps are compared; the names and the sizes of all are."""
+_MOST_RANKS = 1 << 20
 _SHORT = 0.9
 """A shard below this share of the others' size is short: ranks differ by their padding alone."""
 
@@ -29,8 +31,8 @@ def inspect_tag(found: Inspection, folder: Path) -> None:
     if (folder / "zero").is_dir():
         _inspect_universal(found, folder)
         return
-    shards = [shard for entry in sorted(folder.iterdir()) if (shard := parse_shard(entry.name))]
-    found.add("size", format_bytes(sum((folder / shard.name).stat().st_size for shard in shards)))
+    shards = [shard for name in list_names(folder) if (shard := parse_shard(name))]
+    found.add("size", format_bytes(sum(size_of(folder / shard.name) for shard in shards)))
     models, optimizers = ([s for s in shards if s.kind == kind] for kind in ("model", "optimizer"))
     body = _outline(found, folder, models[0]) if models else {}
     state = _outline(found, folder, optimizers[0]).get("optimizer_state_dict") if optimizers else None
@@ -43,7 +45,8 @@ def inspect_tag(found: Inspection, folder: Path) -> None:
     _find_missing(found, shards, stage, ranks, tensor)
     _find_short(found, folder, shards)
     _compare_steps(found, folder, [s for s in models if s.data is not None] or models, body)
-    _add_uses(found, folder, stage, ranks)
+    is_plain = tensor == 1 and all(shard.kind in ("model", "optimizer") for shard in shards)
+    _add_uses(found, folder, stage, ranks, is_plain=is_plain)
 
 
 def _stage_of(models: list[Shard], optimizers: list[Shard], state: Mapping[str, Any]) -> int | None:
@@ -67,7 +70,9 @@ def _add_degrees(
     found.add("data ranks", ranks)
     dims = body.get("checkpoint_parallel_dimensions")
     dims = dims if isinstance(dims, dict) else {}
-    found.add("tensor degree", dims.get("tp_degree") or _int(body.get("mp_world_size")))
+    found.add("tensor degree", dims.get("tp_degree"))
+    if "tp_degree" not in dims:
+        found.add("model-parallel ranks", _int(body.get("mp_world_size")))
     layers = {shard.layer for shard in shards if shard.kind == "layer"}
     if layers:
         found.add(
@@ -167,21 +172,17 @@ def _span(numbers: list[int]) -> str:
 
 def _find_short(found: Inspection, folder: Path, shards: list[Shard]) -> None:
     """Shards that are empty, cut off, or shorter than those of the other ranks."""
-    for kind in ("model", "optimizer"):
-        sizes = {s.name: (folder / s.name).stat().st_size for s in shards if s.kind == kind}
-        typical = statistics.median(sizes.values()) if sizes else 0
+    alike = sorted({(s.kind, s.tensor) for s in shards}, key=str)
+    for kind, tensor in alike:
+        sizes = {s.name: size_of(folder / s.name) for s in shards if (s.kind, s.tensor) == (kind, tensor)}
+        has_one_size = kind in ("model", "optimizer")  # layers, experts and stages differ
+        typical = statistics.median(sizes.values()) if has_one_size else 0
         for name, size in sizes.items():
-            if size < _SHORT * typical:
-                found.problems.append(f"`{name}` has {size:,} bytes, the others {int(typical):,}")
-            elif not _has_end(folder / name):
+            if size == 0 or size < _SHORT * typical:
+                others = f", the others {int(typical):,}" if typical else ""
+                found.problems.append(f"`{name}` has {size:,} bytes{others}")
+            elif not is_archive(folder / name):
                 found.problems.append(f"`{name}` is cut off, or no file of `torch.save`")
-
-
-def _has_end(file: Path) -> bool:
-    """Does a zip archive end where its file does?"""
-    with file.open("rb") as stream:
-        stream.seek(max(0, file.stat().st_size - 65_557))
-        return b"PK\x05\x06" in stream.read()
 
 
 def _compare_steps(found: Inspection, folder: Path, models: list[Shard], body: Mapping[str, Any]) -> None:
@@ -189,7 +190,7 @@ def _compare_steps(found: Inspection, folder: Path, models: list[Shard], body: M
     steps = {models[0].name: body.get("global_steps")} if models else {}
     for shard in models[1:_MOST_OUTLINES]:
         steps[shard.name] = _outline(found, folder, shard).get("global_steps")
-    known = {step for step in steps.values() if step is not None}
+    known = {step for step in steps.values() if isinstance(step, int)}
     if len(known) > 1:
         found.problems.append(
             f"its shards are of steps {', '.join(map(str, sorted(known, key=str)[:4]))}: two saves mixed"
@@ -198,13 +199,14 @@ def _compare_steps(found: Inspection, folder: Path, models: list[Shard], body: M
         found.unknown.append(f"steps of {len(models) - _MOST_OUTLINES} shards were not compared")
 
 
-def _add_uses(found: Inspection, folder: Path, stage: int | None, ranks: int) -> None:
+def _add_uses(found: Inspection, folder: Path, stage: int | None, ranks: int, *, is_plain: bool) -> None:
+    """`is_plain`: without tensor ranks, stages and experts, which `zero_to_fp32` does not read."""
     if found.problems or stage is None or found.kind == OWN:
         return
     parent, tag = shlex.quote(str(folder.parent)), shlex.quote(folder.name)
     text = "resumes in the program that wrote it" + (f", on {ranks} data ranks" if stage else "")
     found.uses.append((f"engine.load_checkpoint({str(folder.parent)!r}, tag={folder.name!r})", text))
-    if stage:
+    if stage and is_plain:
         script = f"python -m deepspeed.utils.zero_to_fp32 {parent} OUT --tag {tag}"
         found.uses.append((script, "writes the whole weights in fp32, for `model.name_or_path` of a new run"))
         paths = f"--input_folder {shlex.quote(str(folder))} --output_folder OUT"
@@ -215,14 +217,14 @@ def _add_uses(found: Inspection, folder: Path, stage: int | None, ranks: int) ->
 def _inspect_universal(found: Inspection, folder: Path) -> None:
     if found.kind == "a DeepSpeed checkpoint":
         found.kind = "a universal checkpoint of DeepSpeed"
-    parameters = [entry for entry in (folder / "zero").iterdir() if entry.is_dir()]
+    parameters = [folder / "zero" / name for name in list_names(folder / "zero") if (folder / "zero" / name).is_dir()]
     found.add("parameters", len(parameters))
-    lacking = [entry.name for entry in parameters if not (entry / "fp32.pt").is_file()]
+    lacking = [entry.name for entry in parameters if not size_of(entry / "fp32.pt")]
     if lacking:
         found.problems.append(f"{len(lacking)} parameters without `fp32.pt`: {', '.join(lacking[:3])}")
     states = {file.stem for entry in parameters[:1] for file in entry.glob("*.pt")} - {"fp32", "step"}
     found.add("optimizer states", ", ".join(sorted(states)) or "none")
-    if not any(re.fullmatch(r"mp_rank_\d+_model_states\.pt", entry.name) for entry in folder.iterdir()):
+    if not any(re.fullmatch(r"mp_rank_\d+_model_states\.pt", name) for name in list_names(folder)):
         found.problems.append("no `mp_rank_*_model_states.pt`: DeepSpeed reads step and schedule from it")
 
 
@@ -232,7 +234,7 @@ def _outline(found: Inspection, folder: Path, shard: Shard) -> Mapping[str, Any]
         body = read_outline(folder / shard.name)
     except (OutlineError, OSError) as error:
         text = f"`{shard.name}` is {error}" if isinstance(error, OutlineError) else f"`{shard.name}` cannot be read"
-        if _has_end(folder / shard.name):
+        if is_archive(folder / shard.name):
             found.problems.append(text)
         return {}
     return body if isinstance(body, dict) else {}

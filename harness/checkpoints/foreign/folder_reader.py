@@ -12,13 +12,15 @@ import shlex
 from pathlib import Path
 
 from harness.checkpoints.foreign.deepspeed_folder import inspect_tag
+from harness.checkpoints.foreign.folder_files import is_archive, list_names, size_of
 from harness.checkpoints.foreign.inspection import OWN, Inspection
 from harness.checkpoints.foreign.shard_names import parse_shard
 from harness.errors import ExitCode, UserError
-from harness.file_io import read_regular
+from harness.file_io import open_regular, read_regular
 from harness.findings import Finding, Fix
 from harness.units import format_bytes
 
+_WEIGHTS = re.compile(r"(?:pytorch_model|model|adapter_model)\S*\.(?:safetensors|bin)")
 _MAX_FILES = 100_000
 _MAX_INNER = 1000
 _MARKS = {"trainer_state.json", "latest", "adapter_config.json", "model.safetensors", "random_states_0.pkl"}
@@ -36,7 +38,10 @@ def inspect_folder(folder: Path) -> Inspection:
         fix = Fix("name the folder that holds the checkpoint's files")
         raise UserError([Finding("CK113", "error", message, fix=fix)], ExitCode.USAGE)
     found = Inspection(folder)
-    names = sorted(entry.name for entry in folder.iterdir())[:_MAX_FILES]
+    names = list_names(folder)
+    if len(names) > _MAX_FILES:
+        found.unknown.append(f"only the first {_MAX_FILES:,} of {len(names):,} names were looked at")
+        names = names[:_MAX_FILES]
     readers = (
         _read_own,
         _read_trainer,
@@ -65,7 +70,7 @@ def _list_inner(found: Inspection, names: list[str]) -> None:
 
 
 def _is_checkpoint(folder: Path) -> bool:
-    names = {entry.name for entry in folder.iterdir()}
+    names = set(list_names(folder)[:_MAX_INNER])
     return bool(names & _MARKS) or _is_tag(folder) or any(_is_tag(folder / name) for name in names)
 
 
@@ -74,6 +79,7 @@ def _read_own(found: Inspection, names: list[str]) -> None:
     if body is None or not {"format_version", "files"} <= body.keys():
         return
     found.kind = OWN
+    found.unknown.append("its files were not compared with its manifest")
     folder = shlex.quote(str(found.folder))
     found.uses.append((f"harness checkpoint verify {folder}", "reads every byte and compares it with its manifest"))
     found.uses.append((f"harness launch SPEC --resume {folder}", "resumes, on other ranks as well"))
@@ -89,12 +95,14 @@ def _read_trainer(found: Inspection, names: list[str]) -> None:
     latest, step = _text_of(found.folder / "latest"), state.get("global_step")
     if latest is not None and latest != f"global_step{step}":
         found.problems.append(f"`latest` names `{latest[:80]}`, and trainer_state.json is of step {step}")
+    filled = [name for name in names if (found.folder / name).is_dir() or size_of(found.folder / name)]
     lacks = [
         text
         for text, files in (
-            ("random states", [n for n in names if re.fullmatch(r"rng_state(_\d+)?\.pth", n)]),
-            ("schedule", [n for n in names if n == "scheduler.pt" or _is_tag(found.folder / n)]),
-            ("optimizer", [n for n in names if n in ("optimizer.pt", "optimizer.bin") or _is_tag(found.folder / n)]),
+            ("random states", [n for n in filled if re.fullmatch(r"rng_state(_\d+)?\.pth", n)]),
+            ("schedule", [n for n in filled if n == "scheduler.pt" or _is_tag(found.folder / n)]),
+            ("weights", [n for n in filled if _WEIGHTS.fullmatch(n) or _is_tag(found.folder / n)]),
+            ("optimizer", [n for n in filled if n in ("optimizer.pt", "optimizer.bin") or _is_tag(found.folder / n)]),
         )
         if not files
     ]
@@ -107,6 +115,10 @@ def _read_accelerate(found: Inspection, names: list[str]) -> None:
     if states:
         found.kind = "a checkpoint of accelerate (`save_state`)"
         found.add("processes", len(states))
+        if not any(
+            _is_tag(found.folder / name) or name.endswith((".safetensors", ".bin", ".distcp")) for name in names
+        ):
+            found.problems.append("it has no weights")
 
 
 def _read_deepspeed(found: Inspection, names: list[str]) -> None:
@@ -122,7 +134,7 @@ def _read_deepspeed(found: Inspection, names: list[str]) -> None:
         if latest is not None and not found.is_checkpoint:
             found.kind = "the remains of a DeepSpeed checkpoint"
         return
-    tag = latest if latest in tags else max(tags, key=lambda name: (folder / name).stat().st_mtime)
+    tag = latest if latest in tags else tags[-1]
     if len(tags) > 1:
         found.add("saves", ", ".join(tags[:10]) + (f" and {len(tags) - 10} more" if len(tags) > 10 else ""))
     if latest is None and found.kind != OWN:
@@ -132,20 +144,24 @@ def _read_deepspeed(found: Inspection, names: list[str]) -> None:
 
 def _is_tag(folder: Path) -> bool:
     """Is it the folder of one save of DeepSpeed?"""
-    return folder.is_dir() and ((folder / "zero").is_dir() or any(parse_shard(e.name) for e in folder.iterdir()))
+    return folder.is_dir() and ((folder / "zero").is_dir() or any(parse_shard(name) for name in list_names(folder)))
 
 
 def _read_megatron(found: Inspection, names: list[str]) -> None:
     latest = "latest_checkpointed_iteration.txt"
     ranks = [name for name in names if re.fullmatch(r"mp_rank_\d+(_\d+)*", name)]
+    if found.is_checkpoint:  # Megatron-DeepSpeed writes the file of its parent, too
+        return
     if latest in names:
-        step = _text_of(found.folder / latest) or ""
+        step = (_text_of(found.folder / latest) or "")[:20]
         found.kind = "checkpoints of Megatron-LM"
+        found.unknown.append("the files of Megatron-LM are not looked at")
         found.add("step", step)
         if not any((found.folder / name).is_dir() for name in (f"iter_{step.zfill(7)}", step)):
             found.problems.append(f"`{latest}` names step {step[:20]}, which is not there")
-    elif ranks and not found.is_checkpoint:
+    elif ranks:
         found.kind = "one save of Megatron-LM"
+        found.unknown.append("the files of Megatron-LM are not looked at")
         found.add("model-parallel ranks", len(ranks))
 
 
@@ -154,17 +170,20 @@ def _read_sharded(found: Inspection, names: list[str]) -> None:
         folder = found.folder / name
         if not folder.is_dir():
             continue
-        shards = [entry.name for entry in folder.iterdir() if entry.suffix == ".distcp"]
+        shards = [each for each in list_names(folder) if each.endswith(".distcp")]
         if not shards:
             continue
         if not found.is_checkpoint:
             found.kind = "a sharded checkpoint of torch (DCP), as FSDP writes it"
         found.add(f"shards in `{name or '.'}`", len(shards))
+        found.unknown.append("which shards belong to it: `.metadata` says it, and is not read")
+        found.problems += [f"`{each}` is empty" for each in shards if not size_of(folder / each)][:4]
         if not (folder / ".metadata").is_file():
             found.problems.append(f"`{name or '.'}` has no `.metadata`: its shards cannot be read")
 
 
-def _read_weights(found: Inspection, names: list[str]) -> None:
+def _read_adapter(found: Inspection, names: list[str]) -> bool:
+    """Note an adapter of peft. Are its weights here?"""
     adapters = [name for name in names if name in ("adapter_model.safetensors", "adapter_model.bin")]
     if "adapter_config.json" in names:
         body = found.read_json("adapter_config.json") or {}
@@ -175,6 +194,11 @@ def _read_weights(found: Inspection, names: list[str]) -> None:
         )
         if not adapters:
             found.problems.append("`adapter_config.json` without the adapter's weights")
+    return bool(adapters)
+
+
+def _read_weights(found: Inspection, names: list[str]) -> None:
+    is_adapter = _read_adapter(found, names)
     indexed = [name for name in names if name.endswith((".safetensors.index.json", ".bin.index.json"))]
     listed = {shard for name in indexed for shard in _shards_of(found, name)}
     missing = sorted(listed - set(names))
@@ -182,25 +206,32 @@ def _read_weights(found: Inspection, names: list[str]) -> None:
         found.problems.append(
             f"{len(missing)} of {len(listed)} files of the weights are missing: {', '.join(missing[:3])}"
         )
-    files = [
-        n for n in names if re.fullmatch(r"(?:pytorch_)?model.*\.(?:safetensors|bin)|adapter_model\.safetensors", n)
-    ]
+    files = [name for name in names if _WEIGHTS.fullmatch(name)]
     if not files:
         return
     counted = [_count_safetensors(found, name) for name in files if name.endswith(".safetensors")]
     if not found.is_checkpoint:
-        found.kind = "weights of a Hugging Face model" if not adapters else "an adapter of peft"
+        found.kind = "an adapter of peft" if is_adapter else "weights of a Hugging Face model"
     found.add("weights", f"{len(files)} files, {_size(found.folder, files)}")
     tensors = sum(number for number, _ in counted)
     if tensors:
         found.add("tensors", f"{tensors}, {sum(elements for _, elements in counted):,} elements")
-    partial = [n for n in files if re.search(r"-of-\d+\.", n)]
-    if partial and not indexed:
-        found.unknown.append("no index lists the files of the weights")
+    _find_short_weights(found, files, is_indexed=bool(indexed))
     config = found.read_json("config.json") if "config.json" in names else None
     if config is not None:
         found.add("model", config.get("model_type"))
         found.add("transformers", config.get("transformers_version"))
+
+
+def _find_short_weights(found: Inspection, files: list[str], *, is_indexed: bool) -> None:
+    totals = {int(m[1]) for n in files if (m := re.search(r"-of-(\d{1,6})\.", n))}
+    if totals and not is_indexed and len(files) < max(totals):
+        found.problems.append(f"{len(files)} of {max(totals)} files of the weights are here, by their names")
+    for name in files:
+        if not size_of(found.folder / name):
+            found.problems.append(f"`{name}` is empty")
+        elif name.endswith(".bin") and not is_archive(found.folder / name):
+            found.unknown.append(f"whether `{name}` is whole")
 
 
 def _shards_of(found: Inspection, name: str) -> set[str]:
@@ -213,15 +244,15 @@ def _count_safetensors(found: Inspection, name: str) -> tuple[int, int]:
     """Tensors and elements of a file, by its header; a problem where the file is shorter than that says."""
     file = found.folder / name
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             length = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(length)) if 0 < length <= _MAX_HEADER else None
         if not isinstance(header, dict):
             raise ValueError
         tensors = [value for key, value in header.items() if key != "__metadata__"]
         end = max((int(value["data_offsets"][1]) for value in tensors), default=0)
-        if file.stat().st_size < 8 + length + end:
-            found.problems.append(f"`{name}` is cut off: {file.stat().st_size:,} of {8 + length + end:,} bytes")
+        if size_of(file) < 8 + length + end:
+            found.problems.append(f"`{name}` is cut off: {size_of(file):,} of {8 + length + end:,} bytes")
         return len(tensors), sum(_product(value["shape"]) for value in tensors)
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         found.problems.append(f"`{name}` cannot be read as a safetensors file")
@@ -236,7 +267,7 @@ def _product(shape: list[int]) -> int:
 
 
 def _size(folder: Path, files: list[str]) -> str:
-    return format_bytes(sum((folder / name).stat().st_size for name in files))
+    return format_bytes(sum(size_of(folder / name) for name in files))
 
 
 def _text_of(file: Path) -> str | None:

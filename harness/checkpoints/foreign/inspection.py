@@ -41,8 +41,8 @@ class Inspection:
         return None if self.unknown else True
 
     def add(self, title: str, value: Any) -> None:
-        """Note a fact; the first of a title counts, and None is none."""
-        if value is not None:
+        """Note a fact; the first of a title counts, and what is no text or number is none."""
+        if isinstance(value, str | int | float):
             self.facts.setdefault(title, str(value)[:300])
 
     def read_json(self, name: str) -> Mapping[str, Any] | None:

@@ -8,11 +8,14 @@ from typing import Literal, NamedTuple
 
 Kind = Literal["model", "optimizer", "layer", "expert", "expert optimizer"]
 _NAMES: tuple[tuple[Kind, str], ...] = (
-    ("model", r"(?:zero_pp_rank_(?P<data>\d+)_)?mp_rank_(?P<tensor>\d+)_model_states\.pt"),
-    ("optimizer", r"(?:bf16_|fp16_)?zero_pp_rank_(?P<data>\d+)_mp_rank_(?P<tensor>\d+)_?optim_states\.pt"),
-    ("layer", r"layer_(?P<layer>\d+)(?:-model_(?P<tensor>\d+))?-model_states\.pt"),
-    ("expert", r"(?:layer_(?P<layer>\d+)_)?expert_(?P<expert>\d+)_mp_rank_(?P<tensor>\d+)_model_states\.pt"),
-    ("expert optimizer", r"expp_rank_(?P<expert>\d+)_mp_rank_(?P<tensor>\d+)_optim_states\.pt"),
+    ("model", r"(?:zero_pp_rank_(?P<data>\d{1,6})_)?mp_rank_(?P<tensor>\d{1,6})_model_states\.pt"),
+    ("optimizer", r"(?:bf16_|fp16_)?zero_pp_rank_(?P<data>\d{1,6})_mp_rank_(?P<tensor>\d{1,6})_?optim_states\.pt"),
+    ("layer", r"layer_(?P<layer>\d{1,6})(?:-model_(?P<tensor>\d{1,6}))?-model_states\.pt"),
+    (
+        "expert",
+        r"(?:layer_(?P<layer>\d{1,6})_)?expert_(?P<expert>\d{1,6})_mp_rank_(?P<tensor>\d{1,6})_model_states\.pt",
+    ),
+    ("expert optimizer", r"expp_rank_(?P<expert>\d{1,6})_mp_rank_(?P<tensor>\d{1,6})_optim_states\.pt"),
 )
 """`runtime/engine.py:_get_ckpt_name`, `_get_zero_ckpt_name`, `_get_expert_ckpt_name`; `runtime/pipe/module.py`."""
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from harness.file_io import open_regular
 
-_MAX_BYTES = 1 << 28
+_MAX_BYTES = 1 << 26
 """Of what a file holds besides tensors; a shard of 100,000 parameters has some ten million."""
 _FORMATS = {
     "BFloat16Storage": "bf16",
@@ -44,6 +44,9 @@ class Named:
         made.args = args
         return made
 
+    def __setstate__(self, state: Any) -> None:
+        """The state of a class of the file is left out, such as that of an array of numpy."""
+
     def __setitem__(self, key: Any, value: Any) -> None:
         """Items of a class of the file are left out."""
 
@@ -54,7 +57,10 @@ class Named:
 
 
 class Map(dict[Any, Any]):
-    """A map of the file: its attributes are read, too."""
+    """A map of the file. What its class is called with, such as a default, is left out."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
 
 
 class Tensor(NamedTuple):
@@ -98,24 +104,28 @@ def read_outline(file: Path) -> Any:
             if entry is None or entry.compress_type != zipfile.ZIP_STORED or entry.file_size > _MAX_BYTES:
                 raise OutlineError("not a file of `torch.save`")
             with archive.open(entry) as content:
-                loaded = _Reader(content).load()
+                return _with_tensors(_Reader(content).load())
     except zipfile.BadZipFile:
         raise OutlineError("cut off, or not a file of `torch.save`") from None
     except (OSError, OutlineError):
         raise
     except Exception as error:  # whatever a hostile or broken pickle provokes
         raise OutlineError(f"unreadable ({type(error).__name__})") from None
-    return _with_tensors(loaded)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """Every tensor below a value of an outline."""
-    stack = [value]
+    stack, seen = [value], set[int]()
     while stack:
         item = stack.pop()
         if isinstance(item, Tensor):
             yield item
-        elif isinstance(item, dict):
+        elif id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, Tensor):
+            continue
+        if isinstance(item, dict):
             stack += item.values()
         elif isinstance(item, list | tuple):
             stack += item
@@ -142,9 +152,10 @@ def _with_tensors(root: Any) -> Any:
 
 
 def _tensor_of(call: Named, depth: int, convert: Any) -> Any:
-    if call.name.endswith("._rebuild_parameter") and call.args:
+    name = type(call).name
+    if name.endswith("._rebuild_parameter") and call.args:
         return convert(call.args[0], depth + 1)
-    if call.name.endswith(("._rebuild_tensor_v2", "._rebuild_tensor")) and len(call.args) > 2:
+    if name.endswith(("._rebuild_tensor_v2", "._rebuild_tensor")) and len(call.args) > 2:
         storage, shape = call.args[0], call.args[2]
         is_shape = isinstance(shape, tuple) and all(isinstance(size, int) and size >= 0 for size in shape)
         if isinstance(storage, _Storage) and is_shape:

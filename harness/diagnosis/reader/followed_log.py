@@ -75,12 +75,19 @@ class FollowedLog:
 
     def _find_ending(self, quiet: float) -> Ending:
         writers = list(find_writers(self._file))
-        if self._had_writer and not writers:
+        if self._had_writer and not writers and self._is_read():
             return "no writer"
         self._had_writer = bool(writers)
         if self._has_failure and quiet >= QUIET_SECONDS:
             return "failure"
         return "stall" if quiet >= self._stall_seconds else ""
+
+    def _is_read(self) -> bool:
+        """Did the last writer leave nothing behind after the last look?"""
+        try:
+            return self._file.stat().st_size <= self._position
+        except OSError:
+            return True
 
 
 def find_writers(file: Path) -> Iterator[int]:

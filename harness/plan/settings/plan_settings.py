@@ -273,7 +273,9 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         parameter_buffers=zero.get_offload_value("offload_param.buffer_count", 5),
         parameter_buffer_size=zero.get_offload_value("offload_param.buffer_size", 100_000_000),
         max_in_cpu=parameters.max_in_cpu if parameters else 1_000_000_000,
-        hpz_partition_size=zero.get_int("zero_hpz_partition_size", 1) if stage == 3 else 1,
+        hpz_partition_size=min(zero.get_int("zero_hpz_partition_size", 1), run.parallel_dims.world_size or 1)
+        if stage == 3
+        else 1,
         activation_device="cpu" if checkpointing and _offloads_activations(spec) else "none",
         partition_activations=checkpointing
         and block_value(spec.deepspeed, _ACTIVATION_CHECKPOINTING, "partition_activations") is True,

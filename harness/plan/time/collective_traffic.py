@@ -55,7 +55,9 @@ def list_collectives(
         seconds = None if rate is None else sent / rate * rates.scale.collectives
         is_data = group in ("data", "hpZ")
         rows.append(
-            CollectiveTraffic(collective, carries, group, ranks, sent, seconds, sent / of_ddp if is_data else None)
+            CollectiveTraffic(
+                collective, carries, group, ranks, sent, seconds, sent / of_ddp if is_data and of_ddp else None
+            )
         )
 
     add(_gradient_collective(settings), _gradients(settings), "data", data, counted.reduce * ring)

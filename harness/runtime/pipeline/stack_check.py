@@ -48,8 +48,10 @@ def compare_stack(model: Any, *, apart: bool) -> Answer:
     keeps their documents `apart`, packed ones. Of a stack, the names are the classes of its decoder, norm, embedding
     and head.
     """
-    if getattr(model.config, "output_router_logits", False):
-        return Answer(False, "`output_router_logits` adds a loss of all layers, which no stage has")
+    masks = {*(getattr(model.config, "layer_types", None) or ())} - {"full_attention", "sliding_attention"}
+    if masks or getattr(model.config, "output_router_logits", False):
+        own_mask = f"layers of the kind `{min(masks)}` have a mask that no stage makes" if masks else ""
+        return Answer(False, own_mask or "`output_router_logits` adds a loss of all layers, which no stage has")
     shared = SharedInputs(model.config)
     try:
         specs = build_layer_specs(model, pipeline_parts(model.config), shared)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names and sizes of the files of a folder that others wrote. Nothing here raises or waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.file_io import open_regular
+
+_ZIP_END = b"PK\x05\x06"
+_MAX_COMMENT = 65_557
+"""Bytes in which the end of a zip archive is found."""
+
+
+def list_names(folder: Path) -> list[str]:
+    """The names in a folder, in order; none where it cannot be read."""
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except OSError:
+        return []
+
+
+def size_of(file: Path) -> int:
+    """Bytes of a regular file; 0 for what is none or cannot be read."""
+    try:
+        with open_regular(file) as stream:
+            return stream.seek(0, 2)
+    except (OSError, ValueError):
+        return 0
+
+
+def is_archive(file: Path) -> bool:
+    """Does a zip archive end where this file does?"""
+    try:
+        with open_regular(file) as stream:
+            stream.seek(max(0, stream.seek(0, 2) - _MAX_COMMENT))
+            return _ZIP_END in stream.read(_MAX_COMMENT)
+    except (OSError, ValueError):
+        return False

@@ -6,13 +6,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from harness.cli.console import log_to_stderr
 from harness.diagnosis.decision import Decision
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
+
+_STDERR = 2
+"""Where the command prints: standard output has the answer."""
 
 
 def find_followed(names: list[str]) -> Path:
@@ -38,6 +40,6 @@ def run_command(command: str, decision: Decision, cause: str) -> None:
         "HARNESS_HOSTS": ",".join(decision.hosts),
         "HARNESS_CHANGES": json.dumps(dict(decision.changes)),
     }
-    done = subprocess.run(command, shell=True, env={**os.environ, **variables}, stdout=sys.stderr, check=False)  # noqa: S602
+    done = subprocess.run(command, shell=True, env={**os.environ, **variables}, stdout=_STDERR, check=False)  # noqa: S602
     if done.returncode:
         log_to_stderr(f"the command of `--exec` ended with code {done.returncode}")

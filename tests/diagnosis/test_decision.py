@@ -22,11 +22,13 @@ def decide(cause, change=None, confidence="certain", host="node2"):
 
 
 def test_every_first_cause_has_a_decision():
-    for cause in {row.cause for row in all_rows()} | set(causes_by_id()):
+    assert decide("LG074") is None  # the first failure is in another log
+    for cause in ({row.cause for row in all_rows()} | set(causes_by_id())) - {"LG074"}:
         decision = decide(cause)
         assert decision is not None, cause
         assert decision.reason, cause
-    assert {decide(cause.id).action for cause in all_causes() if cause.level in ("echo", "end")} == {"retry"}
+    later = [cause.id for cause in all_causes() if cause.level in ("echo", "end")]
+    assert {decide(cause).action for cause in {*later} - {"LG074", "LG159"}} == {"retry"}
 
 
 def test_no_decision_without_a_cause_or_without_a_failure():
@@ -64,7 +66,7 @@ def test_settings_are_changed_and_scripts_are_stopped():
         ("set `expert_parallel.comm_backend` to `comm`", {"expert_parallel.comm_backend": "comm"}),
         ("remove `scheduler` from the DeepSpeed JSON", {"scheduler": None}),
         ('write `"train_batch_size": ...`; `harness explain BT001` has an example', {"train_batch_size": "..."}),
-        ("pass `weights_only=False`, or use the torch that saved it", {"weights_only": False}),
+        ("pass `weights_only=False`, or use the torch that saved it", {}),
         ("update DeepSpeed, or set `a.b: 1`; until then, set `c.d: 2`", {"a.b": 1}),
         ("call `engine.backward(loss)` instead of `loss.backward()`", {}),
         ("pass `torch_dtype` to `from_pretrained`", {}),

@@ -187,3 +187,7 @@ class _OverlayLoader(SourceFileLoader):
     def get_code(self, fullname: str) -> Any:
         """Compiled from the overlay, never from a cache."""
         return compile(self._file.read_bytes(), self.get_filename(fullname), "exec", dont_inherit=True)
+
+    def get_source(self, fullname: str) -> str:  # noqa: ARG002 - a loader's own signature
+        """That of the overlay."""
+        return self._file.read_text(encoding="utf-8")

@@ -14,8 +14,10 @@ from harness.check.adapter_findings import check_adapter_targets
 from harness.errors import UserError
 from harness.facts.model_lookup import facts_from_config
 from harness.plan.weights.trainable_split import DEFAULT_TARGETS, TrainableChoice, split_parameters
+from harness.run.resolved_run import resolve_run
 from harness.runtime.models.lora import add_adapters
 from harness.runtime.models.trainable_parameters import freeze_parameters
+from harness.spec.run_spec import RunSpec
 from harness.spec.sections.model_spec import ModelSpec
 
 constants = pytest.importorskip("peft.utils.constants")
@@ -82,7 +84,9 @@ def test_ranks_refuse_the_targets_that_are_errors(
 ) -> None:
     data = {"config": {"model_type": family, **config}, "lora": {"target_modules": targets}}
     spec = ModelSpec.model_validate(data, strict=False)
-    assert [f.severity for f in check_adapter_targets(spec)] == ([severity] if severity else [])
+    assert [f.severity for f in check_adapter_targets(resolve_run(RunSpec(model=spec)))] == (
+        [severity] if severity else []
+    )
     with torch.device("meta"):
         built = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **config))
     assert spec.lora is not None

@@ -109,13 +109,13 @@ def _read_flat(stored: Any, shape: Sequence[int], start: int, length: int) -> to
 
 def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:  # noqa: ARG001
     names = sorted({name for values in rank_values for name in values["other"]})
-    num_compared = sum(values["compared"] for values in rank_values)
-    if num_compared == sum(len(values["other"]) for values in rank_values):
+    num_compared = max(values["compared"] for values in rank_values)
+    if all(values["compared"] == len(values["other"]) for values in rank_values):
         return check_skipped("no sampled weight is that of the model's files: it was created anew")
     if names:
         ranks = [rank for rank, values in enumerate(rank_values) if values["other"]]
         return check_failed(
-            f"{len(names)} of the sampled weights are not those of the model's files, such as "
+            f"{len(names)} of {num_compared} sampled weights are not those of the model's files, such as "
             f"`{names[0]}` (rank {ranks[0]})",
             names,
             "the training starts from random or stale numbers there; a script that creates weights anew on purpose may "

@@ -114,6 +114,8 @@ def write_export_client(scripts: Path, spool: Path) -> None:
     """The export worker of a launch that asks for a forked one."""
     scripts.mkdir()
     client = [str(spool), str(WORKERS / "export_worker.py"), "1"]
+    builder = WORKERS / "op_builder.py"  # of an op that is not compiled yet
+    (scripts / builder.name).write_text(f"import runpy; runpy.run_path({str(builder)!r}, run_name='__main__')")
     (scripts / "export_worker.py").write_text(f"import sys; sys.argv[1:1] = {client!r}\n{_CLIENT}")
 
 

@@ -14,7 +14,7 @@ from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 
 _STDERR = 2
-"""Where the command prints: standard output has the answer."""
+"""Of the command: standard output has the answer."""
 
 
 def find_followed(names: list[str]) -> Path:

@@ -17,8 +17,8 @@ _MAX_JSON = 1 << 26
 
 @dataclass
 class Inspection:
-    """What a folder is. `facts`: lines by title; `problems`: what is missing or damaged; `unknown`: what nothing in the
-    folder says; `uses`: commands, each with what it does.
+    """The answer about a folder. `facts`: lines by title; `problems`: what is missing or damaged; `unknown`: what
+    nothing in the folder says; `uses`: commands, each with what it does.
     """
 
     folder: Path

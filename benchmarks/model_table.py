@@ -2,7 +2,7 @@
 """Asks every model type of the installed `transformers`, and writes the table `harness/facts/model_table.json`.
 
     python benchmarks/model_table.py                    all types that WORK/answers lacks, then the table
-    python benchmarks/model_table.py llama gemma3       these again, then the table
+    python benchmarks/model_table.py llama gemma3       these again, the others as they are in the table
     python benchmarks/model_table.py --check 8          some drawn types against the table; 1 where one has changed
 
 One process imports torch, DeepSpeed and transformers, and forks a child for each type, with the limits of
@@ -66,8 +66,26 @@ def main() -> int:
             answers = ask(name)
             file.write_text(json.dumps(answers))
             print(f"{name}: {format_answers(answers)} {time.monotonic() - began:.0f} s", flush=True)
-    write({name: json.loads((work / f"{name}.json").read_text()) for name in names if (work / f"{name}.json").exists()})
+    files = {name: work / f"{name}.json" for name in names}
+    asked = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+    rows = {**(read_rows() if options.types else {}), **asked}
+    write({name: rows[name] for name in names if name in rows})
     return 0
+
+
+def read_rows() -> dict[str, Any]:
+    """The answers of the table as it is, by type; none where another release of transformers gave them."""
+    table = json.loads(TABLE.read_text())
+    if table["releases"]["transformers"] != version("transformers"):
+        return {}
+    signs, reasons = {1: True, 0: False, -1: None}, table["reasons"]
+    return {
+        name: {
+            question: [signs[sign], reasons[reason], names]
+            for question, (sign, reason, *names) in zip(table["questions"], cells, strict=True)
+        }
+        for name, cells in table["rows"].items()
+    }
 
 
 def find_types() -> list[str]:

@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig
 from harness.hostinfo.model_answers import Answer
 from harness.runtime.micro_batch import MicroBatch
 from harness.runtime.model_behavior import ask_copy, build_small_copy, draw_ids, first_line, logits_of, packed_positions
+from harness.runtime.pipeline.layer_layouts import layout_of
 from harness.runtime.pipeline.layers import SharedInputs, apply_tied_head, encode_positions
 from harness.runtime.pipeline.parameter_names import pipeline_parts
 from harness.runtime.pipeline.pipeline_module import build_layer_specs
@@ -48,10 +49,19 @@ def compare_stack(model: Any, *, apart: bool) -> Answer:
     keeps their documents `apart`, packed ones. Of a stack, the names are the classes of its decoder, norm, embedding
     and head.
     """
+    fields = model.config.to_dict().items()
+    dropout = next((name for name, value in fields if re.search(r"emb.*drop", name) and value), "")
+    dropout = "" if layout_of(model.config).dropout else dropout
     masks = {*(getattr(model.config, "layer_types", None) or ())} - {"full_attention", "sliding_attention"}
-    if masks or getattr(model.config, "output_router_logits", False):
-        own_mask = f"layers of the kind `{min(masks)}` have a mask that no stage makes" if masks else ""
-        return Answer(False, own_mask or "`output_router_logits` adds a loss of all layers, which no stage has")
+    obstacles = (
+        f"layers of the kind `{min(masks)}` have a mask that no stage makes" if masks else "",
+        f"`{dropout}`: its forward drops elements of the embeddings, and no stage does" if dropout else "",
+        "`output_router_logits` adds a loss of all layers, which no stage has"
+        if getattr(model.config, "output_router_logits", False)
+        else "",
+    )
+    if any(obstacles):
+        return Answer(False, next(filter(None, obstacles)))
     shared = SharedInputs(model.config)
     try:
         specs = build_layer_specs(model, pipeline_parts(model.config), shared)

@@ -52,8 +52,10 @@ def test_names_of_a_pipeline_module() -> None:
     [
         ("gemma2", {}, "logits differ"),
         ("granite", {"embedding_multiplier": 12.0}, "logits differ"),
+        ("llama4_text", {}, "`chunked_attention` have a mask that no stage makes"),
         ("mixtral", {"output_router_logits": True}, "a loss of all layers"),
         ("opt", {}, "by the usual names"),
+        ("starcoder2", {"embedding_dropout": 0.1}, "drops elements of the embeddings"),
     ],
 )
 def test_what_is_no_plain_stack_is_refused(family: str, fields: dict[str, Any], words: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from harness.errors import UserError
 from harness.runtime.pipeline.shard_rules import WeightPartition, find_indivisible, find_partition, shard_rules
 from tests.training.jobs.pipeline_families import FAMILIES
 
@@ -24,6 +25,13 @@ def test_every_linear_of_a_family_has_a_partition(family: str) -> None:
         shape = [*weight.shape]
         is_whole = any(part in name for part in WHOLE)
         assert (find_partition(config, name, shape, 2) is None) == is_whole, name
+
+
+def test_a_plan_that_is_not_known_to_train_the_model_is_refused() -> None:
+    """Apertus has parameters in its activation whose gradients AutoTP does not sum."""
+    with pytest.raises(UserError) as refused:
+        shard_rules(AutoConfig.for_model("apertus"))
+    assert refused.value.findings[0].gate == "PP106"
 
 
 @pytest.mark.parametrize(

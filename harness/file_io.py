@@ -72,7 +72,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def describe_json_error(error: json.JSONDecodeError) -> str:
-    """What is wrong, without the place, for a sentence that goes on with it: "unterminated string"."""
+    """The fault without its place, for a sentence that goes on with it: "unterminated string"."""
     return error.msg.lower().removesuffix(" at").removesuffix(" starting")
 
 

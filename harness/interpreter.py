@@ -32,9 +32,9 @@ def remove_repeated_root() -> None:
 
 
 def find_new_module(name: str) -> ModuleSpec | None:
-    """Where a new Python would find this module, by all its finders: folders, archives, editable installations of any
-    kind. Imports nothing, not even the packages above it. `importlib.util.find_spec` imports these, and answers from
-    `sys.modules`.
+    """The place at which a new Python would find this module, by all its finders: folders, archives, editable
+    installations of any kind. Imports nothing, not even the packages above it. `importlib.util.find_spec` imports
+    these, and answers from `sys.modules`.
     """
     path, parts = None, name.split(".")
     for depth in range(1, len(parts)):

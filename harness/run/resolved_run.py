@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.facts.secret_names import is_secret
 from harness.run.batch_sizes import BatchSizes, resolve_batch_sizes
+from harness.run.objective_facts import facts_of
 from harness.run.tuned_default import TunedDefault
 from harness.secret_text import HIDDEN
 from harness.spec.hostfile import Cluster
@@ -24,6 +25,8 @@ FORMAT_VERSION = 2
 _LOSS_CHUNK_SIZE = "train.loss_chunk_size"
 ATTN_IMPLEMENTATION = "model.attn_implementation"
 _CHECKPOINTING = "train.gradient_checkpointing"
+_UNKNOWN_LABELS = 2
+"""Labels of a plan where the settings have no number: only the data does."""
 
 
 class ParallelDims(NamedTuple):
@@ -81,7 +84,18 @@ class ResolvedRun(NamedTuple):
         found, named = self.found_model, self.spec.model
         if found is not None and (found.facts is not None or not (build or estimate)):
             return found
-        return find_model(named.name_or_path, named.config, base_dir, named.revision, build=build, estimate=estimate)
+        found = find_model(named.name_or_path, named.config, base_dir, named.revision, build=build, estimate=estimate)
+        if found.facts is None or not facts_of(self.spec.objective).has_label_head:
+            return found
+        labels = self.spec.classification
+        outputs = labels.num_labels or len(labels.label_names) or _UNKNOWN_LABELS
+        facts = found.facts.with_label_head(1 if self.spec.objective == "reward" else outputs)
+        return found._replace(facts=facts)
+
+    @property
+    def sequences_a_row(self) -> int:
+        """Sequences that a rank computes at once for each row of its micro-batch: two of a pair."""
+        return 2 if facts_of(self.spec.objective).is_paired else 1
 
     @property
     def loss_chunk_size(self) -> int:
@@ -114,7 +128,8 @@ class ResolvedRun(NamedTuple):
         size, micro_batch = self.spec.train.mlp_tile_size, self.batch.micro_batch
         if size is None or micro_batch is None:
             return 1
-        return -(-micro_batch * -(-self.spec.data.max_length // self.parallel_dims.sequence) // size)
+        rows = micro_batch * self.sequences_a_row
+        return -(-rows * -(-self.spec.data.max_length // self.parallel_dims.sequence) // size)
 
     def to_json(self) -> dict[str, Any]:
         """The content of `spec.resolved.json`, which every rank reads and nobody derives again. Secrets

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from harness.errors import ExitCode, UserError
@@ -26,7 +27,14 @@ def is_run_dir(folder: Path) -> bool:
 
 
 def list_run_summaries(folder: Path) -> list[RunSummary]:
-    """The runs of a folder, the newest first; for a run directory, itself. Raises UserError when there is no folder."""
+    """The trainings of a folder, that of the newest launch first, each with the branches that left it behind it; for a
+    run directory, itself. Raises UserError when there is no folder.
+    """
+    return _with_branches(_join_trainings(list_runs_by_launch(folder)))
+
+
+def list_runs_by_launch(folder: Path) -> list[RunSummary]:
+    """The runs of a folder by themselves, the newest launch first; otherwise like `list_run_summaries`."""
     if is_run_dir(folder):
         return [summarise_run(read_run_record(folder, brief=True))]
     try:
@@ -36,6 +44,38 @@ def list_run_summaries(folder: Path) -> list[RunSummary]:
         raise _unreadable_error(folder, error, fix) from None
     summaries = [summarise_run(read_run_record(p, brief=True)) for p in run_dirs if is_run_dir(p)]
     return sorted(summaries, key=lambda s: (s.started or 0.0, s.name), reverse=True)
+
+
+def _join_trainings(runs: Sequence[RunSummary]) -> list[RunSummary]:
+    """Of runs, the newest first, one summary for each training: that of the run which runs, else of the newest."""
+    trainings: dict[str, list[RunSummary]] = {}
+    for run in runs:
+        trainings.setdefault(run.training, []).append(run)
+    joined = []
+    for members in trainings.values():
+        newest = next((run for run in members if run.state == "running"), members[0])
+        parts = tuple(run.name for run in reversed(members))
+        tags = tuple(dict.fromkeys(tag for run in reversed(members) for tag in run.tags))
+        note = next((run.note for run in members if run.note), "")
+        attempts = sum(run.attempts for run in members)
+        branch_of = next((run.branch_of for run in members if run.branch_of), None)
+        joined.append(replace(newest, parts=parts, attempts=attempts, tags=tags, note=note, branch_of=branch_of))
+    return joined
+
+
+def _with_branches(trainings: Sequence[RunSummary]) -> list[RunSummary]:
+    """In the same order, but each branch behind the training that it left."""
+    names = {run.training for run in trainings}
+    branches: dict[str, list[RunSummary]] = {}
+    for run in trainings:
+        if run.branch_of in names - {run.training}:
+            branches.setdefault(str(run.branch_of), []).append(run)
+    behind = {run.training for group in branches.values() for run in group}
+    listed, waiting = list[RunSummary](), [run for run in trainings if run.training not in behind][::-1]
+    while waiting:
+        listed.append(run := waiting.pop())
+        waiting += branches.pop(run.training, [])[::-1]
+    return listed + [run for group in branches.values() for run in group]  # in a ring, which no launch makes
 
 
 def find_run_dir(path_or_name: str) -> Path:
@@ -95,7 +135,7 @@ def known_runs_notes(output_dir: Path = Path(OUTPUT_DIR)) -> tuple[str, ...]:
 
 
 def fix_for_no_checkpoint(path: Path) -> Fix:
-    """What to name in the place of a path without a checkpoint."""
+    """A fix that says what to name in the place of a path without a checkpoint."""
     if not is_run_dir(path):
         return Fix("name a run, such as `latest`, or one of its `checkpoints/step-*`")
     if read_verdict(path) is None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from harness.locks import RUN_LOCK, current_holder
 from harness.plan.plan_json import plan_json
 from harness.plan.planner import Plan, make_plan
+from harness.run.objective_facts import facts_of
 from harness.run.resolved_run import ResolvedRun
 from harness.run_records.plan_file import PLAN, read_plan
 from harness.run_records.run_files import (
@@ -24,10 +25,20 @@ from harness.run_records.run_files import (
     read_metrics_ends,
     read_text,
 )
+from harness.training_lineage import TrainingPart, find_earlier_runs, read_training_part
 from harness.units import finite_number
 from harness.verdicts import Verdict, read_verdict
 
 Points = list[tuple[float, float]]
+
+
+def _with_inner(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The fields of a line, and those of its maps of metrics as `metrics.NAME` and `own.NAME`."""
+    yield from line.items()
+    for key in ("metrics", "own"):
+        inner = line.get(key)
+        if isinstance(inner, Mapping):
+            yield from ((f"{key}.{name}", value) for name, value in inner.items())
 
 
 @dataclass(frozen=True)
@@ -52,12 +63,24 @@ class RunRecord:
     spec_text: str
     config_text: str
     sample: str
+    part: TrainingPart
+    """Its place among the runs of one training."""
     engine_checks: Lines = ()
     """The checks of the run's own engine, from `engine_checks.json`."""
     unusable: tuple[str, ...] = ()
     """Each unusable file, with the reason."""
     verdict: Verdict | None = None
     """The supervisor's verdict, which precedes the ranks' statuses; None while the run runs, or without a verdict."""
+    history: Lines = ()
+    """The lines of the runs that this one resumed, and of those that they resumed, the oldest first."""
+
+    @cached_property
+    def training(self) -> RunRecord:
+        """The record with the lines of the whole training: from its first step to the last of this run."""
+        if not self.history:
+            return self
+        lines, lost = drop_lost_steps((*self.history, *self.lines))
+        return replace(self, lines=lines, lost=self.lost + lost, history=())
 
     @cached_property
     def _by_type(self) -> Mapping[str, Lines]:
@@ -69,6 +92,15 @@ class RunRecord:
     def lines_of(self, kind: str) -> Lines:
         """The lines of metrics.jsonl of one type, in order."""
         return self._by_type.get(kind, ())
+
+    @cached_property
+    def loss_unit(self) -> str:
+        """What the loss is the mean of: `token` for a run without a spec, too."""
+        return facts_of(self.run.spec.objective if self.run is not None else "causal_lm").unit
+
+    def measured_names(self) -> list[str]:
+        """The keys of `points` for what an objective or the user's own code measures beside the loss."""
+        return list(dict.fromkeys(key for _, key in self._columns if "." in key))
 
     @property
     def header(self) -> Mapping[str, Any]:
@@ -104,7 +136,7 @@ class RunRecord:
                 step = finite_number(line.get("step"))
                 if step is None:
                     continue
-                for key, value in line.items():
+                for key, value in _with_inner(line):
                     if type(value) is float or type(value) is int:
                         number = finite_number(value)
                         if number is not None:
@@ -168,13 +200,14 @@ def read_run_record(run_dir: Path, *, brief: bool = False) -> RunRecord:
     Raises nothing.
     """
     files = _RunFiles(run_dir)
+    unread = 0
     if brief:
         lines, reason = read_metrics_ends(run_dir)
-        unread = 0
     else:
         lines, unread, reason = read_metrics(run_dir)
     files.add_unusable(METRICS, reason)
     lines, lost = drop_lost_steps(lines)
+    history = tuple(line for earlier in find_earlier_runs(run_dir) for line in _read_lines(earlier, brief=brief))
     plan, reason = read_plan(run_dir)
     files.add_unusable(PLAN, reason)
     report = files.read_json("findings.json")
@@ -199,9 +232,15 @@ def read_run_record(run_dir: Path, *, brief: bool = False) -> RunRecord:
         sample=files.read_text("sample.txt"),
         engine_checks=_dicts_in(engine_checks.get("claims")),
         verdict=verdict,
+        history=history,
+        part=read_training_part(run_dir),
     )
     record = replace(record, unusable=tuple(files.unusable))
     return record if brief else _with_plan(record)
+
+
+def _read_lines(run_dir: Path, *, brief: bool) -> Lines:
+    return read_metrics_ends(run_dir)[0] if brief else read_metrics(run_dir)[0]
 
 
 class _RunFiles:

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from harness.file_io import replace_file
+from harness.run_records.run_files import json_of
 from harness.run_records.run_record import RunRecord
 from harness.units import finite_number, format_seconds
 from harness.verdicts import Verdict
@@ -23,8 +26,9 @@ _STAMP = re.compile(r"-(\d{8}-\d{6})(?:-\d+)?$")
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The figures of a run. None: not recorded. Speeds are medians without the first step of each start; `started` and
-    `changed` are seconds since 1970; `step_seconds` is the time of a step.
+    """The figures of a run. None: not recorded. Losses and lost steps are those of its training, from the first step
+    on. Speeds are medians without the first step of each start; `started` and `changed` are seconds since
+    1970; `step_seconds` is the time of a step.
     """
 
     name: str
@@ -51,6 +55,16 @@ class RunSummary:
     unusable: tuple[str, ...] = ()
     """Unusable files, each with the reason."""
     verdict: Verdict | None = None
+    training: str = ""
+    """The directory's name of the first run of the training."""
+    branch_of: str | None = None
+    """The training that this one left at an older step, with other settings."""
+    parts: tuple[str, ...] = ()
+    """The run directories of the training, the first launch first."""
+    training_started: float | None = None
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    """What `harness runs RUN --tags --note` wrote to the run directory."""
 
     @property
     def seconds(self) -> float | None:
@@ -66,9 +80,12 @@ class RunSummary:
 
 def summarise_run(record: RunRecord) -> RunSummary:
     """The summary of a record; for a brief one, of its first and last lines."""
-    losses, evals = record.points("step", "loss"), record.points("eval", "loss")
+    whole = record.training
+    losses, evals = whole.points("step", "loss"), whole.points("eval", "loss")
     steps = [finite_number(line.get("step")) for line in record.lines_of("step")] or [None]
     status_steps = [finite_number(status.get("step")) for status in record.statuses]
+    started = start_time(record)
+    tags, note = read_remarks(record.folder)
     return RunSummary(
         name=record.name,
         folder=record.folder,
@@ -86,13 +103,37 @@ def summarise_run(record: RunRecord) -> RunSummary:
         predicted_tokens=_last_value(record, "predicted_tokens"),
         skipped=int(_last_value(record, "skipped") or 0),
         attempts=max(1, len(record.attempts), 1 + len(record.lines_of("restart"))),
-        lost=record.lost,
-        started=start_time(record),
+        lost=whole.lost,
+        started=started,
         changed=last_change_time(record),
         checkpoint=_last_checkpoint(record),
         unusable=record.unusable,
         verdict=record.verdict,
+        training=record.part.training,
+        branch_of=record.part.branch_of,
+        parts=(record.name,),
+        tags=tags,
+        note=note,
+        training_started=finite_number(whole.header.get("time")) if record.history else started,
     )
+
+
+REMARKS = "remarks.json"
+
+
+def read_remarks(run_dir: Path) -> tuple[tuple[str, ...], str]:
+    """The tags and the note that a user gave to a run."""
+    body = json_of(run_dir / REMARKS)
+    tags, note = body.get("tags"), body.get("note")
+    texts = tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else ()
+    return texts, note if isinstance(note, str) else ""
+
+
+def write_remarks(run_dir: Path, tags: Sequence[str] | None, note: str | None) -> None:
+    """Replace the tags, the note or both. Raises OSError."""
+    old_tags, old_note = read_remarks(run_dir)
+    body = {"tags": list(old_tags if tags is None else tags), "note": old_note if note is None else note}
+    replace_file(run_dir / REMARKS, json.dumps(body, indent=1) + "\n")
 
 
 def _last_value(record: RunRecord, key: str) -> float | None:

@@ -65,7 +65,10 @@ def to_deepspeed_json(source: Source) -> DeepSpeedJson:
         reason = f"`distributed_type: {kind}`" if kind else "no `deepspeed_config`"
         message = f"this accelerate configuration does not use DeepSpeed ({reason})"
         place = source.place(("distributed_type",))
-        raise input_error("SP016", message, place, "give one with `distributed_type: DEEPSPEED`")
+        title = "give one with `distributed_type: DEEPSPEED`"
+        if kind == "FSDP":
+            title += f"; `harness adopt {source.file}` writes the run spec with ZeRO that trains the same"
+        raise input_error("SP016", message, place, title)
     fields: dict[str, Any] = section if isinstance(section, dict) else {}
     machines = check_machines(source, fields)
     findings = [*_check_shape(source, section), *_check_unknown_keys(source, fields), *machines.findings]

@@ -114,12 +114,26 @@ def _wrong_type_finding(
     if reading.outcome == "converted":
         severity, sets = "warning", {spec_key(key_path): reading.value}
         title = f"write `{_to_json(reading.value)}`"
+    elif key.type == "block":
+        title += _example_of_block(value, f"{path}.{key.alias or key.name}" if path else key.name)
     fix = Fix(title, sets, safe=bool(sets))
     notes = (_describe_consequence(key, value, reading, path, is_typed),)
     return Finding(
         "SP006", "warning" if severity == "warning" else "error", message, join_key(key_path), place,
         notes=notes, fix=fix,
     )  # fmt: skip
+
+
+def _example_of_block(value: Any, path: str) -> str:
+    """A block with the key that the value was probably meant for; empty where that is not known."""
+    keys = block_keys(path) or {}
+    meant: Any
+    if isinstance(value, bool):
+        name, meant = ("device", "cpu" if value else "none") if "device" in keys else ("enabled", value)
+    else:
+        name, meant = next(((name, value) for name in ("device", "stage", "type") if name in keys), ("", None))
+        name = name if isinstance(value, str) != (name == "stage") else ""
+    return f", such as `{_to_json({name: meant})}`" if name in keys else ""
 
 
 _REFUSED = "DeepSpeed refuses it once every rank has started"

@@ -102,11 +102,12 @@ def _walk_paths(data: Mapping[str, Any]) -> Iterator[NamedPath]:
         yield NamedPath(("model", "tokenizer"), ("model", "tokenizer"), tokenizer, "tokenizer")
     for name in ("train", "eval"):
         yield from _walk_sources(texts.get(name), ("data", name))
-    template, plugin = texts.get("chat_template"), plugins.get("file")
+    template = texts.get("chat_template")
     if isinstance(template, str) and template != "chatml":
         yield NamedPath(("data", "chat_template"), ("data", "chat_template"), template, "file")
-    if isinstance(plugin, str):
-        yield NamedPath(("plugins", "file"), ("plugins", "file"), plugin, "file")
+    for name in ("file", "script"):
+        if isinstance(plugins.get(name), str):
+            yield NamedPath(("plugins", name), ("plugins", name), plugins[name], "file")
 
 
 def _walk_sources(value: Any, key: KeyPath) -> Iterator[NamedPath]:

@@ -13,9 +13,11 @@ from harness.object_stores.store_url import is_store_url
 from harness.spec.sections.checkpoint_spec import CheckpointSpec, ExportSpec
 from harness.spec.sections.cluster_spec import ClusterSpec
 from harness.spec.sections.data_spec import DataSpec
+from harness.spec.sections.label_spec import ClassificationSpec, RewardSpec
 from harness.spec.sections.launch_spec import LaunchSpec
 from harness.spec.sections.model_spec import ModelSpec
 from harness.spec.sections.parallel_spec import ParallelSpec
+from harness.spec.sections.preference_spec import DpoSpec, KtoSpec
 from harness.spec.sections.section import Section, Strings
 from harness.spec.sections.telemetry_spec import LoggingSpec, TelemetrySpec
 from harness.spec.sections.training_spec import EvalSpec, OptimizerSpec, PrecisionSpec, SchedulerSpec, TrainSpec
@@ -26,10 +28,17 @@ class PluginsSpec(Section):
     """User code for settings that a spec cannot express. It runs only with `harness launch --allow-local-code`."""
 
     file: str | None = None
-    """A Python file with `build_model(config, spec)`, `load_documents(spec)` or `metrics(logits, labels)`, as
-    `harness/runtime/plugin_loader.py` describes them. A relative path starts at the spec's folder, else at the current
-    one.
+    """A Python file with `build_model(config, spec)`, `load_documents(spec)` or `metrics(logits, labels)`; with
+    `objective: custom` with `build_model(spec)`, `build_dataset(spec, split)`, `compute_loss(model, batch)` and others
+    (docs/own-models.md). A relative path starts at the spec's folder, else at the current one.
     """
+    script: str | None = None
+    """A Python file that every rank runs in place of the harness's loop, as `harness launch --script` starts it: it
+    calls `harness.train`, `deepspeed.initialize` or accelerate's `Accelerator` (docs/own-models.md). A relative path
+    starts where that of `file` does.
+    """
+    script_args: Strings = ()
+    """The arguments of the script. Variables in them, such as `$HARNESS_DS_CONFIG`, are replaced on the ranks."""
 
 
 __all__ = [
@@ -55,8 +64,18 @@ class RunSpec(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
     """Names the run directory. Default: the file's name."""
+    objective: Literal["causal_lm", "custom", "dpo", "kto", "classification", "reward"] = "causal_lm"
+    """The loss, and what it makes of a record. `causal_lm`: the next token of a text; `dpo`: pairs of a chosen and a
+    rejected answer; `kto`: answers that are labelled desirable or not; `classification`: texts with labels; `reward`: a
+    reward model from pairs; `custom`: a model, data and a loss of your own, from `plugins.file` or
+    `plugins.script`.
+    """
     model: ModelSpec = Field(default_factory=ModelSpec)
     data: DataSpec = Field(default_factory=DataSpec)
+    dpo: DpoSpec = Field(default_factory=DpoSpec)
+    kto: KtoSpec = Field(default_factory=KtoSpec)
+    classification: ClassificationSpec = Field(default_factory=ClassificationSpec)
+    reward: RewardSpec = Field(default_factory=RewardSpec)
     train: TrainSpec = Field(default_factory=TrainSpec)
     optimizer: OptimizerSpec = Field(default_factory=OptimizerSpec)
     scheduler: SchedulerSpec = Field(default_factory=SchedulerSpec)

@@ -9,8 +9,37 @@ from pydantic_core import CoreSchema, PydanticKnownError
 
 from harness.spec.sections.section import Count, Positive, Section, WholeNumber
 
-RecordFormat = Literal["text", "prompt-completion", "messages", "alpaca", "sharegpt"]
+RecordFormat = Literal["text", "prompt-completion", "messages", "alpaca", "alpaca-chat", "sharegpt"]
 """The format of a record: its columns and its loss mask."""
+CHAT_FORMATS = ("messages", "sharegpt", "alpaca-chat")
+"""Formats whose records are turns of the chat template."""
+
+
+class SourceColumns(Section):
+    """Columns of one source where their names differ from those of `data`. A column without a default is read only if
+    it is named here; `alpaca-chat` reads `input`, `history`, `system` and `tools` where no columns are named at all.
+    """
+
+    text: str | None = None
+    """The column of a text."""
+    prompt: str | None = None
+    """The column of the prompt; `instruction` in `alpaca-chat`."""
+    input: str | None = None
+    """`alpaca-chat`: the column that follows the prompt on a line of its own."""
+    completion: str | None = None
+    """The column of the answer; `output` in `alpaca-chat`."""
+    history: str | None = None
+    """`alpaca-chat`: the column of earlier pairs of a prompt and its answer."""
+    messages: str | None = None
+    """The column of the turns of a chat."""
+    system: str | None = None
+    """Chats: the column of the system prompt, which becomes the first turn."""
+    tools: str | None = None
+    """Chats: the column of the tools for the template, a list or its JSON."""
+    role: str | None = None
+    """The key of a turn with its role, where it is neither `role` nor `from`."""
+    content: str | None = None
+    """The key of a turn with its text, where it is neither `content` nor `value`."""
 
 
 class DataSource(Section):
@@ -26,6 +55,10 @@ class DataSource(Section):
     """Share of the training sequences, relative to the other sources' weights. Default: everything, each once."""
     format: RecordFormat | None = None
     """Format of the records of this source. Default: `data.format`."""
+    columns: SourceColumns | None = None
+    """Columns of this source, where their names are not those of `data`."""
+    roles: dict[str, str] | None = None
+    """Chats: roles of the turns of this source, each with its role in the chat template, such as `{teacher: user}`."""
 
 
 def _to_source_maps(value: object) -> object:
@@ -56,14 +89,14 @@ class DataSpec(Section):
     train: Sources | None = None
     """Files or globs (.txt, .md, .rst, .jsonl, .json, .csv, .parquet, .arrow), a folder or Hub dataset, a builtin such
     as `builtin:python-docs`, a URL such as `s3://bucket/texts/*.jsonl`; or a list of these, each also as a map (`path`,
-    `weight`, `format`, `name`, `split`).
+    `weight`, `format`, `columns`, `roles`, `name`, `split`).
     A relative path starts at the spec's folder, else at the current one.
     """
     eval: Sources | None = None
     """The same for evaluation. Default: about `eval_fraction` of the training documents, drawn by `train.seed`."""
     eval_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the training text that is held out when `eval` is not given."""
-    format: Literal["auto", "text", "prompt-completion", "messages", "alpaca", "sharegpt"] = "auto"
+    format: Literal["auto", "text", "prompt-completion", "messages", "alpaca", "alpaca-chat", "sharegpt"] = "auto"
     """Format of the records. `auto`: detected from the columns of the first record of each source."""
     text_column: str = "text"
     """The column of the text in .jsonl, .json, .csv, .parquet, .arrow and Hub datasets."""
@@ -71,6 +104,12 @@ class DataSpec(Section):
     """The column of the prompt of a `prompt-completion` record."""
     completion_column: str = "completion"
     """The column of the completion of a `prompt-completion` record."""
+    chosen_column: str = "chosen"
+    """The column of the preferred answer of a pair (`objective: dpo`, `kto`, `reward`)."""
+    rejected_column: str = "rejected"
+    """The column of the other answer of a pair."""
+    label_column: str = "label"
+    """The column that says whether a completion is desirable (`objective: kto`), or the label (`classification`)."""
     messages_column: str | None = None
     """The column of the turns of a chat. Default: `messages`, or `conversations` for `sharegpt`."""
     chat_template: str | None = None

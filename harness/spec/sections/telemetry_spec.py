@@ -34,7 +34,7 @@ class TelemetrySpec(Section):
     """Trackers that get the lines of metrics.jsonl. One that fails is disabled with a warning; training continues."""
     tracker_dir: str | None = None
     """Folder that `csv`, `tensorboard`, offline `wandb` and `mlflow` without a server write to. Default: `trackers/` in
-    the run directory."""
+    the run directory; runs that resume it go on there."""
     project: str | None = None
     """Project of `wandb`, experiment of `mlflow`. Default: the variable WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME, else
     the name of the run."""

@@ -1,20 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """`train`, `eval`, `optimizer`, `scheduler`, `precision`: steps and batch, evaluation, learning rate, number format."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from harness.spec.sections.section import Count, Fraction, Positive, Section
+from harness.spec.sections.section import Count, Fraction, Positive, Section, Strings, WholeNumber
 
 
 class CheckpointingSpec(Section):
     """The layers that recompute their activations, and those of their activations that they keep."""
 
-    every: Positive = 1
-    """Layers 0, K, 2K and so on recompute their activations; the others keep them. In a pipeline: of each stage."""
+    recompute_every: Positive = 1
+    """Layers 0, K, 2K and so on recompute their activations; the others keep them. In a pipeline: of each stage. Was
+    `every`, which still works."""
+    layers_per_segment: Positive = 1
+    """Of so many layers in a row only the first keeps its input. The inputs of the others are computed again in the
+    backward pass, before each layer is: memory falls with it up to about the root of the number of layers."""
     keep: Literal["attention"] | None = None
     """`attention`: a layer that is recomputed keeps the output of its attention, which is then computed only once."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_every(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "every" in value and "recompute_every" not in value:
+            return {"recompute_every" if key == "every" else key: each for key, each in value.items()}
+        return value
 
 
 class TrainSpec(Section):
@@ -31,8 +42,9 @@ class TrainSpec(Section):
     gradient_accumulation_steps: Positive | None = None
     """Micro-batches per optimizer step. Derived when the other two and the ranks are known."""
     gradient_checkpointing: bool | Literal["auto"] | CheckpointingSpec = False
-    """Recompute activations in the backward pass instead of keeping them: `true` for every layer, `{every: K}` for
-    every K-th one, `{keep: attention}` for all but the attention; `auto` for as few layers as fit the GPU."""
+    """Recompute activations in the backward pass instead of keeping them: `true` for every layer,
+    `{recompute_every: K}` for every K-th one, `{layers_per_segment: K}` for every layer and most of their inputs,
+    `{keep: attention}` for all but the attention; `auto` for as few layers as fit the GPU."""
     gradient_checkpointing_use_reentrant: bool = False
     """With `gradient_checkpointing`: torch's older implementation, which runs a second backward pass inside the first.
     """
@@ -147,3 +159,10 @@ class EvalSpec(Section):
     """End the run after N evaluations in a row that did not improve on the best. Default: never."""
     early_stopping_threshold: Annotated[float, Field(ge=0.0)] = 0.0
     """Smallest decrease of the best loss that counts as an improvement."""
+    samples: Annotated[Strings, Field(max_length=16)] = ()
+    """Prompts that the model continues at each evaluation by its likeliest tokens, at most 16; the texts are in
+    `metrics.jsonl` and the report. A token takes a forward of the model."""
+    sample_tokens: Annotated[WholeNumber, Field(ge=1, le=2048)] = 64
+    """Tokens after each of these prompts at most, and at most `data.max_length` with the prompt."""
+    sample_format: Literal["text", "chat"] = "text"
+    """`chat`: each of these prompts is a user's turn in the chat template, which the assistant answers."""

@@ -47,6 +47,8 @@ LossFunction = Callable[..., "torch.Tensor"]
 """(hidden (tokens, size), weight (vocabulary, size), targets (tokens,), num_items, chunk, `VocabShard` or None) -> the
 sum of the token losses over `num_items`, a scalar in fp32.
 """
+TokenLossFunction = Callable[..., "torch.Tensor"]
+"""(hidden, weight, targets, chunk) -> the loss of each token, (tokens,) in fp32."""
 
 
 class ChunkedHead:
@@ -66,6 +68,7 @@ class ChunkedHead:
     ) -> None:
         self._head, self._chunk, self._compute_loss, self._vocab_shard = head, chunk, compute_loss, vocab_shard
         self._targets: torch.Tensor | None = None
+        self._compute_token_losses: TokenLossFunction | None = None
         self._num_items: float | None = None
         self._original_forward, self._original_loss = head.forward, model.loss_function
         head.forward = self._forward
@@ -85,11 +88,21 @@ class ChunkedHead:
         """
         self._targets, self._num_items = targets, num_items
 
+    def set_token_targets(self, targets: torch.Tensor, compute_losses: TokenLossFunction) -> None:
+        """Shifted labels of the next forward, which is one without labels: it returns the loss of each token, (rows,
+        length) in fp32, in place of its logits.
+        """
+        self._targets, self._compute_token_losses = targets, compute_losses
+
     def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """(rows, length, hidden size) -> logits, or the loss, a scalar in fp32."""
+        """(rows, length, hidden size) -> logits, or the loss, a scalar in fp32, or the loss of each token."""
         targets, self._targets = self._targets, None
         if targets is None:
             return self._original_forward(hidden)  # type: ignore[no-any-return]
+        compute_token_losses, self._compute_token_losses = self._compute_token_losses, None
+        if compute_token_losses is not None:
+            losses = compute_token_losses(hidden.flatten(0, 1), self._head.weight, targets.flatten(), self._chunk)
+            return losses.view(targets.shape)
         targets = targets.flatten()
         items = (targets != _IGNORE_INDEX).sum() if self._num_items is None else self._num_items
         weight = self._head.weight

@@ -6,13 +6,12 @@ every rank before it can be split.
 
 Patch: `runtime/pipeline/` overrides `PipelineModule._build`, fills the weights of the layers between `_local_start` and
 `_local_stop` first, and creates the model under a `TorchDispatchMode` in which new weights have no memory. It overrides
-`_is_checkpointable` for `train.gradient_checkpointing: {every: K}`, since DeepSpeed's own interval recomputes K layers
-as one. It marks with `model_parallel` the parameters that this rank counts in a norm over the model: without the mark,
-DeepSpeed clips an fp32 pipeline at stage 0 by the norm of the first stage alone, and counts no shard of other tensor
-ranks. Where stages have different numbers of parameter groups, it lets `scaled_global_norm` of the ZeRO optimizer take
-part in as many sums as the stage with most groups (`runtime/pipeline/norm_groups.py`): ZeRO sums once for each group,
-and the ranks of the other stages would wait for ever.
-"""
+`_is_checkpointable` for `train.gradient_checkpointing: {recompute_every: K}`, since DeepSpeed's own interval recomputes
+K layers as one. It marks with `model_parallel` the parameters that this rank counts in a norm over the model: without
+the mark, DeepSpeed clips an fp32 pipeline at stage 0 by the norm of the first stage alone, and counts no shard of other
+tensor ranks. Where stages have different numbers of parameter groups, it lets `scaled_global_norm` of the ZeRO
+optimizer take part in as many sums as the stage with most groups (`runtime/pipeline/norm_groups.py`): ZeRO sums once
+for each group, and the ranks of the other stages would wait for ever."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from harness.patches.patch_registry import Patch, PatchState
 
 
 def advise_release(patch: Patch, changed: Iterable[str]) -> str:
-    """What to install where these targets, `module:name`, are not as tested: a tested release of each package that has
-    one of them.
+    """The releases to install where these targets, `module:name`, are not as tested: a tested release of each package
+    that has one of them.
     """
     return "; ".join(f"install {_tested(patch, package)}" for package in _packages_of(changed))
 

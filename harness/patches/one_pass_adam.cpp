@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeepSpeed's CPU Adam, whole, and one more function: a step that reads the gradient as it is (bf16, fp16 or fp32),
+// scales it, updates master and states, and writes the 16-bit weights, in one walk through memory.
+//
+// Each thread walks its share in tiles that fit its first cache. Per element the arithmetic and its order are those of
+// three passes: a cast to fp32 (exact), one multiplication (one rounding), DeepSpeed's own Step_8, one cast to 16 bits.
+// Tiles are multiples of what Step_8 rounds to, so that the same elements are left to its scalar end. A gradient in fp32
+// is scaled in place, as DeepSpeed does it: it steps with the last one again where a parameter got none.
+//
+// Compiled without OpenMP: a parallel region in each call of Step_8 costs more than its tile, even one with one thread.
+// The threads are DeepSpeed's own pool.
+
+#include "cpu_adam_impl.cpp"
+
+#include <ATen/Parallel.h>
+
+namespace {
+
+constexpr size_t kTile = 512;  // elements: 8 KiB of gradients, master and states
+
+template <typename T>
+__attribute__((noinline)) void cast_and_scale(const T* from, float scale, float* to, size_t count)
+{
+    for (size_t i = 0; i < count; ++i) { to[i] = static_cast<float>(from[i]) * scale; }
+}
+
+template <>
+__attribute__((noinline)) void cast_and_scale(const c10::BFloat16* from, float scale, float* to, size_t count)
+{
+    const uint16_t* bits = reinterpret_cast<const uint16_t*>(from);
+    for (size_t i = 0; i < count; ++i) {
+        const uint32_t wide = static_cast<uint32_t>(bits[i]) << 16;
+        float value;
+        std::memcpy(&value, &wide, sizeof(value));
+        to[i] = value * scale;
+    }
+}
+
+template <typename T>
+__attribute__((noinline)) void cast_out(const float* from, T* to, size_t count)
+{
+    for (size_t i = 0; i < count; ++i) { to[i] = static_cast<T>(from[i]); }
+}
+
+template <>
+__attribute__((noinline)) void cast_out(const float* from, c10::BFloat16* to, size_t count)
+{
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(from);
+    uint16_t* bits = reinterpret_cast<uint16_t*>(to);
+    for (size_t i = 0; i < count; ++i) {
+        const uint32_t word = words[i];
+        const uint32_t rounded = (word + 0x7fffU + ((word >> 16) & 1U)) >> 16;
+        bits[i] = static_cast<uint16_t>((word & 0x7fffffffU) > 0x7f800000U ? 0x7fc0U : rounded);
+    }
+}
+
+struct Walk {
+    std::shared_ptr<Adam_Optimizer> adam;
+    float* master;
+    float* exp_avg;
+    float* exp_avg_sq;
+    float scale;
+    size_t count;
+};
+
+// As many threads as torch computes with. Never destroyed: a forked child that exits has none of them to join.
+PinnedThreadPool& pool()
+{
+    static PinnedThreadPool* threads = nullptr;
+    const size_t wanted = static_cast<size_t>(std::max(1, at::get_num_threads()));
+    if (threads == nullptr || threads->size() != wanted) {
+        delete threads;
+        threads = new PinnedThreadPool(std::vector<int>(wanted, -1));
+    }
+    return *threads;
+}
+
+template <typename Grad, typename Weight>
+void walk(const Walk& w, Grad* grads, Weight* weights)
+{
+    pool().parallel_for(w.count, kTile, [&](size_t begin, size_t end) {
+        alignas(64) float scaled[kTile];
+        for (size_t at = begin; at < end; at += kTile) {
+            const size_t count = std::min(kTile, end - at);
+            float* gradient = scaled;
+            if constexpr (std::is_same_v<Grad, float>) { gradient = grads + at; }
+            if (!std::is_same_v<Grad, float> || w.scale != 1.0f) {
+                cast_and_scale(grads + at, w.scale, gradient, count);
+            }
+            w.adam->Step_8(w.master + at, gradient, w.exp_avg + at, w.exp_avg_sq + at, count, false);
+            if (weights != nullptr) { cast_out(w.master + at, weights + at, count); }
+        }
+    });
+}
+
+template <typename Grad>
+void walk_grads(const Walk& w, const torch::Tensor& grads, const c10::optional<torch::Tensor>& weights)
+{
+    Grad* from = static_cast<Grad*>(grads.data_ptr());
+    if (!weights.has_value()) { return walk<Grad, float>(w, from, nullptr); }
+    void* to = weights->data_ptr();
+    switch (weights->scalar_type()) {
+        case torch::kBFloat16: return walk(w, from, static_cast<c10::BFloat16*>(to));
+        case torch::kHalf: return walk(w, from, static_cast<c10::Half*>(to));
+        default: TORCH_CHECK(false, "weights are bf16 or fp16, not ", weights->scalar_type());
+    }
+}
+
+void check(const torch::Tensor& tensor, const char* name, int64_t count)
+{
+    TORCH_CHECK(tensor.device().is_cpu() && tensor.is_contiguous() && tensor.numel() == count,
+                name, " must be ", count, " contiguous elements in host memory");
+}
+
+void step(int optimizer_id, size_t number, float lr, float beta1, float beta2, float epsilon, float weight_decay,
+          bool bias_correction, torch::Tensor& master, torch::Tensor& grads, torch::Tensor& exp_avg,
+          torch::Tensor& exp_avg_sq, float scale, c10::optional<torch::Tensor> weights)
+{
+    const int64_t count = master.numel();
+    check(master, "the master", count);
+    check(grads, "the gradient", count);
+    check(exp_avg, "exp_avg", count);
+    check(exp_avg_sq, "exp_avg_sq", count);
+    if (weights.has_value()) { check(*weights, "the weights", count); }
+    auto found = s_optimizers.find(optimizer_id);
+    TORCH_CHECK(found != s_optimizers.end(), "there is no optimizer ", optimizer_id);
+    auto adam = std::static_pointer_cast<Adam_Optimizer>(found->second);
+    adam->IncrementStep(number, beta1, beta2);
+    adam->update_state(lr, epsilon, weight_decay, bias_correction);
+    const Walk w{adam, master.data_ptr<float>(), exp_avg.data_ptr<float>(), exp_avg_sq.data_ptr<float>(), scale,
+                 static_cast<size_t>(count)};
+    switch (grads.scalar_type()) {
+        case torch::kBFloat16: return walk_grads<c10::BFloat16>(w, grads, weights);
+        case torch::kHalf: return walk_grads<c10::Half>(w, grads, weights);
+        case torch::kFloat: return walk_grads<float>(w, grads, weights);
+        default: TORCH_CHECK(false, "gradients are bf16, fp16 or fp32, not ", grads.scalar_type());
+    }
+}
+
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
+{
+    m.def("adam_update", &ds_adam_step);
+    m.def("adam_rollback", &ds_adam_rollback);
+    m.def("create_adam", &create_adam_optimizer);
+    m.def("destroy_adam", &destroy_adam_optimizer);
+    m.def("adam_update_in_one_pass", &step, pybind11::call_guard<pybind11::gil_scoped_release>());
+}

@@ -17,11 +17,11 @@ from safetensors import safe_open
 
 from harness.runtime.engine_checks.engine_check import (
     CheckResult,
-    EngineCheck,
     NotApplicable,
     check_failed,
     check_passed,
     check_skipped,
+    engine_check,
 )
 from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.model_weights import shape_of, shard_of
@@ -124,13 +124,4 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
     return check_passed({"weights": num_compared})
 
 
-CHECK = EngineCheck(
-    id="AT031",
-    name="weights-of-another-file",
-    question="does the model have the weights of its files before the first step?",
-    moment="built",
-    observe=_observe,
-    evaluate=_evaluate,
-    key="",
-    fix="load the model with another release of transformers, or before ZeRO-3 partitions it",
-)
+CHECK = engine_check("AT031", _observe, _evaluate)

@@ -29,8 +29,7 @@ from harness.engine_watch.engine_differences import (
     find_gradient_faults,
     print_error_once,
 )
-from harness.engine_watch.json_checks import CHECKS
-from harness.engine_watch.json_settings import expected_settings_of_json
+from harness.engine_watch.json_checks import CHECKS, expected_settings_of_json
 from harness.engine_witness.gradient_witness import GradientWitness
 from harness.file_io import replace_file
 from harness.findings import Finding, Severity

@@ -43,7 +43,7 @@ class Place:
 
 @dataclass
 class EngineLayout:
-    """What the optimizer of an engine steps on this rank."""
+    """The parameters that the optimizer of an engine steps on this rank."""
 
     kind: str
     """Such as "stage 2"."""

@@ -23,7 +23,7 @@ from harness.engine_witness.sampled_rows import SampledParameter
 
 @dataclass
 class Contributions:
-    """What the hooks of this rank saw in one step, of all sampled elements: fp64 on the CPU."""
+    """Values that the hooks of this rank saw in one step, of all sampled elements: fp64 on the CPU."""
 
     total: torch.Tensor
     magnitude: torch.Tensor
@@ -106,7 +106,7 @@ class GradientRecorder:
             self._register()
 
     def collect(self) -> Contributions:
-        """What was recorded since `arm`. Waits for the device."""
+        """Values that were recorded since `arm`. Waits for the device."""
         zero = torch.zeros(self.size, dtype=torch.float64)
         total, magnitude, first, last, weights = (zero.clone() for _ in range(5))
         collected = Contributions(total, magnitude, first, last, weights, torch.zeros(self.size, dtype=torch.bool))

@@ -184,6 +184,11 @@ class GradientWitness:
             self._parts.recorder.disarm()
             self._parts.scale.disarm()
 
+    @property
+    def is_armed(self) -> bool:
+        """Does it observe the step that runs or comes next?"""
+        return self._armed
+
     def _try_to_arm(self, parts: _Parts) -> None:
         if not self._wrappers:
             return

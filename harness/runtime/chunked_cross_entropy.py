@@ -69,7 +69,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         for start in range(0, len(targets), chunk):
             part = slice(start, start + chunk)
             loss, gradient = _compute_chunk(hidden[part], weight, targets[part], vocab_shard, for_hidden or for_weight)
-            total += loss
+            total += loss.sum()
             if gradient is None:
                 continue
             gradient = gradient.div_(num_items).to(hidden.dtype)
@@ -94,6 +94,44 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return hidden, weight, None, None, None, None, None, None
 
 
+def chunked_token_losses(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, chunk: int) -> torch.Tensor:
+    """The cross entropy of each token, (tokens,) in fp32 and 0 at `IGNORE_INDEX`; arguments as above.
+
+    Whoever weighs the tokens knows the weights after the last of them: the backward pass computes the logits again.
+    """
+    losses: torch.Tensor = _ChunkedTokenLosses.apply(hidden, weight, targets, chunk)  # type: ignore[no-untyped-call]
+    return losses
+
+
+class _ChunkedTokenLosses(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, chunk: int
+    ) -> torch.Tensor:
+        ctx.save_for_backward(hidden, weight, targets)
+        ctx.chunk = chunk
+        parts = (slice(start, start + chunk) for start in range(0, len(targets), chunk))
+        return torch.cat([_compute_chunk(hidden[part], weight, targets[part], None, False)[0] for part in parts])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, targets = ctx.saved_tensors
+        for_hidden, for_weight = ctx.needs_input_grad[:2]
+        hidden_gradient = torch.empty_like(hidden) if for_hidden else None
+        weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if for_weight else None
+        for start in range(0, len(targets), ctx.chunk):
+            part = slice(start, start + ctx.chunk)
+            _, gradient = _compute_chunk(hidden[part], weight, targets[part], None, True)
+            assert gradient is not None  # noqa: S101  (it was asked for)
+            gradient = gradient.mul_(scale[part, None]).to(hidden.dtype)
+            if hidden_gradient is not None:
+                torch.matmul(gradient, weight, out=hidden_gradient[part])
+            if weight_gradient is not None:
+                _add_product(weight_gradient, gradient, hidden[part])
+        return hidden_gradient, None if weight_gradient is None else weight_gradient.to(weight.dtype), None, None
+
+
 def _compute_chunk(
     hidden: torch.Tensor,
     weight: torch.Tensor,
@@ -101,7 +139,7 @@ def _compute_chunk(
     vocab_shard: VocabShard | None,
     differentiate: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Sum of the losses, and their gradient by the logits (tokens, vocabulary of this rank), both in fp32."""
+    """The loss of each token, and its gradient by the logits (tokens, vocabulary of this rank), both in fp32."""
     logits = torch.matmul(hidden, weight.t()).float()
     is_target = targets != IGNORE_INDEX
     indices = targets if vocab_shard is None else targets - vocab_shard.start
@@ -117,7 +155,7 @@ def _compute_chunk(
         sums_and_logits = torch.cat((sums, target_logits), dim=1)
         dist.all_reduce(sums_and_logits, group=vocab_shard.group)
         sums, target_logits = sums_and_logits[:, :1], sums_and_logits[:, 1:]
-    loss = (sums.log() - target_logits)[:, 0].masked_fill(~is_target, 0).sum()
+    loss = (sums.log() - target_logits)[:, 0].masked_fill(~is_target, 0)
     if not differentiate:
         return loss, None
     gradient = logits.div_(sums)

@@ -183,6 +183,6 @@ def _verify_shared_memory(folder: Path) -> None:
 
 
 def destroy_process_group() -> None:
-    """Destroy the process group, so that none of its threads is alive when the interpreter ends."""
+    """Destroy the process group; the threads of groups that DeepSpeed still refers to stay."""
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -11,8 +11,11 @@ from typing import Any, cast
 
 import deepspeed
 import torch
+from deepspeed.accelerator import get_accelerator
+from deepspeed.utils import set_z3_leaf_modules
 
 from harness.patches.chunked_loss import ChunkedHead, install_chunked_loss
+from harness.patches.one_pass_adam import install_one_pass
 from harness.patches.patch_registry import PatchStates
 from harness.run.resolved_run import ResolvedRun
 from harness.runtime.chunked_cross_entropy import chunked_cross_entropy
@@ -20,11 +23,12 @@ from harness.runtime.distributed import Distributed
 from harness.runtime.engine_protocol import Engine
 from harness.runtime.lr_schedule import scheduler_factory
 from harness.runtime.micro_batch import BatchGeometry
-from harness.runtime.models.torch_compile import compile_engine
-from harness.runtime.moe_leaf_modules import mark_moe_leaf_modules
 from harness.runtime.parallel.sequence_parallel import init_sequence_groups, new_sequence_group
 from harness.runtime.topology import Topology
 from harness.runtime.user_errors import user_error
+from harness.spec.sections.training_spec import TrainSpec
+
+MIN_EXPERTS = 2
 
 
 def check_ds_config(ds_config: dict[str, Any]) -> None:
@@ -120,6 +124,20 @@ def build_engine(
     return engine
 
 
+def install_step(engine: Engine, patches: PatchStates, *, is_main_process: bool) -> PatchStates:
+    """Step CPU Adam in one pass over memory, where the patch `one-pass-adam` is applied. Returns the patches: this one
+    is skipped, with a line, where the engine or the machine does not allow it.
+    """
+    if not patches.is_applied("one-pass-adam"):
+        return patches
+    reason = install_one_pass(engine)
+    if not reason:
+        return patches
+    if is_main_process:
+        print(f"patch one-pass-adam: skipped, {reason}", file=sys.stderr, flush=True)  # noqa: T201
+    return patches.with_skipped("one-pass-adam", reason)
+
+
 def install_loss(
     engine: Engine, run: ResolvedRun, patches: PatchStates, *, is_main_process: bool
 ) -> tuple[ChunkedHead | None, PatchStates]:
@@ -136,3 +154,53 @@ def install_loss(
     if is_main_process:
         print(f"loss: computed at once, not in chunks of {chunk} tokens: {head}", file=sys.stderr, flush=True)  # noqa: T201
     return None, patches.with_skipped("chunked-loss", head)
+
+
+def compile_engine(engine: Engine, train: TrainSpec) -> None:
+    """Compile the engine's model at its first forward, if `train.torch_compile` is set.
+
+    Raises UserError (MD159 a backend that torch does not have, DeepCompile where it cannot be built).
+    """
+    if not train.torch_compile:
+        return
+    backend = train.torch_compile_backend
+    backends = torch.compiler.list_backends(exclude_tags=None)
+    if backend is not None and backend not in backends:
+        raise user_error(
+            "MD159",
+            f"torch has no compiler backend `{backend}` here",
+            key="train.torch_compile_backend",
+            notes=(f"it has {', '.join(f'`{name}`' for name in backends)}",),
+            fix="remove `train.torch_compile_backend`",
+        )
+    if engine.is_deepcompile_enabled() and get_accelerator().device_name() == "cpu":
+        raise user_error(
+            "MD159",
+            "DeepCompile cannot be used on the CPU: its kernels need CUDA",
+            key="deepspeed.compile.deepcompile",
+            fix="remove `deepspeed.compile`; `train.torch_compile` works without",
+        )
+    engine.compile(**({"backend": backend} if backend else {}))
+
+
+def mark_moe_leaf_modules(model: torch.nn.Module) -> list[str]:
+    """Make ZeRO-3 gather each block of experts as a whole, before `deepspeed.initialize`. Returns the blocks' classes.
+
+    A block is found by its structure: a module with a list of modules of one class, called `experts` or `...experts`.
+    Experts that are rows of one weight, as `transformers` 5 keeps them, need no mark. DeepSpeed marks the
+    modules of the JSON's `leaf_module` itself.
+    """
+    classes = {type(module) for module in model.modules() if _has_expert_list(module)}
+    if classes:
+        set_z3_leaf_modules(model, list(classes))
+    return sorted(cls.__name__ for cls in classes)
+
+
+def _has_expert_list(module: torch.nn.Module) -> bool:
+    return any(
+        name.endswith("experts")
+        and isinstance(child, torch.nn.ModuleList)
+        and len(child) >= MIN_EXPERTS
+        and len({type(expert) for expert in child}) == 1
+        for name, child in module.named_children()
+    )

@@ -11,14 +11,20 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import numpy as np
+
 from harness.checkpoints.evaluations import Evaluations
+from harness.run.objective_facts import facts_of
 from harness.runtime.early_stopping import count_evaluation, early_stop_reason
+from harness.runtime.eval_samples import generate_samples
 from harness.runtime.evaluate import evaluate
-from harness.runtime.plugin_loader import load_plugin
 from harness.runtime.save_schedule import SaveSchedule
 from harness.runtime.telemetry.run_telemetry import Telemetry
 from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
+
+_SHOWN = 200
+"""Characters of a sample in the log; the file has all."""
 
 
 class EvalSchedule:
@@ -35,12 +41,16 @@ class EvalSchedule:
 
     def evaluate_at_start(self, state: TrainState, resume: Path | None) -> tuple[TrainState, str | None]:
         """Before the first step: the evaluation of `eval_on_start`, or the one due at the step of the checkpoint
-        that its state does not count. Removes what an earlier start recorded of later steps. Returns as `evaluate`.
+        that its state does not count. Removes what an earlier start recorded of later steps. Where none is due,
+        the metrics of a plug-in are tried. Returns as `evaluate`.
         """
+        ctx = self._ctx
         self._saves.start_evals(state.step, resume)
         reason = early_stop_reason(self._spec, state)
         is_due = self._spec.eval_on_start if state.step == 0 else self.is_due(state.step)
         if reason is not None or not is_due or state.last_eval_step == state.step:
+            if reason is None and ctx.eval_data is not None:
+                ctx.objective.make_eval_metrics().try_out(ctx.engine, ctx.stepper, ctx.eval_data)
             return state, reason
         loss = self._read_recorded_loss(resume, state.step) if resume else None
         if loss is None:
@@ -57,7 +67,7 @@ class EvalSchedule:
                     f"step {state.step}: nothing is held out to evaluate on (`data.eval_fraction` is 0)"
                 )
                 return state, None
-            plugin, start = load_plugin(ctx.run_config.run.spec), time.perf_counter()
+            start = time.perf_counter()
             result = evaluate(
                 ctx.engine,
                 ctx.stepper,
@@ -65,24 +75,40 @@ class EvalSchedule:
                 ctx.distributed,
                 self._spec.max_batches,
                 ctx.status.heartbeat,
-                plugin.metrics if plugin else None,
+                ctx.objective.make_eval_metrics(),
+                ctx.objective.metrics,
             )
+            samples = self._generate_samples()
             entropy = ctx.prepared_data.unigram_entropy
+            figures: dict[str, float] = {"loss": result.loss, "tokens": result.tokens}
+            if facts_of(ctx.objective.name).unit == "token":
+                figures["perplexity"] = float(np.exp(result.loss))
             ctx.metrics.write(
                 "eval",
                 step=state.step,
-                loss=result.loss,
-                perplexity=result.perplexity,
-                tokens=result.tokens,
+                **figures,
                 unigram_entropy=entropy,
                 seconds=round(time.perf_counter() - start, 6),
                 **({"own": result.plugin_metrics} if result.plugin_metrics else {}),
+                **({"metrics": result.metrics} if result.metrics else {}),
+                **({"samples": samples} if samples else {}),
             )
             state = count_evaluation(self._spec, state, result.loss)
-            self._saves.record_eval(state, loss=result.loss, perplexity=result.perplexity, tokens=result.tokens)
+            self._saves.record_eval(state, **figures)
             entropy_note = "" if entropy is None else f" (unigram entropy {entropy:.3f})"
-            self._telemetry.print_line(f"step {state.step}: held-out loss {result.loss:.3f}{entropy_note}")
+            own = "".join(f", {name} {value:.3g}" for name, value in result.plugin_metrics.items())
+            self._telemetry.print_line(f"step {state.step}: held-out loss {result.loss:.3f}{entropy_note}{own}")
+            for number, text in enumerate(samples, 1):
+                self._telemetry.print_line(f"step {state.step}: sample {number}: {text[:_SHOWN]!r}")
         return state, early_stop_reason(self._spec, state)
+
+    def _generate_samples(self) -> list[str]:
+        """What follows each prompt of `eval.samples` now."""
+        ctx = self._ctx
+        if not self._spec.samples or ctx.tokenizer is None:
+            return []
+        spec = ctx.run_config.run.spec
+        return generate_samples(ctx.engine, ctx.tokenizer, spec, ctx.distributed, ctx.status.heartbeat)
 
     def _read_recorded_loss(self, checkpoint: Path, step: int) -> float | None:
         """The loss of the evaluation of this step, as the run of the checkpoint recorded it. The main process reads."""

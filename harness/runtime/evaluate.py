@@ -11,30 +11,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
 from harness.runtime.dataset.sampler import EvalData
 from harness.runtime.distributed import Distributed
 from harness.runtime.engine_protocol import Engine, ModelOutput
 from harness.runtime.micro_batch import IGNORE_INDEX
+from harness.runtime.objective_metrics import ObjectiveMetrics
 from harness.runtime.step import Stepper
 from harness.runtime.user_errors import user_error
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """`loss` is the mean over all predicted tokens, in nats; `tokens` is how many were predicted."""
+    """`loss` is the mean over all units, in nats where these are predicted tokens; `tokens` is how many there were."""
 
     loss: float
     tokens: int
     plugin_metrics: dict[str, float] = field(default_factory=dict)
-    """Means over the predicted tokens of what the plug-in's `metrics` returns."""
-
-    @property
-    def perplexity(self) -> float:
-        """exp(loss)."""
-        return float(np.exp(self.loss))
+    """Means over the units of what the plug-in's `metrics` returns."""
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    """What the objective measures beside its loss."""
 
 
 def evaluate(
@@ -44,16 +41,19 @@ def evaluate(
     distributed: Distributed,
     max_batches: int | None,
     heartbeat: Callable[[], None] = lambda: None,
-    plugin_metrics: MetricsFunction | None = None,
+    own_metrics: PluginMetrics | None = None,
+    metrics: ObjectiveMetrics | None = None,
 ) -> Evaluation:
     """The mean loss over the held-out sequences, each computed once; `max_batches`: over the first so many a rank.
-    `heartbeat` is called after each batch, so that a long evaluation does not look like a hang. `plugin_metrics` is
-    the plug-in's function.
+    `heartbeat` is called after each batch, so that a long evaluation does not look like a hang. `own_metrics` are
+    those of a plug-in, `metrics` those of the objective.
     """
     engine.eval()
+    if metrics is not None:
+        metrics.reset()
     loss_sum = torch.zeros((), dtype=torch.float64, device=distributed.device)
-    tokens = 0
-    own_metrics = PluginMetrics(plugin_metrics)
+    tokens: float = 0
+    own_metrics = own_metrics or PluginMetrics(None)
     with torch.no_grad(), own_metrics.collect_from(engine.module):
         for batch in eval_data.batches(max_batches):
             batch_loss, batch_tokens = stepper.eval_step(batch)
@@ -62,23 +62,38 @@ def evaluate(
             heartbeat()
     engine.train()
     total, count = distributed.all_reduce_sum(loss_sum, tokens)
-    return Evaluation(total / count, int(count), own_metrics.reduce_means(distributed, count))
+    own = own_metrics.reduce_means(distributed, count)
+    means = {} if metrics is None else metrics.read_means_async(distributed)()
+    return Evaluation(total / count, int(count), own, means)
 
 
-MetricsFunction = Callable[[torch.Tensor, torch.Tensor], Mapping[str, float]]
+MetricsFunction = Callable[..., Mapping[str, float]]
 
 
 class PluginMetrics:
-    """Sums the plug-in's metrics over the forwards of a model; `function` None: does nothing."""
+    """Sums the plug-in's metrics over the forwards of a model; `function` None: does nothing. Without `hooks` the
+    objective calls `add`.
+    """
 
-    def __init__(self, function: MetricsFunction | None) -> None:
-        self._function = function
+    def __init__(self, function: MetricsFunction | None, *, hooks: bool = True) -> None:
+        self._function, self._hooks = function, hooks
         self._sums: dict[str, float] = {}
+
+    def try_out(self, engine: Engine, stepper: Stepper, eval_data: EvalData) -> None:
+        """Call the function on a batch, before hours of training: what it does wrong raises. Counts nothing."""
+        if self._function is None:
+            return
+        engine.eval()
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        with torch.no_grad(), torch.random.fork_rng(devices), self.collect_from(engine.module):
+            for batch in eval_data.batches(1):
+                stepper.eval_step(batch)
+        engine.train()
 
     @contextmanager
     def collect_from(self, model: torch.nn.Module) -> Iterator[None]:
         """In this context, count every forward of `model` with `labels`."""
-        if self._function is None:
+        if self._function is None or not self._hooks:
             yield
             return
         hook = model.register_forward_hook(self._collect_batch, with_kwargs=True)
@@ -103,6 +118,10 @@ class PluginMetrics:
                 notes=("it takes logits (rows, length, vocabulary) and labels (rows, length)",),
                 fix="fix the function; it returns a map of names to numbers",
             ) from error
+        self.add(values)
+
+    def add(self, values: Mapping[str, float]) -> None:
+        """Add the sums of one batch."""
         for name, value in values.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
 

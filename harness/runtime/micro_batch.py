@@ -45,6 +45,20 @@ class MicroBatch:
         }
         return {name: copy_to_device(t, device) for name, t in inputs.items() if t is not None}
 
+    def as_one_row(self) -> MicroBatch:
+        """All rows as one, (1, rows x length), whose documents have borders. Padded rows have none, and raise
+        ValueError.
+        """
+        if self.document_borders is None or self.attention_mask is not None:
+            raise ValueError("rows are joined where they hold packed documents with borders and no mask")
+        positions = None if self.position_ids is None else self.position_ids.reshape(1, -1)
+        ids, labels = self.input_ids.reshape(1, -1), self.labels.reshape(1, -1)
+        return MicroBatch(ids, labels, positions, None, self.document_borders)
+
+    def host_tensors(self) -> list[torch.Tensor]:
+        """The tensors by which batches are told apart."""
+        return [self.input_ids]
+
     def pin_memory(self) -> MicroBatch:
         """The same in pinned memory, from which a device copies asynchronously."""
         ids = self.input_ids.pin_memory()
@@ -86,11 +100,12 @@ class BatchGeometry:
 class StepBatch:
     """One step's data: this rank's micro-batches, counts of the global batch, and the position of the next one.
 
-    `num_targets` counts the predicted tokens of all data-parallel ranks, `num_tokens` all tokens that are not padding;
-    `row_indices`, (accumulation, data-parallel ranks, micro-batch), are the sequences of all ranks.
+    `num_targets` counts the units (predicted tokens, pairs, examples) of all data-parallel ranks, `num_tokens` all
+    tokens that are not padding; `row_indices`, (accumulation, data-parallel ranks, micro-batch), are the sequences of
+    all ranks.
     """
 
-    micro_batches: list[MicroBatch]
+    micro_batches: list[Any]
     num_targets: int
     num_tokens: int
     next_position: DataPosition

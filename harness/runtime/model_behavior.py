@@ -7,7 +7,10 @@ of a model decides anything.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import signal
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,6 +20,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from harness.facts.tiny_config import ATTEMPTS, VOCAB_SIZE, shrink_config
 from harness.hostinfo.model_answers import ModelAnswers
 
+RANK_SECONDS = 60.0
+"""Of a question that a rank puts to a small copy."""
 MAX_PARAMETERS = 16_000_000
 """Of a copy on a rank: 64 MB in fp32."""
 _LENGTHS = ((13, 19), (20, 12))
@@ -24,6 +29,24 @@ _LENGTHS = ((13, 19), (20, 12))
 _FIRST_ID, _END_ID = 8, VOCAB_SIZE - 16
 _NOISE = 1e-4
 """Of the change of logits that a token has where it may have one; rounding in fp32 gives less than 1e-5."""
+
+
+@contextlib.contextmanager
+def limit_seconds(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError in what runs below it, in the main thread of a rank, which no other process limits; again
+    after as long where that is caught.
+    """
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"stopped after {seconds:.0f} s")
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
 
 
 def ask_model(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> ModelAnswers:
@@ -52,9 +75,13 @@ def is_causal_class(config: PreTrainedConfig, *, trust_remote_code: bool = False
 
 
 def build_small_copy(
-    config: PreTrainedConfig, *, trust_remote_code: bool = False, max_parameters: int = MAX_PARAMETERS
+    config: PreTrainedConfig,
+    *,
+    trust_remote_code: bool = False,
+    max_parameters: int = MAX_PARAMETERS,
+    device: str = "cpu",
 ) -> Any:
-    """The smallest copy that computes logits, in fp32, with random weights. Leaves the random state.
+    """The smallest copy that computes logits, in fp32, with random weights. Leaves the random state of the CPU.
 
     Raises ValueError with the reason of the first attempt.
     """
@@ -63,8 +90,8 @@ def build_small_copy(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             try:
-                model = _build_copy(config, attempt, max_parameters, trust_remote_code=trust_remote_code)
-                logits_of(model, draw_ids())
+                model = _build_copy(config, attempt, max_parameters, trust_remote_code=trust_remote_code).to(device)
+                logits_of(model, draw_ids().to(device))
                 return model
             except TimeoutError:  # of the caller, who has waited enough
                 raise

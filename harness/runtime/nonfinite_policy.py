@@ -45,6 +45,7 @@ class NonfinitePolicy:
     def __init__(self, ctx: TrainContext, *, reads_late: bool) -> None:
         self._spec, self._engine, self._distributed = ctx.run_config.run.spec, ctx.engine, ctx.distributed
         self._topology, self._geometry, self._reads_late = ctx.topology, ctx.train_data.geometry, reads_late
+        self._total_steps = ctx.total_steps
         self._engine_skipped_steps = int(ctx.engine.skipped_steps)
         self._is_taken = True
         self._unread_loss: tuple[int, MeanLoss] | None = None
@@ -127,6 +128,11 @@ class NonfinitePolicy:
             return SkippedStep(
                 nonfinite_ranks, message, _error_on_all_ranks("OP111", message, "train.on_nonfinite", notes, fix)
             )
+        is_untrained = state.skipped == state.step
+        fix = "lower `optimizer.learning_rate`, or check these rows"
+        if is_untrained:
+            message += f"; of {state.step} steps each was skipped, so that no weight has changed"
+            fix = "check the loss, the initial weights and these rows; a lower learning rate changes nothing"
         for key, count, text in (
             ("max_skipped_steps", state.skipped, "in all"),
             ("max_consecutive_skipped_steps", state.skipped_in_a_row, "in a row"),
@@ -134,10 +140,13 @@ class NonfinitePolicy:
             limit = getattr(train, key)
             if limit is not None and count >= limit:
                 limit_message = f"{message}: the {count}. skipped {text}, `train.{key}` is {limit}"
-                fix = "lower `optimizer.learning_rate`, or check these rows"
                 return SkippedStep(
                     nonfinite_ranks, message, _error_on_all_ranks("OP112", limit_message, f"train.{key}", notes, fix)
                 )
+        if is_untrained and state.step == self._total_steps:
+            return SkippedStep(
+                nonfinite_ranks, message, _error_on_all_ranks("OP112", message, "train.on_nonfinite", notes, fix)
+            )
         return SkippedStep(nonfinite_ranks, f"{message}; skipped, {state.skipped} in all", None)
 
     def _describe_rows(

@@ -104,8 +104,8 @@ class SaveSchedule:
             self._ctx.distributed.raise_everywhere(None if finding is None else UserError([finding]))
 
     def stop_reason(self) -> str | None:
-        """Why the run ends after this step, as far as this rank knows: its prefix in the store is another run's, and
-        nothing that it would train has a copy. With `checkpoint.on_save_error: continue` it trains on.
+        """The reason why the run ends after this step, as far as this rank knows: its prefix in the store is another
+        run's, and nothing that it would train has a copy. With `checkpoint.on_save_error: continue` it trains on.
         """
         finding = self._find_lost_prefix()
         return None if finding is None else finding.message
@@ -120,9 +120,9 @@ class SaveSchedule:
         fix = Fix(f"resume it with another prefix: the same command with `{resume}`")
         return lost._replace(severity="error", notes=notes, fix=fix)
 
-    def record_eval(self, state: TrainState, *, loss: float, perplexity: float, tokens: int) -> None:
+    def record_eval(self, state: TrainState, **figures: float) -> None:
         """Record an evaluation, which `state` counts: next to the checkpoints, and in that of its step."""
-        self._saver.record_eval(state, loss=loss, perplexity=perplexity, tokens=tokens)
+        self._saver.record_eval(state, **figures)
 
     def start_evals(self, step: int, resume: Path | None) -> None:
         """The run starts from this step of `resume`: keep the evaluations up to it, since later ones are run again."""
@@ -223,7 +223,7 @@ _LINE_SECONDS = 10.0
 
 @dataclass(slots=True)
 class UploadProgress:
-    """What is printed of one uploader."""
+    """Prints the progress of one uploader."""
 
     uploader: StoreUploader
     _printed_at: float = 0.0

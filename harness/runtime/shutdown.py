@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -76,6 +77,23 @@ def install_signal_handlers() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
 
 
+@contextlib.contextmanager
+def handlers_given_back() -> Iterator[set[int]]:
+    """After this context SIGTERM, SIGINT and SIGUSR1 do what they did before it; what it yields has those that came."""
+    before, received = {signum: signal.getsignal(signum) for signum in _STOP_SIGNALS}, set[int]()
+    yield received
+    received |= {signum for signum, _ in _received_signals}
+    _received_signals.clear()
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+def unblock_stop_signal() -> None:
+    """For code of the user's own, which may handle SIGUSR1 itself: until it does, the signal is kept for a stop."""
+    signal.signal(signal.SIGUSR1, _record_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+
+
 def _record_signal(signum: int, _frame: FrameType | None) -> None:
     now = time.monotonic()
     if _received_signals and now - _received_signals[0][1] > _SAME_REQUEST_SECONDS:
@@ -84,8 +102,8 @@ def _record_signal(signum: int, _frame: FrameType | None) -> None:
 
 
 def gather_stop_reason(run_dir: RunDir, distributed: Distributed, own_reason: str | None = None) -> str | None:
-    """Why all ranks stop after this step, the same text on every rank; None to continue. A collective. `own_reason`:
-    one that this rank has found itself.
+    """The reason why all ranks stop after this step, the same text on every rank; None to continue. A collective.
+    `own_reason`: one that this rank has found itself.
 
     The reason is left in the `stop` file too, which the supervisor reads after the run.
     """

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.runtime.hub_kernels import refuse_hub_kernels
+from harness.runtime.text_part import find_text_part
 from harness.runtime.tokenizer import byte_tokenizer
 
 SHARD_BYTES = 2 << 30
@@ -32,6 +33,7 @@ def write_model(folder: Path, config: Mapping[str, Any], dtype: torch.dtype, see
     fields = dict(config)
     config_object = AutoConfig.for_model(fields.pop("model_type"), **fields)
     refuse_hub_kernels(config_object)
+    config_object = find_text_part(config_object).config or config_object
     config_object.eos_token_id, config_object.pad_token_id, config_object.bos_token_id = (
         tokenizer.eos_token_id,
         tokenizer.pad_token_id,
@@ -118,6 +120,6 @@ def _make_record(kind: str, question: str, answer: str, columns: Mapping[str, st
         return {columns.get("messages") or "messages": [{"role": role, "content": text} for role, text in turns]}
     if kind == "prompt-completion":
         return {columns["prompt"]: question, columns["completion"]: answer}
-    if kind == "alpaca":
+    if kind in ("alpaca", "alpaca-chat"):
         return {"instruction": question, "input": "", "output": answer}
     return {columns["text"]: f"{question} {answer}"}

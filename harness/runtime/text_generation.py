@@ -9,7 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
+
+from harness.runtime.text_part import load_whole
 
 
 def generate_sample(
@@ -19,8 +21,7 @@ def generate_sample(
     `trust_remote_code`: run the code in the folder.
     """
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    load = AutoModelForCausalLM.from_pretrained
-    model = load(folder, dtype=torch.float32, trust_remote_code=trust_remote_code).eval()
+    model = load_whole(folder, trust_remote_code=trust_remote_code).eval()
     inputs = tokenizer(prompt or tokenizer.eos_token or "\n", return_tensors="pt", return_token_type_ids=False)
     options = {"do_sample": False} if seed is None else {"do_sample": True, "temperature": 0.8, "top_k": 0}
     if seed is not None:

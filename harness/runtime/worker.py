@@ -43,8 +43,10 @@ class WorkerArgs:
     attempt: int = 1
 
 
-def run_rank(args: WorkerArgs, rank: int) -> int:
-    """Train as the run directory says; returns the exit code. Never raises: errors are in the status file."""
+def run_rank(args: WorkerArgs, rank: int, status: RankStatusWriter | None = None) -> int:
+    """Train as the run directory says; returns the exit code. Never raises: errors are in the status file. `status`:
+    that of a script, which goes on afterwards and writes the final state, which `status.outcome` has.
+    """
     exit_with_parent()
     set_compile_cache_dir(os.environ)
     run_dir = RunDir(args.run_dir.resolve())
@@ -54,7 +56,9 @@ def run_rank(args: WorkerArgs, rank: int) -> int:
         print_findings(error.findings if rank == 0 else ())
         return int(error.code)
     watchdog = Watchdog(run_dir.root / "logs", rank, args.attempt)
-    status = RankStatusWriter(run_dir, rank, on_progress=watchdog.heartbeat)
+    goes_on = status is not None
+    status = status or RankStatusWriter(run_dir, rank)
+    status.on_progress = watchdog.heartbeat
     status.set_activity("waiting for the other ranks")
     try:
         distributed = init_process_group()
@@ -71,25 +75,31 @@ def run_rank(args: WorkerArgs, rank: int) -> int:
             ctx.metrics.write("end", step=state.step, state=final_state, seconds=ctx.metrics.elapsed_seconds)
         finally:
             ctx.metrics.close()
-        status.update(final_state, step=state.step)
+        if goes_on:
+            status.step, status.phase, status.outcome = state.step, "end", final_state
+            status.set_activity("")
+        else:
+            status.update(final_state, step=state.step)
         destroy_process_group()
         watchdog.close()
+        status.on_progress = None
         release_locks(locks)
     except UserError as error:
         if rank == 0 or not isinstance(error, AgreedUserError):
             print_findings(error.findings)
         status.update("failed", error=str(error), is_user_error=True)
-        _exit_immediately(error.code)
+        exit_immediately(error.code)
     except Exception as error:
         traceback.print_exc()
         status.update("failed", error=f"{type(error).__name__}: {error}")
-        _exit_immediately(ExitCode.BUG)
+        exit_immediately(ExitCode.BUG)
     return int(ExitCode.OK)
 
 
-def _exit_immediately(code: int) -> NoReturn:
-    """Exit without cleanup: other ranks may wait in a collective for this one, and cleanup could wait for them. The
-    launcher ends them as soon as this process is gone.
+def exit_immediately(code: int) -> NoReturn:
+    """Exit without cleanup. After a failure other ranks may wait in a collective for this one, and cleanup could wait
+    for them: the launcher ends them as soon as this process is gone. After a success gloo's threads, which DeepSpeed's
+    references to its groups keep alive, can abort an interpreter that takes itself apart (exit code -6, seen once).
     """
     sys.stdout.flush()
     sys.stderr.flush()

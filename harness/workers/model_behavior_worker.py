@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds a tiny copy of the configuration on standard input and asks it. FOLDER/answers gets a line of JSON for each
-answer, `{"answers": {question: [holds, reason, names]}}`, and one with the `sources` that they hold for.
+answer, `{"answers": {question: [holds, reason, names]}}`, lines with the `sources` that they hold for, and one with the
+questions that were lost to an `accident` of this machine.
 
 The configuration may be a stranger's: memory and time are limited, and no code but that of `transformers` runs.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import os
 import resource
 import sys
 from pathlib import Path
@@ -62,9 +64,10 @@ def ask(fields: dict[str, Any], folder: Path, report: Any) -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    from harness.hostinfo.model_answers import QUESTIONS
+    from harness.hostinfo.model_answers import QUESTIONS, Answer
     from harness.runtime.model_questions.full_size import count_parameters
     from harness.runtime.model_questions.question_list import ask_all
+    from harness.runtime.text_part import find_text_part
 
     def refuse(reason: str) -> None:
         report(sources=_digests([masking_utils]), answers={name: [None, reason, []] for name in QUESTIONS})
@@ -80,19 +83,30 @@ def ask(fields: dict[str, Any], folder: Path, report: Any) -> None:
         first_line = (str(error).strip() or "no message").splitlines()[0][:160]
         refuse(f"its configuration is refused: {first_line}")
         return
-    classes: list[Any] = [type(config)]
-    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
-        classes.append(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
+    part = find_text_part(config)  # a run trains the text model of a composite
+    trained = part.config or config
+    classes: list[Any] = [type(config), type(trained)]
+    classes += [MODEL_FOR_CAUSAL_LM_MAPPING[each] for each in classes if each in MODEL_FOR_CAUSAL_LM_MAPPING]
     report(sources=_digests([masking_utils, *(sys.modules[each.__module__] for each in classes)]))
-    ask_all(config, folder, lambda name, answer: report(answers={name: answer}))
-    count, reason = count_parameters(config)
+
+    def report_answer(name: str, answer: Answer) -> None:
+        if name == "causal" and not answer.holds and part.why_not:
+            answer = answer._replace(reason=f"{answer.reason}; {part.why_not}")
+        report(answers={name: answer})
+
+    accidents = ask_all(trained, folder, report_answer)
+    count, reason = count_parameters(trained)
     size = [count is not None, f"{count:,} parameters, `{reason}`" if count else reason, [str(count)] if count else []]
-    report(answers={"size": size})
+    report(answers={"size": size}, sources=_digests([]), accident=dict.fromkeys(accidents, True))
 
 
 def _digests(modules: list[Any]) -> dict[str, str]:
-    files = [inspect.getsourcefile(module) for module in modules]
-    return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files if file is not None}
+    """The digest of each file of these modules, and of all of ours that this process has imported."""
+    own = f"{Path(__file__).resolve().parents[1]}{os.sep}"
+    imported = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
+    files = {file for file in imported if isinstance(file, str) and os.path.realpath(file).startswith(own)}
+    files |= {file for file in map(inspect.getsourcefile, modules) if file is not None}
+    return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in sorted(files)}
 
 
 if __name__ == "__main__":

@@ -28,11 +28,15 @@ def main() -> None:
 
     remove_repeated_root()
     from harness.runtime.dataset.preview import preview_dataset
+    from harness.runtime.objectives.custom import Custom
 
     try:
         run = ResolvedRun.from_json(json.loads(arguments.run.read_text(encoding="utf-8")))
         with contextlib.nullcontext() if sys.stderr.isatty() else guard_streams():  # a terminal has a bar
-            body = preview_dataset(run, arguments.examples)
+            is_custom = run.spec.objective == "custom"
+            body = (
+                Custom(run).preview_rows(arguments.examples) if is_custom else preview_dataset(run, arguments.examples)
+            )
     except UserError as error:
         body = {"refused": [{**f._asdict(), "fix": f.fix and f.fix._asdict()} for f in error.findings]}
     json.dump(body, out)

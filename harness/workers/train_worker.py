@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import json
 import os
@@ -21,7 +22,7 @@ LOCAL_SIZE_VARIABLES = ("LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASK
 
 
 def main() -> int:
-    """Train as one rank; returns the exit code."""
+    """Train as one rank. Returns a script's exit code; after the loop the process ends here."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
     parser.add_argument("--resume", type=Path, metavar="CHECKPOINT", help="a checkpoint folder to resume from")
@@ -29,6 +30,7 @@ def main() -> int:
         "--allow-change", action="append", default=[], metavar="KEY", help="what may differ from the checkpoint's spec"
     )
     parser.add_argument("--attempt", type=int, default=1, help="which start of this run it is, counted from 1")
+    parser.add_argument("--script", action="store_true", help="run the file of `plugins.script` in place of the loop")
     parser.add_argument("--local_rank", type=int, default=0, help="given by the launcher; LOCAL_RANK is what is read")
     arguments = parser.parse_args()
     load_secrets(arguments.run)
@@ -42,9 +44,16 @@ def main() -> int:
 
     remove_repeated_root()
     import_deepspeed(read_switches(arguments.run / "spec.resolved.json"))
-    from harness.runtime.worker import WorkerArgs, run_rank
+    from harness.runtime.worker import WorkerArgs, exit_immediately, run_rank
 
-    return run_rank(WorkerArgs(arguments.run, arguments.resume, tuple(arguments.allow_change), arguments.attempt), rank)
+    args = WorkerArgs(arguments.run, arguments.resume, tuple(arguments.allow_change), arguments.attempt)
+    if not arguments.script:
+        code = run_rank(args, rank)
+        atexit._run_exitfuncs()  # of plug-ins, and of trackers that DeepSpeed itself opens
+        exit_immediately(code)
+    from harness.runtime.user_script import run_script
+
+    return run_script(args, rank)
 
 
 def load_secrets(run_dir: Path) -> None:

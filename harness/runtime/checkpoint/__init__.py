@@ -9,6 +9,7 @@
     metadata.py          the manifest's fields and the small Hugging Face files; rng_state.py the random states
     consolidate/         whole tensors out of the shards of any ZeRO stage and any degrees
     reshard/             a checkpoint into another layout: other ranks, ZeRO stage, offload, dtype or degrees
+    foreign/             checkpoints of other programs into a run, and back
     deepspeed_io.py      DeepSpeed's own reading and writing of shards; nvme_states.py the states on NVMe
     safe_load.py         torch files read without running code from them; rank_shares.py divides work over ranks
 

@@ -12,13 +12,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from harness import __version__
 from harness.runtime import plugin_loader
 from harness.runtime.dataset.chat_templates import with_end_of_turn
 from harness.runtime.engine_protocol import Engine
 from harness.runtime.models import adapter_files
+from harness.runtime.models.auto_class import class_mapping
 from harness.runtime.run_config import RunConfig, RunDir
 from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
@@ -80,7 +81,9 @@ def manifest_fields(ctx: TrainContext, state: TrainState) -> dict[str, Any]:
 def _geometry(ctx: TrainContext) -> dict[str, int]:
     """The batch, and the rows that `data.group_by_length` sorts together, which a resume keeps."""
     geometry, order = ctx.train_data.geometry, ctx.train_data.order_geometry
+    seed = {} if order.seedable_seed is None else {"order_seed": order.seedable_seed}
     return {
+        **seed,
         "micro_batch": geometry.micro_batch_size,
         "accumulation": geometry.accumulation_steps,
         "global_batch": geometry.global_batch_size,
@@ -115,15 +118,18 @@ def spec_of(run_config: RunConfig) -> dict[str, Any]:
 def content_hashes(ctx: TrainContext) -> dict[str, str | None]:
     """sha256 of all that a resume must find unchanged: data, tokenizer, chat template, model configuration."""
     template = getattr(ctx.tokenizer, "chat_template", None)
-    config = {k: v for k, v in ctx.config.to_dict().items() if k not in _VOLATILE}
+    fields = ctx.config.to_dict() if ctx.config is not None else {}
+    config = {k: v for k, v in fields.items() if k not in _VOLATILE}
     return {
         "run": ctx.run_config.sha256,
         "spec": _digest(spec_of(ctx.run_config)),
         "data": ctx.prepared_data.sha256,
-        "tokenizer": _tokenizer_digest(ctx.tokenizer),
+        "tokenizer": None if ctx.tokenizer is None else _tokenizer_digest(ctx.tokenizer),
         "chat_template": None if template is None else _digest(template),
         "model_config": _digest(config),
         "plugin": plugin_loader.plugin_sha256(ctx.run_config.run.spec),
+        "rows": ctx.objective.rows_sha256,
+        "reference": ctx.objective.reference_sha256,
     }
 
 
@@ -145,9 +151,13 @@ def package_versions() -> dict[str, str]:
 
 
 def hugging_face_files(ctx: TrainContext) -> dict[str, bytes]:
-    """Configuration, generation configuration and tokenizer as `transformers` writes them, by name below the folder."""
+    """Configuration, generation configuration and tokenizer as `transformers` writes them, by name below the folder.
+    None of them for a module of the user's own.
+    """
+    if ctx.config is None or ctx.tokenizer is None:
+        return {}
     # transformers writes the class only in its own `save_pretrained` of a model; servers look for it.
-    classes = MODEL_FOR_CAUSAL_LM_MAPPING
+    classes = class_mapping(ctx.run_config.run.spec.objective)
     known = type(ctx.config) in classes
     model_class = cast("type", classes[type(ctx.config)]) if known else None
     ctx.config.architectures = ["LlamaForCausalLM" if model_class is None else model_class.__name__]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.checkpoints.effective_settings import RunNumbers, saved_order_rows
-from harness.checkpoints.manifest import Manifest, read_manifest
+from harness.checkpoints.manifest import UNIVERSAL, Manifest, read_manifest
 from harness.checkpoints.resume_compatibility import compare_with_run
 from harness.checkpoints.verify import verify_checkpoint
 from harness.errors import UserError
@@ -48,20 +48,25 @@ def restore_checkpoint(ctx: TrainContext, folder: Path, allowed: Collection[str]
         print_findings(findings)
     own_settings = OwnSettings(ctx.engine)
     with refusing_other_content(ctx.engine, folder):
-        if changes:
+        if changes or manifest.get("layout") == UNIVERSAL:
             reshard.load_universal(ctx, manifest.folder, manifest)
         elif distributed.any_rank(not deepspeed_io.load_engine(ctx.engine, folder, manifest.tag)):
             raise user_error("CK104", f"DeepSpeed loaded nothing from `{folder}`", fix="name another checkpoint")
     with refusing_other_content(ctx.engine, folder):
         own_settings.restore(ctx.engine)
         if ctx.patches.is_applied("cpu-adam-resume") and manifest.step < ctx.total_steps:
-            replay_cpu_adam(ctx.engine, manifest.step)
+            # `FP16_UnfusedOptimizer`, in 16 bit at stage 0, makes its states by a step of its own, which they count.
+            replay_cpu_adam(ctx.engine, manifest.step + 1)
     order = saved_order_rows(manifest)
     if order is not None:
-        ctx.train_data.keep_order(OrderGeometry(*order))
+        ctx.train_data.keep_order(OrderGeometry(*order, (manifest.get("geometry") or {}).get("order_seed")))
     rng_file = folder / f"rank-{distributed.rank:05d}.pt"
-    # With another world size, or another seed, ranks keep their fresh random states.
-    if manifest.world_size == distributed.world_size and _has_same_seed(ctx, manifest):
+    # With another world size or seed, or an import without them, ranks keep their fresh random states.
+    if (
+        rng_file.name in manifest.files
+        and manifest.world_size == distributed.world_size
+        and _has_same_seed(ctx, manifest)
+    ):
         states = distributed.call_or_fail_everywhere(lambda: load_file(rng_file))
         distributed.call_or_fail_everywhere(lambda: _restore_rng_state(rng_file, states))
     state = distributed.call_or_fail_everywhere(lambda: _parse_state(manifest))

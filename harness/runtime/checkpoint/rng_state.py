@@ -33,5 +33,6 @@ def set_rng_state(states: dict[str, Any]) -> None:
     kind, keys, position, has_gauss, gauss = states["numpy"]
     np.random.set_state((kind, np.asarray(keys, dtype=np.uint32), position, has_gauss, gauss))
     torch.set_rng_state(states["torch"])
-    if "accelerator" in states:
-        get_accelerator().set_rng_state(states["accelerator"])
+    accelerator = get_accelerator()
+    if "accelerator" in states and accelerator.device_name() != "cpu":  # on CPU those of torch are all
+        accelerator.set_rng_state(states["accelerator"])

@@ -7,6 +7,7 @@ DeepSpeed's and refuses any other file.
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import zipfile
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch.serialization import MAP_LOCATION
 
+from harness.checkpoints.foreign.folder_files import leaves_folder
 from harness.errors import UserError
 from harness.file_io import open_regular
 from harness.patches.torch_safe_globals import allow_deepspeed_globals
@@ -76,8 +78,10 @@ def check_sizes(file: Path) -> None:
     """Check that no entry of the zip archive that a torch file is unpacks to more than it takes in the file, before
     memory is taken. Raises UserError (CK120), and OSError.
     """
+    if leaves_folder(file):
+        raise _damaged_file_error(file, f"it is a link to another folder, `{os.path.realpath(file)}`: copy the file")
     try:
-        with open_regular(file, follow=False) as stream, zipfile.ZipFile(stream) as archive:
+        with open_regular(Path(os.path.realpath(file)), follow=False) as stream, zipfile.ZipFile(stream) as archive:
             entries = archive.infolist()
             calls = [_ALLOCATING_CALLS.search(_read_pickle(archive, e)) for e in entries if _is_pickle(e)]
     except (zipfile.BadZipFile, ValueError, NotImplementedError):

@@ -35,6 +35,7 @@ from harness.runtime.dataset.progress_bar import ProgressDisplay
 from harness.runtime.dataset.stored_sources import with_local_copies
 from harness.runtime.user_errors import user_error
 from harness.spec.sections.data_spec import DataSpec
+from harness.spec.sections.section import Section
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,7 +60,7 @@ def prepare_or_reuse(
         memory = own_path(root / "files")
         memory.mkdir(exist_ok=True)
         data = with_local_copies(add_plugin_documents(run.spec, own_path(root / "own")), own_path(root / "stores"))
-        plan = build_data_plan(data, tokenizer, lambda path: file_sha256(path, memory))
+        plan = build_data_plan(data, tokenizer, lambda path: file_sha256(path, memory), run.spec.objective)
         folder = own_path(root / cache_key(run, tokenizer, plan))
         with _lock_key(root / f"{folder.name}-{os.geteuid()}.lock"):
             prepared = read_cache(folder)
@@ -179,6 +180,9 @@ def cache_key(run: ResolvedRun, tokenizer: PreTrainedTokenizerBase, plan: DataPl
         "settings": settings,
         "seed": run.spec.train.seed,
     }
+    if run.spec.objective in ("classification", "reward"):
+        section: Section = getattr(run.spec, run.spec.objective)
+        parts |= {run.spec.objective: section.model_dump(mode="json")}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -12,9 +12,9 @@ from harness.runtime.dataset.chat_templates import require_template
 from harness.runtime.dataset.data_sources import open_source
 from harness.runtime.dataset.json_readers import parse_json_line
 from harness.runtime.dataset.record import BadRecord, SourcePart
-from harness.runtime.dataset.record_formats import RecordColumns, detect_format
+from harness.runtime.dataset.record_formats import ChatColumns, RecordColumns, detect_columns, detect_format
 from harness.runtime.user_errors import user_error
-from harness.spec.sections.data_spec import DataSource, DataSpec
+from harness.spec.sections.data_spec import CHAT_FORMATS, DataSource, DataSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -39,6 +39,11 @@ class DataGroup:
     stream: bool
     packed: bool
     weight: float | None
+
+    @property
+    def has_answers(self) -> bool:
+        """Are its records preferences, or texts with labels?"""
+        return all(source.columns.format in ("pairs", "labels", "classes") for source in self.sources)
 
     @property
     def is_text(self) -> bool:
@@ -79,10 +84,16 @@ class DataPlan:
 
 
 def _column_names(columns: RecordColumns) -> tuple[str, ...]:
-    return (columns.format, columns.text, columns.prompt, columns.completion, columns.messages)
+    names = (columns.format, columns.text, columns.prompt, columns.completion, columns.messages)
+    return names if columns.chat == ChatColumns() else (*names, repr(columns.chat))
 
 
-def build_data_plan(data: DataSpec, tokenizer: PreTrainedTokenizerBase, hash_file: Callable[[Path], str]) -> DataPlan:
+def build_data_plan(
+    data: DataSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    hash_file: Callable[[Path], str],
+    objective: str = "causal_lm",
+) -> DataPlan:
     """Open all sources. Raises UserError (MD11x, MD127) for a missing source or an unknown format."""
     if not data.train:
         raise user_error(
@@ -91,8 +102,8 @@ def build_data_plan(data: DataSpec, tokenizer: PreTrainedTokenizerBase, hash_fil
             key="data.train",
             fix="set `data.train` to files or to `builtin:python-docs`",
         )
-    train = _plan_groups("train", data.train, data, tokenizer, hash_file)
-    held_out = _plan_groups("eval", data.eval or (), data, tokenizer, hash_file)
+    train = _plan_groups("train", data.train, data, tokenizer, hash_file, objective)
+    held_out = _plan_groups("eval", data.eval or (), data, tokenizer, hash_file, objective)
     return DataPlan((*train, *held_out))
 
 
@@ -102,6 +113,7 @@ def _plan_groups(
     data: DataSpec,
     tokenizer: PreTrainedTokenizerBase,
     hash_file: Callable[[Path], str],
+    objective: str,
 ) -> list[DataGroup]:
     """A group for each weighted source. The others form two groups: streams of text, and rows."""
     weighted = role == "train" and any(source.weight is not None for source in sources)
@@ -111,8 +123,8 @@ def _plan_groups(
             continue
         key = f"data.{role}"
         parts = tuple(open_source(source, key, streaming=data.streaming, hash_file=hash_file))
-        columns = _detect_columns(source, parts, data)
-        if columns.format in ("messages", "sharegpt"):
+        columns = _detect_columns(source, parts, data, objective)
+        if columns.format in CHAT_FORMATS:
             require_template(tokenizer, parts[0].name)
         stream = columns.format == "text" and not data.packing
         groups.setdefault((i if weighted else -1, stream), []).append(PlannedSource(parts, columns, key))
@@ -129,7 +141,7 @@ def _plan_groups(
     ]
 
 
-def _detect_columns(source: DataSource, parts: Sequence[SourcePart], data: DataSpec) -> RecordColumns:
+def _detect_columns(source: DataSource, parts: Sequence[SourcePart], data: DataSpec, objective: str) -> RecordColumns:
     """The format: from the spec, else from the first record that can be read."""
     for part in parts:
         for raw in part.read(lambda _: None):
@@ -138,8 +150,10 @@ def _detect_columns(source: DataSource, parts: Sequence[SourcePart], data: DataS
             except BadRecord:
                 continue
             if isinstance(value, str):
-                return detect_format("text", data, (), part.name)
+                return detect_format("text", data, (), part.name, objective)
             if isinstance(value, dict):
-                return detect_format(source.format, data, list(value), part.name)
-    record_format = source.format or (data.format if data.format != "auto" else "text")
-    return detect_format(record_format, data, (), parts[0].name)
+                return detect_columns(source, data, list(value), part.name, objective)
+    record_format = source.format or (data.format if data.format != "auto" else None)
+    if record_format is None and objective == "causal_lm":
+        record_format = "text"
+    return detect_format(record_format, data, (), parts[0].name, objective)

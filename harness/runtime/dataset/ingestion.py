@@ -8,16 +8,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from harness.run.resolved_run import ResolvedRun
 from harness.runtime.dataset.bad_records import BadRecordLog
 from harness.runtime.dataset.data_plan import DataGroup
+from harness.runtime.dataset.label_records import LabelSet, LabelTokenizer
 from harness.runtime.dataset.mmap_array import AppendArray
+from harness.runtime.dataset.preference_records import PreferenceTokenizer
 from harness.runtime.dataset.progress_bar import ProgressDisplay
 from harness.runtime.dataset.record import RawRecord, SourcePart
+from harness.runtime.dataset.record_formats import RecordColumns
 from harness.runtime.dataset.token_rows import TokenRecords
 from harness.runtime.dataset.tokenization import RecordTokenizer, TokenizedBatch
 from harness.runtime.dataset.tokenizer_pool import TokenizerPool
@@ -49,13 +52,25 @@ def ingest_group(
     folder: Path,
     bad_records: BadRecordLog,
     display: ProgressDisplay,
+    labels: LabelSet | None = None,
 ) -> Iterator[IngestedGroup]:
-    """The records, mapped from temporary files in `folder`, which are removed on exit. Raises UserError."""
+    """The records, mapped from temporary files in `folder`, which are removed on exit. `labels` are those of
+    `objective: classification`. Raises UserError.
+    """
     data = run.spec.data
-    encoders = [RecordTokenizer(tokenizer, data, source.columns, rows=not group.stream) for source in group.sources]
+    encoders = [
+        _make_tokenizer(source.columns, tokenizer, run, labels, rows=not group.stream) for source in group.sources
+    ]
     has_mask = any(encoder.has_loss_mask for encoder in encoders)
     dtype = np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32
-    names = {"ids": dtype, "trained": np.bool_, "lengths": np.int64, "sizes": np.int64}
+    names: dict[str, Any] = {
+        "ids": dtype,
+        "trained": np.bool_,
+        "lengths": np.int64,
+        "sizes": np.int64,
+        "num_chosen": np.int64,
+    }
+    names["values"] = np.float32
     files = {name: AppendArray(folder / f".{name}.npy", kind) for name, kind in names.items()}
     truncated = 0
     long_lengths = LengthHistogram()
@@ -79,7 +94,10 @@ def ingest_group(
         bad_records.check(0, is_last=True)
         arrays = {name: file.open_mapped() for name, file in files.items()}
         trained = arrays["trained"] if has_mask else None
-        records = TokenRecords(arrays["ids"], trained, arrays["lengths"], arrays["sizes"])
+        num_chosen = arrays["num_chosen"] if group.has_answers else None
+        flat, lengths = arrays["values"], arrays["lengths"]
+        values = flat.reshape(len(lengths), -1) if len(flat) else None
+        records = TokenRecords(arrays["ids"], trained, lengths, arrays["sizes"], num_chosen, values)
         yield IngestedGroup(records, truncated, long_lengths, unused_columns)
     finally:
         for file in files.values():
@@ -92,6 +110,22 @@ def _append_ids(encoded: TokenizedBatch, files: dict[str, AppendArray], *, has_m
     if has_mask:
         trained = encoded.trained if encoded.trained is not None else np.ones(len(encoded.ids), dtype=np.bool_)
         files["trained"].append(trained)
+    if encoded.num_chosen is not None:
+        files["num_chosen"].append(encoded.num_chosen)
+    if encoded.values is not None:
+        files["values"].append(encoded.values.reshape(-1))
+
+
+def _make_tokenizer(
+    columns: RecordColumns, tokenizer: PreTrainedTokenizerBase, run: ResolvedRun, labels: LabelSet | None, *, rows: bool
+) -> RecordTokenizer | PreferenceTokenizer | LabelTokenizer:
+    data = run.spec.data
+    if labels is not None:
+        return LabelTokenizer(tokenizer, data, columns, labels)
+    if columns.format in ("pairs", "labels"):
+        margin = run.spec.reward.margin_column if run.spec.objective == "reward" else None
+        return PreferenceTokenizer(tokenizer, data, has_labels=columns.format == "labels", margin_column=margin)
+    return RecordTokenizer(tokenizer, data, columns, rows=rows)
 
 
 class _DocumentSizes:

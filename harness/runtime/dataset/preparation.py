@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,8 @@ from harness.runtime.dataset.bad_records import BadRecordLog
 from harness.runtime.dataset.data_plan import DataGroup, DataPlan
 from harness.runtime.dataset.eval_split import EvalSplit, split_eval
 from harness.runtime.dataset.ingestion import IngestedGroup, LengthHistogram, ingest_group
+from harness.runtime.dataset.label_records import find_labels
+from harness.runtime.dataset.mmap_array import AppendArray
 from harness.runtime.dataset.progress_bar import ProgressDisplay
 from harness.runtime.dataset.token_rows import RowStats, cut_record, write_rows, write_stream
 from harness.runtime.user_errors import user_error
@@ -44,6 +46,10 @@ class PreparedGroup:
     tokens: int
     trained: int
     source: str
+    answers: bool = False
+    """Rows of preferences, or of texts with labels."""
+    values: int = 0
+    """Margins or labels of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,9 @@ class PreparedData:
     pad: int = 0
     unused_columns: dict[str, int] = field(default_factory=dict)
     """Records with text in a column that nothing reads, by column."""
+    labels: tuple[str, ...] = ()
+    problem_type: str = ""
+    """Of `objective: classification`: `LabelSet`."""
 
     @staticmethod
     def read(folder: Path) -> PreparedData | None:
@@ -74,7 +83,9 @@ class PreparedData:
             body = parse_json(read_regular(folder / META_FILE, input_limits.RUN_FILE))
             for part in ("train", "eval"):
                 body[part] = tuple(PreparedGroup(**entry) for entry in body[part])
-            prepared = PreparedData(**{**body, "lengths": tuple(body["lengths"])})
+            prepared = PreparedData(
+                **{**body, "lengths": tuple(body["lengths"]), "labels": tuple(body.get("labels", ()))}
+            )
         except (OSError, ValueError, TypeError, KeyError):
             return None
         names = [group.name for group in (*prepared.train, *prepared.eval)]
@@ -95,11 +106,12 @@ def prepare_data(
     token_counts = {role: np.zeros(len(tokenizer), dtype=np.int64) for role in ("train", "eval")}
     groups: dict[str, list[PreparedGroup]] = {"train": [], "eval": []}
     digests: list[str] = []
+    labels = find_labels(plan, data, run.spec.classification) if run.spec.objective == "classification" else None
     histogram, truncated = LengthHistogram(), 0
     unused_columns: Counter[str] = Counter()
     with BadRecordLog(data, folder) as bad_records, display:
         for group in plan.groups:
-            with ingest_group(group, tokenizer, run, folder, bad_records, display) as ingested:
+            with ingest_group(group, tokenizer, run, folder, bad_records, display, labels) as ingested:
                 truncated += ingested.truncated
                 unused_columns += ingested.unused_columns
                 histogram.add(ingested.records.lengths)
@@ -116,12 +128,13 @@ def prepare_data(
     if not any(group.tokens for group in groups["train"]):
         raise _empty_data_error(skipped)
     train_counts, eval_counts = token_counts["train"], token_counts["eval"]
+    is_text = not any(group.answers for group in groups["train"])  # else the loss is of answers, and not of tokens
     prepared = PreparedData(
         train_tokens=sum(group.tokens for group in groups["train"]),
         eval_tokens=sum(group.tokens for group in groups["eval"]),
         train_documents=sum(group.documents for group in groups["train"]),
         eval_documents=sum(group.documents for group in groups["eval"]),
-        unigram_entropy=unigram_cross_entropy(train_counts, eval_counts) if eval_counts.any() else None,
+        unigram_entropy=unigram_cross_entropy(train_counts, eval_counts) if eval_counts.any() and is_text else None,
         sha256=hashlib.sha256(" ".join(digests).encode()).hexdigest(),
         train=tuple(groups["train"]),
         eval=tuple(groups["eval"]),
@@ -130,6 +143,8 @@ def prepare_data(
         lengths=histogram.counts,
         pad=_pad_token_id(tokenizer),
         unused_columns=dict(unused_columns),
+        labels=labels.names if labels else (),
+        problem_type=labels.problem_type if labels else "",
     )
     replace_file(folder / META_FILE, json.dumps(asdict(prepared)) + "\n")
     return prepared
@@ -161,7 +176,17 @@ def _write_group(
         in_train[split.documents] = False
         indices = np.flatnonzero(in_train)
     data = run.spec.data
-    return write_rows(records, indices, path, data.max_length, token_counts, packing=data.packing)
+    if records.num_chosen is None:
+        return write_rows(records, indices, path, data.max_length, token_counts, packing=data.packing)
+    with AppendArray(path.with_suffix(".chosen.npy"), np.int64) as chosen_out:
+        chosen_out.append(np.asarray(records.num_chosen[indices]))
+    stats = write_rows(records, indices, path, 2 * data.max_length, token_counts, packing=False, keeps_all=True)
+    digests = [stats.sha256, chosen_out.sha256]
+    if records.values is not None:
+        with AppendArray(path.with_suffix(".values.npy"), np.float32) as values_out:
+            values_out.append(np.asarray(records.values[indices]).reshape(-1))
+        digests.append(values_out.sha256)
+    return replace(stats, sha256=hashlib.sha256(" ".join(digests).encode()).hexdigest())
 
 
 def group_stem(role: str, index: int) -> str:
@@ -181,6 +206,8 @@ def _describe_group(group: DataGroup, role: str, ingested: IngestedGroup, stats:
         stats.tokens,
         stats.trained_tokens,
         group.name,
+        ingested.records.num_chosen is not None,
+        0 if ingested.records.values is None else ingested.records.values.shape[1],
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from harness.run.resolved_run import ResolvedRun
 from harness.runtime.dataset.bad_records import SKIPPED_FILE
 from harness.runtime.dataset.cache import prepare_or_reuse
-from harness.runtime.dataset.sampler import open_train_data
+from harness.runtime.dataset.sampler import RowDataset, open_train_data
 from harness.runtime.dataset.token_dataset import TokenDataset
 from harness.runtime.dataset.unused_columns import describe_unused_columns
 from harness.runtime.micro_batch import IGNORE_INDEX, BatchGeometry
@@ -49,7 +49,9 @@ def preview_dataset(run: ResolvedRun, examples: int) -> dict[str, Any]:
         "tokens": {
             "train": prepared.train_tokens,
             "eval": prepared.eval_tokens,
-            "trained_on": int(train.dataset.num_targets.sum()),
+            "trained_on": int(train.dataset.num_targets.sum())
+            if run.spec.objective == "causal_lm"
+            else sum(part.trained for part in prepared.train),
         },
         "documents": {"train": prepared.train_documents, "eval": prepared.eval_documents},
         "sequences": {"train": len(train.dataset), "an_epoch": train.rows_per_epoch},
@@ -74,9 +76,11 @@ def _first_lines(path: Path, count: int = 5) -> list[dict[str, Any]]:
 
 
 def _sample_rows(
-    run: ResolvedRun, dataset: TokenDataset, tokenizer: PreTrainedTokenizerBase, count: int
+    run: ResolvedRun, dataset: RowDataset, tokenizer: PreTrainedTokenizerBase, count: int
 ) -> list[dict[str, Any]]:
     """A random sample of rows; `parts`: consecutive (text, is trained on)."""
+    if not isinstance(dataset, TokenDataset):  # rows of the user's own are no text
+        return []
     indices = np.random.default_rng([run.spec.train.seed, len(dataset)]).permutation(len(dataset))[:count]
     examples = []
     for row, (ids, labels) in zip(indices.tolist(), dataset.iter_examples(indices), strict=True):

@@ -29,6 +29,8 @@ BAD_RECORD_KINDS: dict[str, tuple[str, str]] = {
     ),
     "parts-not-usable": ("MD123", "write each `content` as one text, or set a `data.chat_template` that accepts parts"),
     "nothing-to-train-on": ("MD124", "set a longer `data.max_length`, or remove the record"),
+    "long-answer": ("MD122", "set a longer `data.max_length`, or `data.excess_length_strategy: drop`"),
+    "same-answers": ("MD121", "remove the record: it says nothing about what is preferred"),
     "bad-row": ("MD120", "fix the row: as many fields as the header has"),
 }
 """By kind: the id of the finding, and its fix."""

@@ -13,13 +13,19 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from harness.run.resolved_run import ResolvedRun
+from harness.runtime.dataset.example_dataset import ExampleDataset, TensorBatch
+from harness.runtime.dataset.preference_dataset import PreferenceDataset
 from harness.runtime.dataset.preparation import PreparedData
 from harness.runtime.dataset.token_dataset import TokenDataset, open_token_dataset
 from harness.runtime.micro_batch import BatchGeometry, MicroBatch, StepBatch
 from harness.runtime.train_state import DataPosition
 from harness.runtime.user_errors import user_error
+from harness.spec.sections.training_spec import TrainSpec
+
+RowDataset = TokenDataset | ExampleDataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +34,15 @@ class OrderGeometry:
 
     micro_step_rows: int
     step_rows: int
+    seedable_seed: int | None = None
+    """The seed of accelerate's `SeedableRandomSampler`, whose order a run keeps that the Trainer began."""
 
 
 @dataclass
 class TrainData:
     """The training rows, in the order of each epoch."""
 
-    dataset: TokenDataset
+    dataset: RowDataset
     geometry: BatchGeometry
     data_parallel_rank: int
     seed: int
@@ -66,7 +74,7 @@ class TrainData:
         """
         geometry = self.geometry
         steps = min(self.steps_per_epoch, max(1, max_rows // geometry.global_batch_size))
-        rows = self._epoch_order(0)[: steps * geometry.global_batch_size].reshape(-1, geometry.micro_batch_size)
+        rows = self.epoch_order(0)[: steps * geometry.global_batch_size].reshape(-1, geometry.micro_batch_size)
         lengths = self.dataset.lengths[rows]
         positions = self.dataset.padded_length(lengths.max(axis=1)).sum() * geometry.micro_batch_size
         return float(lengths.sum() / max(1, positions))
@@ -81,7 +89,7 @@ class TrainData:
             position = DataPosition(position.epoch + 1, 0)
         end = position.offset + self.geometry.global_batch_size
         # A copy: a view in the step's batch would keep the order of a past epoch in memory.
-        indices = self._epoch_order(position.epoch)[position.offset : end].copy()
+        indices = self.epoch_order(position.epoch)[position.offset : end].copy()
         rows = indices.reshape(
             self.geometry.accumulation_steps, self.geometry.data_parallel_size, self.geometry.micro_batch_size
         )
@@ -103,7 +111,7 @@ class TrainData:
         total = min(size / weight for size, weight in zip(sizes, weights, strict=True))
         return tuple(min(size, max(1, round(total * w))) for size, w in zip(sizes, weights, strict=True))
 
-    def _epoch_order(self, epoch: int) -> np.ndarray:
+    def epoch_order(self, epoch: int) -> np.ndarray:
         """The rows of an epoch in order: a function of the seed and the epoch."""
         order = self._order_cache.get(epoch)
         if order is None:
@@ -116,6 +124,8 @@ class TrainData:
         return {}
 
     def _build_order(self, epoch: int) -> np.ndarray:
+        if self.order_geometry.seedable_seed is not None:
+            return shuffle_as_accelerate(len(self.dataset), self.order_geometry.seedable_seed, epoch)
         seed = self.seed if self.shuffle else None
         if self._rows_per_source:
             order = mix_sources([len(g) for g in self.dataset.sources], self._rows_per_source, seed, epoch)
@@ -133,12 +143,12 @@ class TrainData:
 class EvalData:
     """The held-out rows: one rank computes each of them once."""
 
-    dataset: TokenDataset
+    dataset: RowDataset
     micro_batch_size: int
     data_parallel_rank: int
     data_parallel_size: int
 
-    def batches(self, max_batches: int | None) -> Iterator[MicroBatch]:
+    def batches(self, max_batches: int | None) -> Iterator[MicroBatch | TensorBatch]:
         """This rank's batches; every rank has the same number of them.
 
         ZeRO-3 gathers weights in every forward, so that a rank with fewer rows must compute too: it pads its last batch
@@ -159,12 +169,19 @@ class EvalData:
             yield self.dataset.make_batch(rows, num_used=len(part))
 
 
+def key_of_batch(train: TrainSpec) -> str:
+    """The key of the spec that makes the rows of a step so many."""
+    sizes = ("global_batch_size", "gradient_accumulation_steps")
+    key = next((key for key in sizes if (getattr(train, key) or 1) > 1), "per_device_train_batch_size")
+    return f"train.{key}"
+
+
 def open_train_data(
     run: ResolvedRun, folder: Path, prepared: PreparedData, geometry: BatchGeometry, data_parallel_rank: int
 ) -> TrainData:
     """Map the training rows. Raises UserError (MD115) when they do not fill one global batch."""
     data = run.spec.data
-    dataset = _open_dataset(run, folder, prepared, "train")
+    dataset = _open_dataset(run, folder, prepared, "train", geometry.micro_batch_size)
     train_data = TrainData(
         dataset, geometry, data_parallel_rank, run.spec.train.seed, data.shuffle, data.group_by_length
     )
@@ -180,7 +197,7 @@ def open_train_data(
                 f"a step: micro-batch {geometry.micro_batch_size:,} x {geometry.accumulation_steps:,} accumulation "
                 f"steps x {geometry.data_parallel_size:,} ranks",
             ),
-            fix="add text, or set a shorter `data.max_length` or a smaller `train.global_batch_size`",
+            fix=f"add text, or set a shorter `data.max_length` or a smaller `{key_of_batch(run.spec.train)}`",
         )
     return train_data
 
@@ -192,7 +209,7 @@ def open_eval_data(
     if not prepared.eval_tokens:
         return None
     data = run.spec.data
-    dataset = _open_dataset(run, folder, prepared, "eval")
+    dataset = _open_dataset(run, folder, prepared, "eval", geometry.micro_batch_size)
     if not len(dataset):
         raise user_error(
             "MD115",
@@ -208,11 +225,19 @@ def open_eval_data(
     )
 
 
-def _open_dataset(run: ResolvedRun, folder: Path, prepared: PreparedData, role: str) -> TokenDataset:
+def _open_dataset(
+    run: ResolvedRun, folder: Path, prepared: PreparedData, role: str, micro_batch_size: int
+) -> TokenDataset:
     data = run.spec.data
     multiple = data.pad_to_multiple_of or run.spec.parallel.sequence_parallel_size or 1
     groups = prepared.train if role == "train" else prepared.eval
-    return open_token_dataset(folder, groups, data.max_length, prepared.pad, multiple)
+    dataset = open_token_dataset(folder, groups, data.max_length, prepared.pad, multiple)
+    if not any(group.answers for group in groups):
+        return dataset
+    needs_kl = run.spec.objective == "kto" and run.spec.kto.loss_type == "kto"
+    return PreferenceDataset(
+        dataset.sources, data.max_length, prepared.pad, multiple, max(2, micro_batch_size) if needs_kl else 0
+    )
 
 
 _WINDOW_BATCHES = 32
@@ -222,6 +247,11 @@ _WINDOW_BATCHES = 32
 def shuffle_rows(count: int, seed: int | None, epoch: int) -> np.ndarray:
     """The epoch's permutation, a function of the seed and the epoch. `seed` None: as stored."""
     return np.arange(count) if seed is None else np.random.default_rng([seed, epoch]).permutation(count)
+
+
+def shuffle_as_accelerate(count: int, seed: int, epoch: int) -> np.ndarray:
+    """The epoch's permutation by accelerate's `SeedableRandomSampler` (`accelerate/data_loader.py`)."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch)).numpy()
 
 
 def mix_sources(sizes: list[int], shares: tuple[int, ...], seed: int | None, epoch: int) -> np.ndarray:

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from harness.checkpoints.store_source import parse_url_finding, store_finding
 from harness.errors import UserError
-from harness.object_stores.object_store import ObjectStore
+from harness.object_stores.object_store import ObjectStore, find_files, static_parent
 from harness.object_stores.store_errors import StoreError
-from harness.object_stores.store_files import find_files, static_parent
 from harness.object_stores.store_url import is_store_url
 from harness.runtime.user_errors import user_error
 from harness.spec.sections.data_spec import DataSource, DataSpec

@@ -68,6 +68,9 @@ class DocumentDataset:
     num_targets: np.ndarray
     packed: bool
     weight: float | None = None
+    num_chosen: np.ndarray | None = None
+    values: np.ndarray | None = None
+    """Of preferences and labels, both as in `TokenizedBatch`."""
 
     @staticmethod
     def open(folder: Path, part: PreparedGroup) -> DocumentDataset:
@@ -75,9 +78,10 @@ class DocumentDataset:
         arrays = {name: map_array(folder / f"{part.name}.{name}.npy") for name in ("docs", "rows", "counts")}
         trained = map_array(folder / f"{part.name}.trained.npy") if part.masked else None
         tokens = map_array(folder / f"{part.name}.npy")
-        return DocumentDataset(
-            tokens, trained, arrays["docs"], arrays["rows"], arrays["counts"], part.packed, part.weight
-        )
+        chosen = map_array(folder / f"{part.name}.chosen.npy") if part.answers else None
+        values = map_array(folder / f"{part.name}.values.npy").reshape(-1, part.values) if part.values else None
+        rows = (arrays["docs"], arrays["rows"], arrays["counts"])
+        return DocumentDataset(tokens, trained, *rows, part.packed, part.weight, chosen, values)
 
     def __len__(self) -> int:
         return len(self.row_starts) - 1
@@ -139,9 +143,14 @@ class TokenDataset:
         return np.concatenate([self._document_lengths_of(int(i)) for i in indices])
 
     def _document_lengths_of(self, index: int) -> np.ndarray:
+        group, local = self._locate(index)
+        return group.document_lengths(local)
+
+    def _locate(self, index: int) -> tuple[BlockDataset | DocumentDataset, int]:
+        """The group of a row, and its index there."""
         for group in self.sources:
             if index < len(group):
-                return group.document_lengths(index)
+                return group, index
             index -= len(group)
         raise IndexError(index)
 
@@ -189,11 +198,8 @@ class TokenDataset:
         return MicroBatch(*tensors, attention_mask=None if present.all() else torch.from_numpy(present))
 
     def _row_at(self, index: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-        for group in self.sources:
-            if index < len(group):
-                return group.row(index)
-            index -= len(group)
-        raise IndexError(index)
+        group, local = self._locate(index)
+        return group.row(local)
 
     def iter_examples(self, indices: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(ids, labels) of whole rows without padding."""

@@ -4,6 +4,8 @@
 A group of rows is a few mapped files: `NAME.npy` has the ids; where documents are rows, `NAME.docs.npy` has the first
 id of each document, `NAME.rows.npy` the first document of each row (both with an end), `NAME.counts.npy` how many
 tokens of each row are predicted, and `NAME.trained.npy` the mask of those, where it is not all but a document's first.
+Rows of preferences have `NAME.chosen.npy`: the first so many tokens of each row, the rest are another sequence.
+`NAME.values.npy` has margins or labels, as many for each row.
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ class TokenRecords:
     trained: np.ndarray | None
     lengths: np.ndarray
     sizes: np.ndarray
+    num_chosen: np.ndarray | None = None
+    values: np.ndarray | None = None
+    """Both as in `TokenizedBatch`."""
 
     @property
     def starts(self) -> np.ndarray:
@@ -136,10 +141,17 @@ def cut_record(
 
 
 def write_rows(
-    records: TokenRecords, indices: np.ndarray, path: Path, capacity: int, token_counts: np.ndarray, *, packing: bool
+    records: TokenRecords,
+    indices: np.ndarray,
+    path: Path,
+    capacity: int,
+    token_counts: np.ndarray,
+    *,
+    packing: bool,
+    keeps_all: bool = False,
 ) -> RowStats:
     """Write these records as rows of at most `capacity` tokens, longer ones in pieces. Adds the tokens to train on to
-    `token_counts`, by id.
+    `token_counts`, by id. `keeps_all`: rows without a token to predict, too, whose label is in another file.
     """
     stem = path.with_suffix("")
     has_mask = records.trained is not None
@@ -154,7 +166,7 @@ def write_rows(
         AppendArray(stem.with_suffix(stem.suffix + ".counts.npy"), np.int32) as counts_out,
     ):
         for starts, lengths, numbers in _iter_windows(records, indices, capacity):
-            is_kept = _has_targets(records, starts, lengths)
+            is_kept = np.ones(len(starts), np.bool_) if keeps_all else _has_targets(records, starts, lengths)
             starts, lengths, numbers = starts[is_kept], lengths[is_kept], numbers[is_kept]  # noqa: PLW2901
             documents += int(np.count_nonzero(np.diff(numbers, prepend=last_record)))
             last_record = int(numbers[-1]) if len(numbers) else last_record

@@ -17,7 +17,7 @@ from harness.runtime.dataset.record import BadRecord, RawRecord
 from harness.runtime.dataset.record_formats import Example, PromptCompletion, RecordColumns, TextRecord, parse_example
 from harness.runtime.dataset.unused_columns import find_unused_columns
 from harness.runtime.user_errors import user_error
-from harness.spec.sections.data_spec import DataSpec
+from harness.spec.sections.data_spec import CHAT_FORMATS, DataSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -63,6 +63,12 @@ class TokenizedBatch:
     """Of each record that is left out for its length, or because the tokens to train on are cut off."""
     unused_columns: Counter[str] = field(default_factory=Counter)
     """Records with text in a column that nothing reads, by column."""
+    num_chosen: np.ndarray | None = None
+    """Of preferences: the tokens of each record that are its chosen or desirable answer with its prompt; the rest are
+    the rejected or undesirable one with the same prompt.
+    """
+    values: np.ndarray | None = None
+    """(records, width) in fp32: what the loss takes of a record beside its tokens, a margin or labels."""
 
 
 class RecordTokenizer:
@@ -82,7 +88,7 @@ class RecordTokenizer:
         """Are some tokens excluded from the loss?"""
         if self._columns.format == "text":
             return False
-        chats = self._columns.format in ("messages", "sharegpt")
+        chats = self._columns.format in CHAT_FORMATS
         return self._data.assistant_only_loss if chats else self._data.completion_only_loss
 
     def __call__(self, batch: Sequence[RawRecord]) -> TokenizedBatch:
@@ -93,13 +99,21 @@ class RecordTokenizer:
         for raw in batch:
             try:
                 for text in self._split(self._render(self._parse_record(raw, unused))):
-                    _check_characters(text.text)
+                    check_characters(text.text)
                     rendered.append((raw.number, text))
             except BadRecord as error:
                 bad.append((raw.number, error))
         result = self._build_batch(rendered, bad)
         result.unused_columns = unused
         return result
+
+    def encode(self, example: Example) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, mask of trained tokens) of one record at full length. Raises as above, and BadRecord."""
+        rendered = self._render(example)
+        check_characters(rendered.text)
+        if len(rendered.text) > _MAX_CHARACTERS:
+            raise BadRecord("too-long", f"has {len(rendered.text):,} characters, more than {_MAX_CHARACTERS:,}")
+        return self._tokenize_together([rendered])[0]
 
     def _parse_record(self, raw: RawRecord, unused: Counter[str]) -> Example:
         """The record in its format; adds the columns that it does not read to `unused`. Raises BadRecord."""
@@ -245,7 +259,7 @@ def _iter_parts(text: str, size: int) -> Iterator[str]:
     yield text[at:]
 
 
-def _check_characters(text: str) -> None:
+def check_characters(text: str) -> None:
     """Raises BadRecord for half of a surrogate pair, which JSON can write and no tokenizer takes."""
     if not text.isascii() and _SURROGATE.search(text):
         raise BadRecord("bad-utf-8", "has half of a surrogate pair, which is no character")

@@ -7,17 +7,19 @@ import multiprocessing
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 
 from harness.errors import UserError
 from harness.findings import Finding
 from harness.runtime.dataset.record import RawRecord
-from harness.runtime.dataset.tokenization import RecordTokenizer, TokenizedBatch
+from harness.runtime.dataset.tokenization import TokenizedBatch
 
 _MIN_PARALLEL_BYTES = 256 << 20
 _MAX_WORKERS = 8
-_encoder: RecordTokenizer | None = None
+Encoder = Callable[[Sequence[RawRecord]], TokenizedBatch]
+"""A `RecordTokenizer` or a `PreferenceTokenizer`."""
+_encoder: Encoder | None = None
 
 
 class TokenizerPool:
@@ -26,7 +28,7 @@ class TokenizerPool:
     `num_proc` is `data.num_proc`; without it the bytes of the data decide.
     """
 
-    def __init__(self, encoder: RecordTokenizer, num_proc: int | None, size: int) -> None:
+    def __init__(self, encoder: Encoder, num_proc: int | None, size: int) -> None:
         self._encoder = encoder
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._count = num_proc or (min(cores, _MAX_WORKERS) if size >= _MIN_PARALLEL_BYTES else 1)
@@ -59,7 +61,7 @@ class TokenizerPool:
             yield _result_of(pending.popleft())
 
 
-def _init_worker(encoder: RecordTokenizer) -> None:
+def _init_worker(encoder: Encoder) -> None:
     global _encoder  # noqa: PLW0603  (once a process)
     _encoder = encoder
     threading.Thread(target=_exit_with_parent, daemon=True).start()

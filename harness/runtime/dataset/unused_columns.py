@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.findings import Finding, Fix
-from harness.runtime.dataset.record_formats import RecordColumns
+from harness.runtime.dataset.record_formats import RecordColumns, read_tools
+from harness.spec.sections.data_spec import CHAT_FORMATS
 
 _TEXT_COLUMNS = (
     "system",
@@ -23,11 +24,16 @@ _TEXT_COLUMNS = (
 """Columns that change the text of a record in other programs. Not `prompt`: next to `messages` it repeats a turn."""
 
 
-def find_unused_columns(record: Mapping[str, Any], columns: RecordColumns) -> list[str]:
-    """The columns with text that the format does not read. One that is empty is not counted."""
-    read = {columns.text, columns.prompt, columns.completion, columns.messages}
-    if columns.format in ("messages", "sharegpt") and isinstance(record.get("tools"), list):
-        read.add("tools")
+def find_unused_columns(record: Mapping[str, Any], columns: RecordColumns, *answers: str) -> list[str]:
+    """The columns with text that the format does not read. One that is empty is not counted. `answers`: columns of
+    preferences.
+    """
+    chat = columns.chat
+    read = {columns.text, columns.prompt, columns.completion, columns.messages, *answers}
+    if columns.format in CHAT_FORMATS:
+        read |= {name for name in (chat.system, chat.input, chat.history) if name}
+        if read_tools(record, chat.tools):
+            read.add(chat.tools)
     return [name for name in _TEXT_COLUMNS if name not in read and record.get(name)]
 
 

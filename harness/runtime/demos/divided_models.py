@@ -13,7 +13,7 @@ from harness.runtime.demos.traffic_counter import TrafficCounter
 
 
 def demo_collectives(counter: TrafficCounter) -> list[str]:  # noqa: ARG001 - as all demos
-    """What each collective of `torch.distributed` makes of two ranks' tensors."""
+    """The result of each collective of `torch.distributed` on two ranks' tensors."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     own = torch.tensor([1.0, 2.0]) * 10**rank
     size = own.numel() * own.element_size()

@@ -18,11 +18,11 @@ from harness.engine_witness.gradient_witness import GradientWitness
 from harness.errors import ExitCode
 from harness.file_io import replace_file
 from harness.findings import Finding, Fix, Severity
+from harness.patches.one_pass_adam import show_gradients_when
 from harness.patches.patch_registry import PatchStates
 from harness.runtime.comm_timer import COMM_TIMER
 from harness.runtime.distributed import AgreedUserError, Distributed
-from harness.runtime.engine_checks import init_stats, model_weights
-from harness.runtime.engine_checks.check_list import CHECKS
+from harness.runtime.engine_checks import model_weights
 from harness.runtime.engine_checks.check_results import FILE, CheckResults, evaluate_check, observe_check
 from harness.runtime.engine_checks.engine_check import CheckMoment, CheckName, CheckResult, EngineCheck
 from harness.runtime.engine_checks.observations import Observations, StepRecord
@@ -37,6 +37,13 @@ from harness.runtime.user_errors import print_findings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+from harness.runtime.engine_checks import (
+    optimizer_checks,
+    parallel_checks,
+    parameter_checks,
+    setting_checks,
+    step_checks,
+)
 
 Value = TypeVar("Value")
 FIRST_STEPS = 20
@@ -44,6 +51,14 @@ COMPARISON_STEPS = (1, 4, FIRST_STEPS)
 """Of the first steps, those after which all ranks compare their observations."""
 DRIFT_INTERVAL_STEPS = 200
 _MAX_ROWS = 1024
+
+_MODULES = (setting_checks, optimizer_checks, parameter_checks, parallel_checks, step_checks)
+CHECKS: tuple[EngineCheck, ...] = tuple(
+    sorted(
+        (value for module in _MODULES for value in vars(module).values() if isinstance(value, EngineCheck)),
+        key=lambda check: check.id,
+    )
+)
 
 
 class EngineChecks:
@@ -59,7 +74,7 @@ class EngineChecks:
         distributed: Distributed,
         topology: Topology,
         model: torch.nn.Module,
-        config: PreTrainedConfig,
+        config: PreTrainedConfig | None,
     ) -> None:
         """Before `deepspeed.initialize`: compute checksums of the model's weights."""
         self.mode = run_config.run.spec.launch.engine_checks
@@ -76,7 +91,7 @@ class EngineChecks:
             return
         expected = expected_settings_of(run_config.run, distributed.world_size, launch_expects_accelerators(run_dir))
         half_dtypes = {getattr(torch, expected.dtype)} - {torch.float32}
-        reference_stats = init_stats.compute_reference_stats(model, config) if expected.is_random_init else {}
+        reference_stats = model_weights.compute_reference_stats(model, config) if expected.is_random_init else {}
         self._observations = Observations(
             expected, topology, config, model_weights.record_weights(model, tuple(half_dtypes)), reference_stats
         )
@@ -104,13 +119,14 @@ class EngineChecks:
         self._start_observations = [
             (check, observe_check(check, observations)) for check in CHECKS if check.moment == "begun"
         ]
-        self._witness = GradientWitness(
+        self._witness = witness = GradientWitness(
             engine,
             every=DRIFT_INTERVAL_STEPS,
             weight_decay=self._weight_decay(),
             time_call=COMM_TIMER.time_call,
         )
-        self._witness.attach()
+        witness.attach()
+        show_gradients_when(engine, lambda: witness.is_armed)
 
     def on_batch(self, step_batch: StepBatch, rank: int) -> None:
         """A step begins with this batch; `rank` is the data-parallel rank."""
@@ -119,8 +135,8 @@ class EngineChecks:
         observations = self._observations
         if len(observations.steps) + 1 in COMPARISON_STEPS:
             digest = hashlib.blake2b(digest_size=8)
-            for batch in step_batch.micro_batches:
-                digest.update(batch.input_ids.numpy().tobytes())
+            for tensor in (tensor for batch in step_batch.micro_batches for tensor in batch.host_tensors()):
+                digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
             rows = step_batch.row_indices[:, rank].reshape(-1)[:_MAX_ROWS].tolist()
             step = observations.start_step + len(observations.steps) + 1
             observations.last_batch = {"digest": digest.hexdigest(), "rows": rows, "step": step}

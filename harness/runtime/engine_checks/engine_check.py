@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from harness.entry_file import read_entries
 from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 
 if TYPE_CHECKING:
@@ -104,3 +106,27 @@ class EngineCheck(CheckName):
     key: str = ""
     gates: tuple[str, ...] = ()
     fix: str = ""
+
+
+_TEXTS = read_entries(Path(__file__).with_name("engine_checks.txt"))
+_ENTRIES = {name.partition(" ")[0]: (name, fields) for name, fields in _TEXTS.items()}
+
+
+def engine_check(
+    id_: str,
+    observe: Callable[[Observations], Any],
+    evaluate: Callable[[ExpectedSettings, Sequence[Any]], CheckResult],
+) -> EngineCheck:
+    """The check of this id, with its texts in `engine_checks.txt`. Raises KeyError for an id that is not there."""
+    name, fields = _ENTRIES[id_]
+    return EngineCheck(
+        id_,
+        name.partition(" ")[2],
+        fields["question"],
+        cast("CheckMoment", fields["moment"]),
+        observe,
+        evaluate,
+        fields.get("key", ""),
+        tuple(filter(None, fields.get("gates", "").split(", "))),
+        fields.get("fix", ""),
+    )

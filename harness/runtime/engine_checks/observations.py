@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from harness.runtime.engine_checks.expected_settings import ExpectedSettings
-from harness.runtime.engine_checks.init_stats import WeightStats
-from harness.runtime.engine_checks.model_weights import WeightRecord
+from harness.runtime.engine_checks.model_weights import WeightRecord, WeightStats
 from harness.runtime.engine_protocol import Engine
 from harness.runtime.topology import Topology
 
@@ -38,7 +37,7 @@ class Observations:
 
     expected: ExpectedSettings
     parallel_dims: Topology
-    model_config: PreTrainedConfig
+    model_config: PreTrainedConfig | None
     """The configuration of `transformers`."""
     initial_weights: dict[str, WeightRecord]
     init_stats: dict[str, WeightStats]

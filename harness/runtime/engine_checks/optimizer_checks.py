@@ -11,9 +11,9 @@ from deepspeed.accelerator import get_accelerator
 
 from harness.runtime.engine_checks.engine_check import (
     CheckResult,
-    EngineCheck,
     check_failed,
     check_passed,
+    engine_check,
     format_ranks,
     format_value,
 )
@@ -100,17 +100,7 @@ def _find_decay_difference(expected: ExpectedSettings, values: dict[str, Any]) -
     return f"weights decay {ways[values['decoupled']]}, should decay {ways[is_decoupled]}"
 
 
-OPTIMIZER_CLASS = EngineCheck(
-    id="AT002",
-    name="another-optimizer",
-    question="is it the optimizer of the spec, in the wrapper of the stage and number format?",
-    moment="built",
-    observe=_observe_optimizer_class,
-    evaluate=_evaluate_optimizer_class,
-    key="optimizer.type",
-    gates=("OP001", "OP002", "OF004"),
-    fix="compare `optimizer` in `ds_config.json` with the spec, and render the JSON again",
-)
+OPTIMIZER_CLASS = engine_check("AT002", _observe_optimizer_class, _evaluate_optimizer_class)
 
 
 def _observe_optimizer_device(observations: Observations) -> Any:
@@ -152,17 +142,7 @@ def _evaluate_optimizer_device(expected: ExpectedSettings, rank_values: Sequence
     return check_passed(device)
 
 
-OPTIMIZER_DEVICE = EngineCheck(
-    id="AT003",
-    name="optimizer-elsewhere",
-    question="are optimizer states and master weights on the device of the spec?",
-    moment="built",
-    observe=_observe_optimizer_device,
-    evaluate=_evaluate_optimizer_device,
-    key="zero.offload_optimizer.device",
-    gates=("OF003", "OF004", "OF006"),
-    fix="`nvme` needs ZeRO stage 3, `cpu` stage 1 or more; set `device` explicitly",
-)
+OPTIMIZER_DEVICE = engine_check("AT003", _observe_optimizer_device, _evaluate_optimizer_device)
 
 
 _SETTING_NAMES = ("betas", "eps", "momentum")
@@ -227,17 +207,7 @@ def _normalize_setting(value: Any) -> Any:
     return [float(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-OPTIMIZER_SETTINGS = EngineCheck(
-    id="AT014",
-    name="other-optimizer-settings",
-    question="does the optimizer have the decay, betas and epsilon of the spec, also after a resume?",
-    moment="begun",
-    observe=_observe_optimizer_settings,
-    evaluate=_evaluate_optimizer_settings,
-    key="optimizer",
-    gates=("OP005",),
-    fix="give the engine the settings of the spec",
-)
+OPTIMIZER_SETTINGS = engine_check("AT014", _observe_optimizer_settings, _evaluate_optimizer_settings)
 
 
 def _observe_fresh_optimizer(observations: Observations) -> Any:
@@ -262,13 +232,4 @@ def _evaluate_fresh_optimizer(expected: ExpectedSettings, rank_values: Sequence[
     return check_passed(rank_values[0])
 
 
-FRESH_OPTIMIZER = EngineCheck(
-    id="AT013",
-    name="step-before-the-first",
-    question="does the optimizer start without a step?",
-    moment="built",
-    observe=_observe_fresh_optimizer,
-    evaluate=_evaluate_fresh_optimizer,
-    key="zero.stage",
-    fix="set `zero.stage: 1`: in 16 bit at stage 0 DeepSpeed steps once while it is built",
-)
+FRESH_OPTIMIZER = engine_check("AT013", _observe_fresh_optimizer, _evaluate_fresh_optimizer)

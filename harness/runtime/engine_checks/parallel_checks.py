@@ -15,11 +15,11 @@ from deepspeed.utils import groups
 from harness.runtime import engine_protocol
 from harness.runtime.engine_checks.engine_check import (
     CheckResult,
-    EngineCheck,
     NotApplicable,
     check_equal,
     check_failed,
     check_passed,
+    engine_check,
     format_ranks,
 )
 from harness.runtime.engine_checks.expected_settings import ExpectedSettings
@@ -76,17 +76,7 @@ def _evaluate_parallel_degrees(expected: ExpectedSettings, rank_values: Sequence
     return check_passed(rank_values[0])
 
 
-PARALLEL_DEGREES = EngineCheck(
-    id="AT008",
-    name="other-degrees",
-    question="are the data, tensor, pipeline and sequence degrees as in the spec?",
-    moment="built",
-    observe=_observe_parallel_degrees,
-    evaluate=_evaluate_parallel_degrees,
-    key="parallel",
-    gates=("TP011", "SQ006"),
-    fix="set the degrees in `parallel`, and start as many ranks as their product divides",
-)
+PARALLEL_DEGREES = engine_check("AT008", _observe_parallel_degrees, _evaluate_parallel_degrees)
 
 
 def _observe_tensor_shards(observations: Observations) -> Any:
@@ -133,17 +123,7 @@ def _evaluate_tensor_shards(expected: ExpectedSettings, rank_values: Sequence[An
     return check_passed({"cut": rank_values[0]["changed"], "share": round(share, 4)})
 
 
-TENSOR_SHARDS = EngineCheck(
-    id="AT009",
-    name="nothing-cut",
-    question="does each tensor rank have a shard of the layers?",
-    moment="built",
-    observe=_observe_tensor_shards,
-    evaluate=_evaluate_tensor_shards,
-    key="parallel.tensor_parallel_size",
-    gates=("TP009", "TP015"),
-    fix="remove `deepspeed.tensor_parallel.preset_model` and `partition_config`, or name the model's own layers",
-)
+TENSOR_SHARDS = engine_check("AT009", _observe_tensor_shards, _evaluate_tensor_shards)
 
 
 def _observe_expert_parallel(observations: Observations) -> Any:
@@ -155,20 +135,12 @@ def _observe_expert_parallel(observations: Observations) -> Any:
     return min(sizes, default=1)
 
 
-def _evaluate_expert_parallel(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
-    return check_equal(expected.expert_parallel_size, rank_values, "the number of ranks that share a layer's experts")
-
-
-EXPERT_PARALLEL = EngineCheck(
-    id="AT016",
-    name="experts-not-spread",
-    question="are a layer's experts sharded over as many ranks as in the spec?",
-    moment="built",
-    observe=_observe_expert_parallel,
-    evaluate=_evaluate_expert_parallel,
-    key="deepspeed.expert_parallel",
-    gates=("EX001", "EX003"),
-    fix="set `expert_parallel.enabled: true` and `autoep_size`, with a model that has experts",
+EXPERT_PARALLEL = engine_check(
+    "AT016",
+    _observe_expert_parallel,
+    lambda expected, values: check_equal(
+        expected.expert_parallel_size, values, "the number of ranks that share a layer's experts"
+    ),
 )
 
 
@@ -235,14 +207,4 @@ def drift_result(name: str, other: int, rank: int) -> CheckResult:
     )
 
 
-REPLICAS = EngineCheck(
-    id="AT026",
-    name="replicas-drift",
-    question="are replicated parameters equal on all ranks that hold them?",
-    moment="drift",
-    observe=_observe_replicas,
-    evaluate=_evaluate_replicas,
-    key="parallel",
-    gates=("TP010",),
-    fix="resume from an earlier checkpoint, and report it with `engine_checks.json`",
-)
+REPLICAS = engine_check("AT026", _observe_replicas, _evaluate_replicas)

@@ -11,16 +11,22 @@ import torch
 
 from harness.runtime.engine_checks.engine_check import (
     CheckResult,
-    EngineCheck,
     NotApplicable,
     check_equal,
     check_failed,
     check_passed,
+    engine_check,
     format_value,
 )
 from harness.runtime.engine_checks.expected_settings import ExpectedSettings
-from harness.runtime.engine_checks.init_stats import WeightStats, compute_model_stats
-from harness.runtime.engine_checks.model_weights import local_checksums, master_weights, numel_of, parameter_groups_of
+from harness.runtime.engine_checks.model_weights import (
+    WeightStats,
+    compute_model_stats,
+    local_checksums,
+    master_weights,
+    numel_of,
+    parameter_groups_of,
+)
 from harness.runtime.engine_checks.observations import Observations
 from harness.runtime.engine_checks.weight_checksums import combine_checksums
 from harness.runtime.models.quantized_base import quantized_layers
@@ -33,20 +39,10 @@ def _observe_parameter_device(observations: Observations) -> Any:
     return "cpu" if getattr(optimizer, "offload_param", False) else "none"
 
 
-def _evaluate_parameter_device(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
-    return check_equal(expected.offload_param, rank_values, "the device of offloaded parameters")
-
-
-PARAMETER_DEVICE = EngineCheck(
-    id="AT004",
-    name="parameters-elsewhere",
-    question="are parameter shards on the device of the spec?",
-    moment="built",
-    observe=_observe_parameter_device,
-    evaluate=_evaluate_parameter_device,
-    key="zero.offload_param.device",
-    gates=("OF001", "OF006"),
-    fix="parameters are offloaded at ZeRO stage 3 only: set `zero.stage: 3`, or remove `zero.offload_param`",
+PARAMETER_DEVICE = engine_check(
+    "AT004",
+    _observe_parameter_device,
+    lambda expected, values: check_equal(expected.offload_param, values, "the device of offloaded parameters"),
 )
 
 
@@ -111,17 +107,7 @@ def _find_engine_dtypes_difference(expected: ExpectedSettings, values: dict[str,
     return f"`torch_autocast` is {format_value(autocast)}, should be {format_value(dtype)}"
 
 
-ENGINE_DTYPES = EngineCheck(
-    id="AT005",
-    name="another-number-format",
-    question="are weights, masters, accumulated gradients and communication in the formats of the spec?",
-    moment="built",
-    observe=_observe_engine_dtypes,
-    evaluate=_evaluate_engine_dtypes,
-    key="precision",
-    gates=("PR004", "PR024"),
-    fix="switch the format on by `precision.bf16: true` or `precision.fp16: true`, as a boolean",
-)
+ENGINE_DTYPES = engine_check("AT005", _observe_engine_dtypes, _evaluate_engine_dtypes)
 
 
 def _observe_initial_weights(observations: Observations) -> Any:
@@ -177,17 +163,7 @@ def _changed_result(names: Sequence[str], rank: int) -> CheckResult:
     )
 
 
-INITIAL_WEIGHTS = EngineCheck(
-    id="AT011",
-    name="weights-changed-by-initialize",
-    question="does `deepspeed.initialize` leave the weights unchanged?",
-    moment="built",
-    observe=_observe_initial_weights,
-    evaluate=_evaluate_initial_weights,
-    key="zero",
-    gates=("ZR030",),
-    fix="remove `deepspeed.zero_optimization.zenflow` and other experiments; else report it with `engine_checks.json`",
-)
+INITIAL_WEIGHTS = engine_check("AT011", _observe_initial_weights, _evaluate_initial_weights)
 
 
 _MAX_INIT_SPREAD_RATIO, _MIN_ELEMENTS = 2.0, 2048
@@ -221,16 +197,7 @@ def _evaluate_init_spread(expected: ExpectedSettings, rank_values: Sequence[Any]
     return check_passed(details) if details else CheckResult("skipped", "too few weights to decide")
 
 
-INIT_SPREAD = EngineCheck(
-    id="AT012",
-    name="initialisation-lost",
-    question="do new weights have the standard deviation of the model's own initialisation?",
-    moment="built",
-    observe=_observe_init_spread,
-    evaluate=_evaluate_init_spread,
-    key="model.random_init",
-    fix="build the model while an `HfDeepSpeedConfig` is alive, not under a bare `deepspeed.zero.Init`",
-)
+INIT_SPREAD = engine_check("AT012", _observe_init_spread, _evaluate_init_spread)
 
 
 def _observe_partitions(observations: Observations) -> Any:
@@ -296,13 +263,4 @@ def _evaluate_partition_sizes(expected: ExpectedSettings, rank_values: Sequence[
     return check_passed(details)
 
 
-PARTITIONS = EngineCheck(
-    id="AT010",
-    name="parameters-not-partitioned",
-    question="is every trained parameter in exactly one partition, and is their sum the model's count?",
-    moment="built",
-    observe=_observe_partitions,
-    evaluate=_evaluate_partitions,
-    key="zero.stage",
-    fix="report it with `engine_checks.json`: the optimizer would leave weights untrained, or step them twice",
-)
+PARTITIONS = engine_check("AT010", _observe_partitions, _evaluate_partitions)

@@ -9,11 +9,11 @@ from typing import Any
 
 from harness.runtime.engine_checks.engine_check import (
     CheckResult,
-    EngineCheck,
     NotApplicable,
     check_equal,
     check_failed,
     check_passed,
+    engine_check,
     format_ranks,
     format_value,
 )
@@ -21,25 +21,10 @@ from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.observations import Observations
 from harness.runtime.nvme_io import disk_usage
 
-
-def _observe_zero_stage(observations: Observations) -> Any:
-    return int(observations.engine.zero_optimization_stage())
-
-
-def _evaluate_zero_stage(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
-    return check_equal(expected.zero_stage, rank_values, "the engine's ZeRO stage")
-
-
-ZERO_STAGE = EngineCheck(
-    id="AT001",
-    name="another-zero-stage",
-    question="does the engine run at the ZeRO stage of the spec?",
-    moment="built",
-    observe=_observe_zero_stage,
-    evaluate=_evaluate_zero_stage,
-    key="zero.stage",
-    gates=("ZR001",),
-    fix="write `zero.stage` as a number from 0 to 3, and render the JSON again",
+ZERO_STAGE = engine_check(
+    "AT001",
+    lambda observations: int(observations.engine.zero_optimization_stage()),
+    lambda expected, values: check_equal(expected.zero_stage, values, "the engine's ZeRO stage"),
 )
 
 
@@ -62,16 +47,7 @@ def _evaluate_gradient_clipping(expected: ExpectedSettings, rank_values: Sequenc
     return result
 
 
-GRADIENT_CLIPPING = EngineCheck(
-    id="AT006",
-    name="another-clipping",
-    question="are gradients clipped at the norm of the spec?",
-    moment="built",
-    observe=_observe_gradient_clipping,
-    evaluate=_evaluate_gradient_clipping,
-    key="train.max_grad_norm",
-    fix="write `train.max_grad_norm`: DeepSpeed's own default is 1.0 from 0.19.3 on, 0 before",
-)
+GRADIENT_CLIPPING = engine_check("AT006", _observe_gradient_clipping, _evaluate_gradient_clipping)
 
 
 def _observe_engine_batch_sizes(observations: Observations) -> Any:
@@ -94,37 +70,13 @@ def _evaluate_engine_batch_sizes(expected: ExpectedSettings, rank_values: Sequen
     return check_passed(dict(zip(("micro", "accumulation", "global"), rank_values[0], strict=True)))
 
 
-ENGINE_BATCH_SIZES = EngineCheck(
-    id="AT007",
-    name="another-batch",
-    question="are micro-batch, accumulation and global batch as in the spec?",
-    moment="built",
-    observe=_observe_engine_batch_sizes,
-    evaluate=_evaluate_engine_batch_sizes,
-    key="train.global_batch_size",
-    gates=("BT001", "BT005", "ZR033"),
-    fix="start the run on as many ranks as it was rendered for, with whole numbers for the batch",
-)
+ENGINE_BATCH_SIZES = engine_check("AT007", _observe_engine_batch_sizes, _evaluate_engine_batch_sizes)
 
 
-def _observe_compile_mode(observations: Observations) -> Any:
-    return bool(observations.engine.is_compiled)
-
-
-def _evaluate_compile_mode(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
-    return check_equal(expected.compile_enabled, rank_values, "whether the engine is compiled")
-
-
-COMPILE_MODE = EngineCheck(
-    id="AT015",
-    name="not-compiled",
-    question="is the model compiled as in the spec?",
-    moment="built",
-    observe=_observe_compile_mode,
-    evaluate=_evaluate_compile_mode,
-    key="train.torch_compile",
-    gates=("CC001",),
-    fix="set `train.torch_compile: true`, or remove `deepspeed.compile`",
+COMPILE_MODE = engine_check(
+    "AT015",
+    lambda observations: bool(observations.engine.is_compiled),
+    lambda expected, values: check_equal(expected.compile_enabled, values, "whether the engine is compiled"),
 )
 
 
@@ -153,17 +105,7 @@ def _evaluate_nvme_files(expected: ExpectedSettings, rank_values: Sequence[Any])
     return check_passed(rank_values[0])
 
 
-NVME_FILES = EngineCheck(
-    id="AT017",
-    name="nothing-on-nvme",
-    question="are there files below the NVMe path?",
-    moment="built",
-    observe=_observe_nvme_files,
-    evaluate=_evaluate_nvme_files,
-    key="zero.offload_optimizer.nvme_path",
-    gates=("OF003",),
-    fix="check the folder: another process may have emptied it",
-)
+NVME_FILES = engine_check("AT017", _observe_nvme_files, _evaluate_nvme_files)
 
 
 def _observe_accelerator(observations: Observations) -> Any:
@@ -182,13 +124,4 @@ def _evaluate_accelerator(expected: ExpectedSettings, rank_values: Sequence[Any]
     )
 
 
-ACCELERATOR = EngineCheck(
-    id="AT018",
-    name="on-the-cpu",
-    question="are the ranks on the accelerators that the launch counted?",
-    moment="built",
-    observe=_observe_accelerator,
-    evaluate=_evaluate_accelerator,
-    gates=("EN015", "EN054"),
-    fix="see `harness doctor` on that host; to train on the CPU on purpose, launch with DS_ACCELERATOR=cpu",
-)
+ACCELERATOR = engine_check("AT018", _observe_accelerator, _evaluate_accelerator)

@@ -74,7 +74,7 @@ def expected_settings_of(run: ResolvedRun, world_size: int, uses_accelerators: b
         if isinstance(experts, Mapping)
         else 1,
         compile_enabled=spec.train.torch_compile or get_override("compile.deepcompile", False) is True,
-        is_random_init=is_random_init(spec.model) and spec.plugins.file is None,
+        is_random_init=is_random_init(spec.model) and spec.plugins.file is None and spec.objective == "causal_lm",
         seed=spec.train.seed,
         uses_accelerators=uses_accelerators,
     )

@@ -14,10 +14,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from harness.runtime.engine_checks.engine_check import (
     CheckResult,
-    EngineCheck,
     NotApplicable,
     check_failed,
     check_passed,
+    engine_check,
 )
 from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.observations import Observations
@@ -33,7 +33,7 @@ def _observe_first_loss(observations: Observations) -> Any:
             if not observations.expected.is_random_init
             else "the run resumes from a checkpoint"
         )
-    config = observations.model_config
+    config: Any = observations.model_config
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
     # Logits of new weights are spread by sqrt(hidden) * initializer_range, which adds half its square to the loss.
@@ -55,16 +55,7 @@ def _evaluate_first_loss(expected: ExpectedSettings, rank_values: Sequence[Any])
     return check_passed(details)
 
 
-FIRST_LOSS = EngineCheck(
-    id="AT020",
-    name="first-loss-elsewhere",
-    question="is the first loss of a new model near the logarithm of the vocabulary?",
-    moment="steps",
-    observe=_observe_first_loss,
-    evaluate=_evaluate_first_loss,
-    key="model",
-    fix="check the initialisation (AT012) and the rows: `harness data show`",
-)
+FIRST_LOSS = engine_check("AT020", _observe_first_loss, _evaluate_first_loss)
 
 
 _LEARNING_RATE_TOLERANCE = 1e-6
@@ -125,17 +116,7 @@ def _evaluate_deepspeed_scheduler(expected: ExpectedSettings, values: dict[str, 
     return check_passed(values["peaks"])
 
 
-LEARNING_RATE = EngineCheck(
-    id="AT021",
-    name="another-learning-rate",
-    question="is the learning rate of the first steps that of the schedule?",
-    moment="steps",
-    observe=_observe_learning_rate,
-    evaluate=_evaluate_learning_rate,
-    key="scheduler",
-    gates=("OP022", "OP027"),
-    fix="use the section `scheduler` of the spec instead of a `scheduler` block of the JSON",
-)
+LEARNING_RATE = engine_check("AT021", _observe_learning_rate, _evaluate_learning_rate)
 
 
 MAX_NORM = 1e4
@@ -170,17 +151,7 @@ def _evaluate_gradient_norm(expected: ExpectedSettings, rank_values: Sequence[An
     return check_passed([round(norm, 6) for _, norm in rank_values[0]][:8])
 
 
-GRADIENT_NORM = EngineCheck(
-    id="AT022",
-    name="implausible-gradient",
-    question="are gradient norms finite and of a plausible size?",
-    moment="steps",
-    observe=_observe_gradient_norm,
-    evaluate=_evaluate_gradient_norm,
-    key="precision",
-    gates=("PR012",),
-    fix="use bf16 instead of `torch_autocast` with fp16; else lower the learning rate and check the data",
-)
+GRADIENT_NORM = engine_check("AT022", _observe_gradient_norm, _evaluate_gradient_norm)
 
 
 _MAX_UPDATE = {"adam": 5.0, "adamw": 5.0, "lion": 1.5, "adagrad": 1.5}
@@ -224,17 +195,7 @@ def _evaluate_weight_update(expected: ExpectedSettings, rank_values: Sequence[An
     return check_passed(details)
 
 
-WEIGHT_UPDATE = EngineCheck(
-    id="AT023",
-    name="weights-do-not-move",
-    question="does the first step with a learning rate move weights by about that rate?",
-    moment="steps",
-    observe=_observe_weight_update,
-    evaluate=_evaluate_weight_update,
-    key="optimizer.learning_rate",
-    gates=("PR002", "PR012"),
-    fix="check the loss scale and the schedule; `precision.bf16: true` needs no scale",
-)
+WEIGHT_UPDATE = engine_check("AT023", _observe_weight_update, _evaluate_weight_update)
 
 
 _CONSECUTIVE_SKIPS = 8
@@ -258,17 +219,7 @@ def _evaluate_skipped_steps(expected: ExpectedSettings, rank_values: Sequence[An
     return check_passed(rank_values[0])
 
 
-SKIPPED_STEPS = EngineCheck(
-    id="AT024",
-    name="every-step-skipped",
-    question="do skipped steps stop?",
-    moment="steps",
-    observe=_observe_skipped_steps,
-    evaluate=_evaluate_skipped_steps,
-    key="precision",
-    gates=("PR012",),
-    fix="use bf16, or a lower `precision.initial_scale_power`",
-)
+SKIPPED_STEPS = engine_check("AT024", _observe_skipped_steps, _evaluate_skipped_steps)
 
 
 def _observe_samples(observations: Observations) -> Any:
@@ -297,16 +248,7 @@ def _evaluate_samples(expected: ExpectedSettings, rank_values: Sequence[Any]) ->
     return check_passed({"rows": len(owners), "groups": len(groups)})
 
 
-SAMPLES = EngineCheck(
-    id="AT025",
-    name="samples-shared-wrongly",
-    question="do ranks of one micro-batch see the same samples, and data-parallel ranks different ones?",
-    moment="steps",
-    observe=_observe_samples,
-    evaluate=_evaluate_samples,
-    key="parallel",
-    fix="sample by the data-parallel rank, not by the global rank",
-)
+SAMPLES = engine_check("AT025", _observe_samples, _evaluate_samples)
 
 
 def _observe_step_count(observations: Observations) -> Any:
@@ -337,14 +279,4 @@ def _evaluate_step_count(expected: ExpectedSettings, rank_values: Sequence[Any])
     return check_passed(rank_values[0])
 
 
-STEP_COUNT = EngineCheck(
-    id="AT027",
-    name="steps-miscounted",
-    question="does the engine step once for each step of the loop?",
-    moment="steps",
-    observe=_observe_step_count,
-    evaluate=_evaluate_step_count,
-    key="train.gradient_accumulation_steps",
-    gates=("ZR032",),
-    fix="write `train.gradient_accumulation_steps` as a whole number, and render the JSON again",
-)
+STEP_COUNT = engine_check("AT027", _observe_step_count, _evaluate_step_count)

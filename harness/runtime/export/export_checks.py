@@ -8,16 +8,19 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
 from harness.errors import UserError
 from harness.hostinfo import machine
 from harness.hostinfo.training_packages import install_command
+from harness.run.objective_facts import facts_of
 from harness.runtime.checkpoint.consolidate import FullWeights
 from harness.runtime.checkpoint.disk_space import free_bytes
 from harness.runtime.export.export_tensors import ExportTensors
 from harness.runtime.export.safetensors_writer import cast_tensor, output_bytes
 from harness.runtime.hub_kernels import refuse_hub_kernels
+from harness.runtime.models.auto_class import auto_class
+from harness.runtime.text_part import load_whole
 from harness.runtime.user_errors import user_error
 from harness.units import format_bytes
 
@@ -54,7 +57,9 @@ def check_files(folder: Path, tensors: ExportTensors, dtype: torch.dtype) -> Non
         raise RuntimeError(f"the export in {dtype_name} differs from the checkpoint in {differences[:5]}")
 
 
-def check_architecture(folder: Path, tensors: ExportTensors, *, trust_remote_code: bool) -> None:
+def check_architecture(
+    folder: Path, tensors: ExportTensors, *, trust_remote_code: bool, objective: str | None = None
+) -> None:
     """Check that the folder holds every tensor of the architecture, which is built on the meta device, without memory.
     `trust_remote_code`: with code that the folder brings. Raises UserError (CK125).
     """
@@ -62,7 +67,7 @@ def check_architecture(folder: Path, tensors: ExportTensors, *, trust_remote_cod
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         refuse_hub_kernels(config)
         with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+            model: PreTrainedModel = auto_class(objective).from_config(config, trust_remote_code=trust_remote_code)
     except Exception as error:  # code of the model may raise anything
         reason = str(error).strip().split("\n")[0][:300]
         raise user_error(
@@ -100,6 +105,7 @@ def compare_logits(
     adapter: dict[str, Any],
     config: Path,
     trust_remote_code: bool,
+    objective: str | None = None,
 ) -> None:
     """Load the folder with `transformers`, build a second model from the checkpoint without merging, and compare.
 
@@ -114,14 +120,13 @@ def compare_logits(
             fix="export without `--verify`: names and shapes are still checked",
         )
     dtype = _float_dtype(folder)
-    load = AutoModelForCausalLM.from_pretrained
     exported_model = (
         _load_adapters(folder)
         if adapter_only
-        else load(folder, dtype=torch.float32, trust_remote_code=trust_remote_code)
+        else _load_exported(folder, objective, trust_remote_code=trust_remote_code)
     )
     trained_model = _build_trained_model(
-        weights, adapter, folder if trust_remote_code else config, dtype, trust_remote_code=trust_remote_code
+        weights, adapter, folder if trust_remote_code else config, dtype, objective, trust_remote_code=trust_remote_code
     )
     vocab = trained_model.config.get_text_config().vocab_size  # a composite has none of its own
     ids = torch.randint(0, vocab, _PROBE_SHAPE, generator=torch.Generator().manual_seed(0))
@@ -152,23 +157,43 @@ def _float_dtype(folder: Path) -> torch.dtype:
 
 def _load_adapters(folder: Path) -> torch.nn.Module:
     try:
-        from peft import AutoPeftModelForCausalLM
+        from peft import PeftConfig, PeftModel
     except ImportError:
         raise user_error(
             "CK125",
             "comparing the logits of adapters needs the package `peft`, which is not installed here",
             fix=f"{install_command('lora')}; or export without `--verify`",
         ) from None
-    model: torch.nn.Module = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    base = PeftConfig.from_pretrained(folder).base_model_name_or_path
+    model: torch.nn.Module = PeftModel.from_pretrained(load_whole(Path(str(base))), folder)
+    return model
+
+
+def _load_exported(folder: Path, objective: str | None, *, trust_remote_code: bool) -> torch.nn.Module:
+    """As its users load it. Raises UserError (CK124) for a head over labels that the folder lacks."""
+    if not facts_of(objective or "causal_lm").has_label_head:
+        return load_whole(folder, trust_remote_code=trust_remote_code)
+    model: torch.nn.Module
+    model, report = auto_class(objective).from_pretrained(
+        folder, dtype=torch.float32, trust_remote_code=trust_remote_code, output_loading_info=True
+    )
+    if report["missing_keys"]:
+        raise user_error("CK124", f"the export lacks {sorted(report['missing_keys'])[:3]}", fix="report this")
     return model
 
 
 def _build_trained_model(
-    weights: FullWeights, adapter: dict[str, Any], config: Path, dtype: torch.dtype, *, trust_remote_code: bool
+    weights: FullWeights,
+    adapter: dict[str, Any],
+    config: Path,
+    dtype: torch.dtype,
+    objective: str | None,
+    *,
+    trust_remote_code: bool,
 ) -> PreTrainedModel:
     """The trained model with its adapters, every tensor rounded like the export's."""
     model_config = AutoConfig.from_pretrained(config, trust_remote_code=trust_remote_code)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+    model: PreTrainedModel = auto_class(objective).from_config(
         model_config, dtype=torch.float32, trust_remote_code=trust_remote_code
     )
     if adapter:

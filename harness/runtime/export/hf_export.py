@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from harness.checkpoints.manifest import Manifest
 from harness.file_io import apply_umask, fsync_file, fsync_folder
 from harness.progress import VERIFYING_EXPORT
+from harness.run.objective_facts import facts_of
 from harness.runtime.checkpoint import HUGGING_FACE, read_checked_manifest
 from harness.runtime.checkpoint.consolidate import open_checkpoint
 from harness.runtime.export import export_checks, model_files, source_parts
-from harness.runtime.export.export_tensors import merge_adapters, select_adapters
+from harness.runtime.export.export_tensors import ExportTensors, merge_adapters, select_adapters
 from harness.runtime.export.safetensors_writer import DTYPES, MODEL_STEM, SHARD_BYTES, write_shards
 from harness.runtime.models.lora_merge import is_adapted
 from harness.runtime.models.quantized_base import has_quantized_weights
@@ -83,6 +86,27 @@ def export_checkpoint(
     return out
 
 
+def _objective_of(manifest: Manifest) -> str | None:
+    """None in a checkpoint from before there were objectives."""
+    objective: str | None = (manifest.body.get("spec") or {}).get("objective")
+    return objective
+
+
+def _write_own_module(
+    folder: Path, tensors: ExportTensors, dtype: torch.dtype, options: ExportOptions, log: Callable[[str], None]
+) -> None:
+    """The tensors alone, under the names of the module. `verify` reads the files again, as every export does: only the
+    user's code computes with them.
+    """
+    export_checks.check_free_space(folder, tensors, dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_shards(tensors, folder, dtype, options.shard_bytes, stem=MODEL_STEM, log=log)
+    export_checks.check_files(folder, tensors, dtype)
+    if options.verify:
+        log("checked: the tensors are the checkpoint's; only your code computes with them: no logits were compared")
+    _flush_folder(folder)
+
+
 def _write_folder(
     checkpoint: Path, folder: Path, manifest: Manifest, options: ExportOptions, log: Callable[[str], None]
 ) -> None:
@@ -96,12 +120,22 @@ def _write_folder(
         raise user_error(
             "CK127", f"`{checkpoint}` has no LoRA adapters to export alone", fix="export it without `--lora adapter`"
         )
+    if options.lora == "adapter" and facts_of(_objective_of(manifest) or "causal_lm").has_label_head:
+        raise user_error(
+            "CK127",
+            f"`{checkpoint}` has a trained head over labels, which adapters alone would lose",
+            fix="export it without `--lora adapter`",
+        )
     if options.lora == "merge" and has_quantized_weights(weights.shapes):
         raise user_error(
             "CK127",
             f"`{checkpoint}` has weights in 4 bits, which adapters are not merged into",
             fix="export the adapters alone with `--lora adapter`",
         )
+    objective = _objective_of(manifest)
+    if objective == "custom":  # a module without a configuration
+        _write_own_module(folder, merge_adapters(weights, {}), DTYPES[dtype], options, log)
+        return
     adapter = model_files.read_adapter_config(checkpoint) if has_adapters else {}
     adapter_only = options.lora == "adapter"
     tensors = select_adapters(weights, adapter) if adapter_only else merge_adapters(weights, adapter)
@@ -112,19 +146,18 @@ def _write_folder(
     trust_remote_code = options.allow_code and bool(model.get("trust_remote_code"))
     if adapter_only:
         model_files.write_adapter_config(checkpoint, folder, model.get("name_or_path"))
-        exported = tensors
+        exported = source_parts.place_adapters(folder, tensors, model, checkpoint / HUGGING_FACE)
     else:
         model_files.check_layer_count(folder, len(tensors.shapes))
+        if trust_remote_code:
+            model_files.copy_model_code(folder, model)
+        export_checks.check_architecture(folder, tensors, trust_remote_code=trust_remote_code, objective=objective)
         exported = source_parts.add_source_parts(folder, tensors, model, log)
         export_checks.check_free_space(folder, exported, DTYPES[dtype])
         model_files.write_model_config(folder, dtype)
-        if trust_remote_code:
-            model_files.copy_model_code(folder, model)
     stem = "adapter_model" if adapter_only else MODEL_STEM
     write_shards(exported, folder, DTYPES[dtype], options.shard_bytes, stem=stem, log=log)
     export_checks.check_files(folder, exported, DTYPES[dtype])
-    if not adapter_only:
-        export_checks.check_architecture(folder, tensors, trust_remote_code=trust_remote_code)
     if options.verify:
         log(VERIFYING_EXPORT)
         export_checks.compare_logits(
@@ -134,8 +167,13 @@ def _write_folder(
             adapter=adapter,
             config=checkpoint / HUGGING_FACE,
             trust_remote_code=trust_remote_code,
+            objective=objective,
         )
         log("checked: the same logits as the checkpoint's")
+    _flush_folder(folder)
+
+
+def _flush_folder(folder: Path) -> None:
     apply_umask(folder)  # safetensors' files are for their owner alone
     for file in folder.rglob("*"):
         if file.is_file():

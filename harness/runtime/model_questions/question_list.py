@@ -24,6 +24,7 @@ from harness.runtime.model_questions import (
     sequence_group,
     tensor_plan,
 )
+from harness.runtime.model_questions.rank_pair import MachineError
 from harness.runtime.model_questions.small_copy import SmallCopy
 
 _QUESTIONS: dict[str, Callable[[SmallCopy], Answer]] = {
@@ -44,14 +45,17 @@ _MAX_PARAMETERS = 100_000_000
 _PACKAGES = {"lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
 
 
-def ask_all(config: Any, folder: Path, report: Callable[[str, Answer], None]) -> None:
-    """Report each answer as soon as it is there. `folder`: for what the questions write."""
+def ask_all(config: Any, folder: Path, report: Callable[[str, Answer], None]) -> list[str]:
+    """Report each answer as soon as it is there. `folder`: for what the questions write.
+
+    Returns the questions whose answers were lost to an accident of this machine.
+    """
     names = ("causal", "apart", *_QUESTIONS)
     if not is_causal_class(config):
         reason = "`AutoModelForCausalLM` has no class for it"
         for name in names:
             report(name, Answer(False if name in ("causal", "apart") else None, reason))
-        return
+        return []
     text = config.get_text_config(decoder=True)
     model, reason = None, ""
     for part in (config, text) if text is not config and is_causal_class(text) else (config,):
@@ -62,7 +66,7 @@ def ask_all(config: Any, folder: Path, report: Callable[[str, Answer], None]) ->
     if model is None:
         for name in names:
             report(name, Answer(None, reason))
-        return
+        return []
     import_without_compile()
     try:
         first = ask_copy(model)
@@ -70,17 +74,25 @@ def ask_all(config: Any, folder: Path, report: Callable[[str, Answer], None]) ->
         first = unknown_answers(first_line(error))
     report("causal", Answer(first.causal, first.why_causal))
     report("apart", Answer(first.apart, first.why_apart))
-    small = SmallCopy(model, first.apart is True, folder)
+    small, accidents = SmallCopy(model, first.apart is True, folder), []
     for name, ask in _QUESTIONS.items():
-        answer = _ask_safely(name, ask, small) if first.causal else Answer(None, "it is no causal language model")
+        try:
+            answer = _ask_safely(name, ask, small) if first.causal else Answer(None, "it is no causal language model")
+        except MachineError as error:
+            answer = Answer(None, f"ranks could not be asked here: {error}")
+            accidents.append(name)
         report(name, answer._replace(reason=answer.reason.replace(f"{folder}/", "")))
+    return accidents
 
 
 def _ask_safely(name: str, ask: Callable[[SmallCopy], Answer], small: SmallCopy) -> Answer:
+    """Raises MachineError alone."""
     missing = [package for package in _PACKAGES.get(name, ()) if importlib.util.find_spec(package) is None]
     if missing:
         return Answer(None, f"it can be asked only with `{'`, `'.join(missing)}`, not installed here")
     try:
         return ask(small)
+    except MachineError:
+        raise
     except Exception as error:  # the code of a model may raise anything
         return Answer(None, f"{type(error).__name__}: {first_line(error)}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from harness.errors import UserError
 from harness.runtime.model_behavior import first_line
 
 _SECONDS = 60
+_OF_MACHINE = r"gloo|^killed|DistNetworkError|DistStoreError|connection (refused|reset|closed)|timed out"
 _GRACE_SECONDS = 2
 """For other ranks, once one has ended with an error."""
 
@@ -43,11 +45,19 @@ def ask_ranks(action: Callable[[int], dict[str, Any]], ranks: int, folder: Path)
     return [_read(folder, rank) for rank in range(ranks)]
 
 
+class MachineError(Exception):
+    """Ranks that ended for a reason that has nothing to do with their model."""
+
+
 def find_error(answers: list[dict[str, Any]]) -> str:
-    """The first error that is not about a peer, empty without one."""
+    """The first error of the model, empty without one. Raises MachineError where all are about a peer, the network of
+    this machine or its time.
+    """
     errors = [str(answer["error"]) for answer in answers if "error" in answer]
-    own = [error for error in errors if "gloo" not in error and "killed" not in error]
-    return next(iter([*own, *errors]), "")
+    own = [error for error in errors if not re.search(_OF_MACHINE, error, re.IGNORECASE)]
+    if errors and not own:
+        raise MachineError(errors[0])
+    return next(iter(own), "")
 
 
 def _fork(action: Callable[[int], dict[str, Any]], rank: int, ranks: int, folder: Path) -> int:

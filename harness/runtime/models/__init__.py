@@ -10,7 +10,7 @@
 | `trainable_parameters` | frozen and trained parameters |
 | `lora`, `lora_merge` | LoRA through `peft`; the names of its tensors, and merging them |
 | `quantized_base` | frozen weights in 4 bits by bitsandbytes |
-| `activation_checkpointing`, `torch_compile` | recomputation in the backward pass; compilation |
+| `activation_checkpointing` | recomputation in the backward pass |
 
 It does not touch optimizers or data.
 """

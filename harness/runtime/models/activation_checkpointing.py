@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.runtime.models.kept_attention import attention_contexts
+from harness.runtime.models.segment_checkpointing import SegmentCheckpoint
 from harness.runtime.user_errors import user_error
 from harness.spec.sections.training_spec import CheckpointingSpec, TrainSpec
 
@@ -49,10 +50,12 @@ def enable_activation_checkpointing(
         function: Any = _offload_and_recompute
     elif layers.keep == "attention":
         function = partial(checkpoint, use_reentrant=False, context_fn=attention_contexts)
+    elif layers.layers_per_segment > 1:
+        function = SegmentCheckpoint(layers.layers_per_segment)
     else:
         function = partial(checkpoint, use_reentrant=train.gradient_checkpointing_use_reentrant)
     model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=function)
-    _keep_other_layers(model, layers.every)
+    _keep_other_layers(model, layers.recompute_every)
     if uses_deepspeed_checkpointing(ds_config) or train.gradient_checkpointing_use_reentrant:
         # A reentrant layer gets gradients only if its input requires them, which a frozen embedding's output does not.
         model.enable_input_require_grads()

@@ -17,15 +17,17 @@ from typing import Any
 
 import torch
 from accelerate.utils import set_seed
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from harness.plan.tuned_defaults.model_defaults import missing_package
 from harness.run.resolved_run import ResolvedRun
 from harness.runtime import plugin_loader
 from harness.runtime.models import sdpa_varlen
 from harness.runtime.models.activation_checkpointing import enable_activation_checkpointing
+from harness.runtime.models.auto_class import auto_class, head_names
 from harness.runtime.models.lora import add_adapters
 from harness.runtime.models.model_config import is_random_init
+from harness.runtime.models.objective_check import check_own_model
 from harness.runtime.models.pretrained import load_pretrained
 from harness.runtime.models.tiled_mlp import tile_mlps
 from harness.runtime.models.trainable_parameters import freeze_parameters
@@ -37,7 +39,7 @@ def build_model(run: ResolvedRun, ds_config: dict[str, Any], config: PreTrainedC
     """The model in training mode, seeded by `train.seed`. A collective at stage 3.
 
     Raises UserError (MD102 nothing to load, MD150 weights missing, MD151 weights of another shape,
-    MD152 to MD156, MD160 and MD161 freezing, adapters, recomputation, tiles, MD157 and MD158 the plug-in).
+    MD152 to MD156, MD160 and MD161 freezing, adapters, recomputation, tiles, MD128, MD157 and MD158 the plug-in).
     """
     spec = run.spec.model
     set_seed(run.spec.train.seed)
@@ -45,13 +47,17 @@ def build_model(run: ResolvedRun, ds_config: dict[str, Any], config: PreTrainedC
     model: PreTrainedModel
     if plugin is not None and plugin.build_model is not None:
         model = _check_plugin_model(plugin.build_model(config, run.spec))
+        check_own_model(run, model)
     elif is_random_init(spec):
         with zero3_init(ds_config):
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **arguments)
+            model = auto_class(run.spec.objective).from_config(config, dtype=torch.float32, **arguments)
     else:
-        model = load_pretrained(spec, config, ds_config, arguments)
+        model = load_pretrained(spec, config, ds_config, arguments, run.spec.objective, run.spec.train.seed)
     if spec.lora is not None:
+        head = head_names(model, [name for name, _ in model.named_parameters()])
         add_adapters(model, spec.lora, run.spec.train.seed)
+        for name, parameter in model.named_parameters():  # a new head has nothing that adapters could change
+            parameter.requires_grad_(parameter.requires_grad or name.replace(".base_layer.", ".") in head)
     if spec.freeze or spec.train_only:
         freeze_parameters(model, spec)
     if run.num_mlp_tiles > 1:

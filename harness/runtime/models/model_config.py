@@ -6,17 +6,22 @@ from __future__ import annotations
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from harness.runtime.hub_kernels import refuse_hub_kernels
+from harness.runtime.text_part import SOURCE_KIND, find_text_part
 from harness.runtime.tokenizer import check_vocabulary
 from harness.runtime.user_errors import first_error_line, user_error
 from harness.spec.run_spec import ModelSpec
 
 
 def load_config(spec: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
-    """The model's `transformers` configuration; a new model takes its special ids from the tokenizer.
+    """The model's `transformers` configuration, of a composite that of its text model; a new model takes its special
+    ids from the tokenizer.
 
     Raises UserError (MD101 vocabulary, MD102 configuration).
     """
-    config = _read_config(spec)
+    whole = _read_config(spec)
+    config = find_text_part(whole).config or whole
+    if config is not whole and not is_random_init(spec):
+        setattr(config, SOURCE_KIND, whole.model_type)
     check_vocabulary(tokenizer, config.get_text_config().vocab_size)
     if is_random_init(spec):
         for name in ("bos_token_id", "eos_token_id", "pad_token_id"):

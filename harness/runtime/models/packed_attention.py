@@ -8,7 +8,8 @@ and wait for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any, cast
 from weakref import WeakSet
@@ -17,8 +18,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from harness.facts import model_table
-from harness.facts.language_model import TAKES_BORDERS
+from harness.facts.language_model import TAKES_BORDERS, find_answers
 from harness.run.resolved_run import ResolvedRun
 from harness.runtime.micro_batch import MicroBatch, copy_to_device
 from harness.runtime.user_errors import user_error
@@ -59,6 +59,22 @@ class PackedAttention:
             "max_length_k": longest,
         }
 
+    def takes(self, module: torch.nn.Module) -> bool:
+        """Is this a module of its model?"""
+        return module in self._modules
+
+    @contextmanager
+    def whole_rows(self, ids: torch.Tensor) -> Iterator[None]:
+        """Forwards of these rows, each of which is one document. The borders of before are back afterwards."""
+        before = self._arguments, self._num_calls
+        rows, length = ids.shape
+        borders = tuple(range(0, rows * length + 1, length))
+        self.start_forward(MicroBatch(ids, ids, document_borders=borders), ids.device)
+        try:
+            yield
+        finally:
+            self._arguments, self._num_calls = before
+
     def __call__(
         self, module: torch.nn.Module, query: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -66,7 +82,7 @@ class PackedAttention:
 
         `query`: (rows, heads, length, head size). Raises ValueError for rows that are not those of the borders.
         """
-        if module not in self._modules:
+        if not self.takes(module):
             return self.core(module, query, *args, **kwargs)
         positions = query.shape[0] * query.shape[2]
         if not self._arguments or self._arguments["document_borders"][-1] != positions:
@@ -86,6 +102,13 @@ class PackedAttention:
                 fix="set `model.attn_implementation: sdpa`",
             )
         self._layers_are_known = True
+
+
+def whole_rows(model: torch.nn.Module, ids: torch.Tensor) -> AbstractContextManager[None]:
+    """Forwards of this model on rows (rows, length) that are a document each, where its attention takes borders."""
+    functions = (function for function in ALL_ATTENTION_FUNCTIONS.values() if isinstance(function, PackedAttention))
+    packed = next((function for function in functions if function.takes(model)), None)
+    return nullcontext() if packed is None else packed.whole_rows(ids)
 
 
 def check_borders(borders: Any, rows: int, length: int) -> tuple[int, ...]:
@@ -136,7 +159,7 @@ def _check_model(model: PreTrainedModel, attention: str) -> None:
     reason = None
     if getattr(config, "attention_chunk_size", None):
         reason = f"`{attention}` does not attend in chunks (`attention_chunk_size`), as this model does"
-    elif attention == "sdpa_varlen" and not model_table.holds(config.model_type, "borders"):
+    elif attention == "sdpa_varlen" and not find_answers(config.to_dict(), ("borders",)).answer_to("borders").holds:
         reason = f"models of type `{config.model_type}` are not known to keep packed documents apart by `{attention}`"
     if reason:
         raise user_error("MD128", reason, key="model.attn_implementation", fix="set `model.attn_implementation: sdpa`")

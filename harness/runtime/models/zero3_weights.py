@@ -25,6 +25,7 @@ from deepspeed.accelerator import get_accelerator
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.deepspeed import HfDeepSpeedConfig
 
+from harness.runtime.models.auto_class import head_names
 from harness.runtime.models.safetensors_reader import SafetensorsFiles
 from harness.runtime.models.stored_names import match_sources, names_by_parameter
 from harness.runtime.models.weight_errors import check_missing_weights, check_weight_shapes
@@ -55,22 +56,29 @@ def load_zero3_model(
     ds_config: dict[str, Any],
     dtype: torch.dtype,
     arguments: dict[str, Any],
+    whole: PreTrainedModel | None = None,
+    auto: Any = AutoModelForCausalLM,
 ) -> PreTrainedModel | None:
-    """The model in shards, with the stored weights; None where names have to be converted. A collective.
+    """The model in shards, with the stored weights; None where names have to be converted, or a head over labels is not
+    stored. A collective.
+    `whole`: the composite whose files they are, where the model is its text part.
 
     Raises UserError (MD150 weights missing, MD151 weights of another shape), on all ranks.
     """
     from transformers.initialization import no_init_weights
 
     with init_empty_weights(include_buffers=False), no_init_weights():
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, **arguments)
+        model: PreTrainedModel = auto.from_config(config, dtype=dtype, **arguments)
     model.tie_weights()
-    sources = match_sources(model, files)
+    sources = match_sources(model, files, whole)
     if sources is None:
         return None
     names = names_by_parameter(model)
     tensor_names = {first: next((n for n in aliases if n in sources), None) for first, aliases in names.items()}
-    check_missing_weights(spec, [name for name, source in tensor_names.items() if source is None])
+    missing = [name for name, source in tensor_names.items() if source is None]
+    if missing and head_names(model, missing) == set(missing):
+        return None
+    check_missing_weights(spec, missing)
     parameters = dict(model.named_parameters())
     shapes = {
         n: (files.shapes[sources[s]], tuple(parameters[n].shape)) for n, s in tensor_names.items() if s is not None

@@ -24,8 +24,8 @@ from harness.runtime.user_errors import user_error
 class SequenceParallelStepper:
     """A model whose rows are split over a sequence group by the `attention` that was installed in it.
 
-    `head` computes the loss in chunks; `eval_needs_logits`: not in an evaluation. `packed_attention`, on each rank's
-    share of the heads, takes the borders of packed documents in whole rows.
+    `head` computes the loss in chunks, and `eval_head` that of an evaluation. `packed_attention`, on each rank's share
+    of the heads, takes the borders of packed documents in whole rows.
     """
 
     def __init__(
@@ -35,12 +35,11 @@ class SequenceParallelStepper:
         topology: Topology,
         attention: UlyssesAttention,
         head: ChunkedHead | None = None,
+        eval_head: ChunkedHead | None = None,
         packed_attention: PackedAttention | None = None,
-        *,
-        eval_needs_logits: bool = False,
     ) -> None:
         self._engine, self._device, self._topology = engine, distributed.device, topology
-        self._attention, self._head, self._eval_head = attention, head, None if eval_needs_logits else head
+        self._attention, self._head, self._eval_head = attention, head, eval_head
         self._packed_attention = packed_attention
         # DeepSpeed sums gradients over a sequence group, but averages them at stage 3 and with AutoTP.
         averages = engine.zero_optimization_stage() == 3 or topology.tensor_parallel_size > 1

@@ -6,7 +6,7 @@ Every rank checks from the headers that the files hold the whole model, so that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from safetensors import SafetensorError
@@ -14,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from harness.runtime.models.safetensors_reader import SafetensorsFiles, open_safetensors
+from harness.runtime.models.stored_names import build_source, check_whole_export, match_sources
 from harness.runtime.models.weight_errors import check_missing_weights, check_weight_shapes
 from harness.runtime.pipeline.parameter_names import INNER_MODULE, PipelinePart, tied_names
 from harness.runtime.user_errors import first_error_line, user_error
@@ -23,12 +24,16 @@ from harness.spec.run_spec import ModelSpec
 class LayerWeights:
     """The tensors in the files of `model.name_or_path` for each layer of a pipeline.
 
-    Raises UserError (MD102 nothing to load, MD150 weights missing, MD151 of another shape, PP102 not safetensors).
+    Raises UserError (MD102 nothing to load, MD150 weights missing, MD151 another shape, PP102 not safetensors, MD165).
     """
 
     def __init__(self, spec: ModelSpec, model: PreTrainedModel, parts: Sequence[PipelinePart]) -> None:
         self._files = _open_weights(spec)
-        self._sources = [_weight_sources(self._files, model, part) for part in parts]
+        whole = build_source(spec, model.config)
+        check_whole_export(model, spec, whole, self._files)
+        stored = match_sources(model, self._files, whole) if whole is not None else None
+        stored = {name: name for name in self._files.paths} if stored is None else stored
+        self._sources = [_weight_sources(stored, model, part) for part in parts]
         missing = [name for layer_sources in self._sources for name, source in layer_sources.values() if source is None]
         check_missing_weights(spec, missing)
         shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
@@ -71,9 +76,10 @@ def _open_weights(spec: ModelSpec) -> SafetensorsFiles:
 
 
 def _weight_sources(
-    files: SafetensorsFiles, model: PreTrainedModel, part: PipelinePart
+    stored: Mapping[str, str], model: PreTrainedModel, part: PipelinePart
 ) -> dict[str, tuple[str, str | None]]:
     """For each parameter of the layer: its name in `transformers`, and its name in the files, None if missing.
+    `stored`: the names in the files, by those of the model.
 
     Files of a base model lack its prefix, and files of a tied one may hold the head in place of the embedding.
     """
@@ -86,6 +92,6 @@ def _weight_sources(
         candidates += [alias for alias, owner in tied_names(model.config).items() if owner == full_name]
         sources[f"{INNER_MODULE}.{name}"] = (
             full_name,
-            next((candidate for candidate in candidates if candidate in files.paths), None),
+            next((stored[candidate] for candidate in candidates if candidate in stored), None),
         )
     return sources

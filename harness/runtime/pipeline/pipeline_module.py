@@ -178,7 +178,7 @@ def build_pipeline(run: ResolvedRun, config: PreTrainedConfig) -> Pipeline:
     pipeline = Pipeline(
         specs,
         fill,
-        run.checkpointing.every if run.checkpointing else 1,
+        run.checkpointing.recompute_every if run.checkpointing else 1,
         model.config,
         topology=_process_topology(run),
         loss_fn=TokenLoss(model.config.vocab_size),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from harness.facts import model_table
+from harness.facts.pipeline_support import divides_in_stages
 from harness.runtime.pipeline.layer_layouts import layout_of
 from harness.runtime.user_errors import user_error
 
@@ -32,7 +33,7 @@ _STYLES: dict[str, Style] = {
 
 @dataclass(frozen=True, slots=True)
 class ShardRule:
-    """How a module of a decoder layer is sharded.
+    """The way in which a module of a decoder layer is sharded.
 
     `column`: its outputs; `row`: its inputs, and the outputs are summed; `-gathered`, `-split`: between whole
     activations; `summed-gradient`: every rank has the weight, and sees a part of the activations.
@@ -54,7 +55,9 @@ def shard_rules(config: PreTrainedConfig) -> dict[str, ShardRule]:
     plan: dict[str, str] = type(config).base_model_tp_plan or {}
     unknown = sorted({style for name, style in plan.items() if prefix in name} - set(_STYLES))
     # A plan may leave parameters without their gradients, which AutoTP has shown for types of the same plan.
-    is_compared = config.model_type in _COMPARED or model_table.holds(config.model_type, "tensor")
+    is_compared = divides_in_stages(config.model_type) or (
+        model_table.holds(config.model_type, "tensor") and _is_measured(config.model_type, plan)
+    )
     if unknown or not plan or not is_compared:
         raise user_error(
             "PP106",
@@ -70,6 +73,13 @@ def shard_rules(config: PreTrainedConfig) -> dict[str, ShardRule]:
             fix="set `parallel.tensor_parallel_size: 1`",
         )
     return {name.removeprefix(prefix): ShardRule(_STYLES[style]) for name, style in plan.items() if prefix in name}
+
+
+def _is_measured(kind: str, plan: dict[str, str]) -> bool:
+    """Is this plan the one that the table's answer is about, with the installed release or another?"""
+    measured = model_table.tensor_plan(kind)
+    layers = {name: style for name, style in plan.items() if ".*." in name}
+    return model_table.is_of_installed_release() or all(measured.get(n) == style for n, style in layers.items())
 
 
 def _phi3_rules(config: PreTrainedConfig) -> dict[str, ShardRule]:
@@ -92,8 +102,6 @@ def _gpt2_rules(config: PreTrainedConfig) -> dict[str, ShardRule]:
     }
 
 
-_COMPARED = frozenset({"olmo2"})
-"""Families that AutoTP does not divide and these rules do, compared by test_pipeline_families."""
 _FUSED = {"phi3": _phi3_rules, "gpt2": _gpt2_rules}
 _TRANSPOSED = frozenset({"gpt2"})
 """Families whose linears have weights of (inputs, outputs)."""

@@ -15,7 +15,16 @@ from transformers import PreTrainedConfig
 
 from harness.hostinfo.model_answers import Answer
 from harness.runtime.micro_batch import MicroBatch
-from harness.runtime.model_behavior import ask_copy, build_small_copy, draw_ids, first_line, logits_of, packed_positions
+from harness.runtime.model_behavior import (
+    RANK_SECONDS,
+    ask_copy,
+    build_small_copy,
+    draw_ids,
+    first_line,
+    limit_seconds,
+    logits_of,
+    packed_positions,
+)
 from harness.runtime.pipeline.layer_layouts import layout_of
 from harness.runtime.pipeline.layers import SharedInputs, apply_tied_head, encode_positions
 from harness.runtime.pipeline.parameter_names import pipeline_parts
@@ -29,8 +38,9 @@ _NOISE = 1e-3
 def check_stack(config: PreTrainedConfig, *, trust_remote_code: bool) -> None:
     """Raises UserError (PP101) for a model that is no plain stack of layers, or of which no small copy can be asked."""
     try:
-        model = build_small_copy(config, trust_remote_code=trust_remote_code)
-        answer = compare_stack(model, apart=ask_copy(model).apart is True)
+        with limit_seconds(RANK_SECONDS):
+            model = build_small_copy(config, trust_remote_code=trust_remote_code)
+            answer = compare_stack(model, apart=ask_copy(model).apart is True)
     except Exception as error:  # the code of a model may raise anything
         answer = Answer(None, first_line(error))
     if not answer.holds:

@@ -17,22 +17,22 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
-from transformers import AutoConfig, PretrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from harness.plan.simulation.clock_rates import ClockRates
 from harness.run.resolved_run import ResolvedRun
 from harness.runtime.distributed import Distributed
-from harness.runtime.engine import build_engine, install_loss, resolve_topology
+from harness.runtime.engine import build_engine, install_step, resolve_topology
 from harness.runtime.engine_protocol import Engine
 from harness.runtime.micro_batch import MicroBatch
-from harness.runtime.models import build_model
+from harness.runtime.models import pretrained
 from harness.runtime.models.model_builder import model_kwargs
-from harness.runtime.models.packed_attention import install_packed_attention
-from harness.runtime.parallel.sequence_parallel import install_ulysses_attention
+from harness.runtime.models.safetensors_reader import SafetensorsFiles
+from harness.runtime.objectives.objective_list import make_objective
 from harness.runtime.patch_selection import resolve_patches
-from harness.runtime.pipeline import pipeline_module
 from harness.runtime.simulation.compiled_ops import DISK_BYTES
 from harness.runtime.simulation.device import SimulatedRank, simulated_device
 from harness.runtime.simulation.device_events import DeviceObserver
@@ -42,18 +42,20 @@ from harness.runtime.simulation.race_detector import RaceDetector
 from harness.runtime.simulation.simulated_ranks import enter_phases, install_stage_inputs, simulated_distributed
 from harness.runtime.simulation.simulated_resume import ForkedResume, merge_resume, simulate_resume
 from harness.runtime.simulation.simulated_save import SavedFile, SimulatedSave, simulate_save
-from harness.runtime.simulation.simulated_weights import list_weights, simulated_weights
 from harness.runtime.simulation.step_clock import StepClock
 from harness.runtime.simulation.streams import OBSERVERS
 from harness.runtime.simulation.timeline import Timeline
 from harness.runtime.simulation.traffic import GatheredParameters, Traffic, count_gathers
-from harness.runtime.step import Stepper, make_stepper
+from harness.runtime.step import Stepper
 from harness.runtime.telemetry.state_bytes import state_bytes
+from harness.runtime.text_part import find_text_part
 
 _SCHEDULE_STEPS = 100
 _DOCUMENTS = 8
 """Of a simulated packed row, equally long."""
 Progress = Callable[[str], None]
+
+_OPEN_WEIGHTS = f"{pretrained.__name__}.open_safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +157,15 @@ def _build(
     tracker.enter_phase("load")
     on_progress("building the model")
     config = make_config(request.model_config)
+    objective = make_objective(run)
     with simulated_weights(list_weights(config, model_kwargs(run))) if run.spec.model.name_or_path else nullcontext():
-        is_pipeline = topology.pipeline_parallel_size > 1
-        model = pipeline_module.build_pipeline(run, config) if is_pipeline else build_model(run, ds_config, config)
+        model = objective.build_model(ds_config, config)
     on_progress("building the engine")
     engine = build_engine(run, ds_config, model, _SCHEDULE_STEPS, patches, distributed)
     del model
-    head, patches = install_loss(engine, run, patches, is_main_process=False)
-    packed_attention = install_packed_attention(engine.module, run)
-    attention = None
-    if topology.sequence_parallel_size > 1:
-        attention = install_ulysses_attention(engine.module, engine.get_sequence_parallel_group())
-    return engine, make_stepper(engine, distributed, topology, head, attention, packed_attention)
+    patches = install_step(engine, patches, is_main_process=False)
+    objective.install_loss(engine, patches, is_main_process=False)
+    return engine, objective.make_stepper(engine, distributed, topology)
 
 
 def _take_steps(
@@ -258,10 +257,11 @@ def _make_borders(rows: int, length: int) -> tuple[int, ...]:
     return (*starts, rows * length)
 
 
-def make_config(fields: dict[str, Any]) -> PretrainedConfig:
-    """The `transformers` configuration of these fields, without a cache of keys."""
+def make_config(fields: dict[str, Any]) -> PreTrainedConfig:
+    """The `transformers` configuration of these fields, of a composite that of its text; without a cache of keys."""
     fields = {name: value for name, value in fields.items() if name not in ("auto_map", "quantization_config")}
-    config: PretrainedConfig = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    config: PreTrainedConfig = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    config = find_text_part(config).config or config
     config.use_cache = False
     return config
 
@@ -321,3 +321,40 @@ def deny_writes(allowed: Path) -> None:
                 raise PermissionError(f"a simulation writes no file, and `{path}` was opened for writing")
 
     sys.addaudithook(check)
+
+
+class SimulatedWeights(SafetensorsFiles):
+    """Safetensors files of a model that are nowhere. Reads leave the tensor as it is."""
+
+    def read_into(self, name: str, out: torch.Tensor) -> None:  # noqa: ARG002
+        """Check that there is such a tensor."""
+        if name not in self.shapes:
+            raise KeyError(name)
+
+
+def list_weights(config: PreTrainedConfig, arguments: dict[str, Any]) -> SimulatedWeights:
+    """Every parameter and persistent buffer of the model, as a file of this model would have them."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, **arguments)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    return SimulatedWeights({name: Path("simulated.safetensors") for name in shapes}, shapes)
+
+
+@contextmanager
+def simulated_weights(weights: SimulatedWeights) -> Iterator[None]:
+    """In this context pretrained models are loaded from such files, at every ZeRO stage."""
+
+    def from_pretrained(_: str, *, config: PreTrainedConfig, dtype: torch.dtype, **arguments: Any) -> Any:
+        from transformers.initialization import no_init_weights
+
+        for unused in ("revision", "output_loading_info", "ignore_mismatched_sizes"):
+            arguments.pop(unused, None)
+        with no_init_weights():
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, **arguments)
+        return model, {"mismatched_keys": [], "missing_keys": []}
+
+    with (
+        patch(_OPEN_WEIGHTS, lambda _: weights),
+        patch.object(AutoModelForCausalLM, "from_pretrained", from_pretrained),
+    ):
+        yield

@@ -28,7 +28,7 @@ from harness.plan.weights.flops import (
     needed_flops,
 )
 from harness.run.resolved_run import ResolvedRun
-from harness.runtime.dataset.token_dataset import TokenDataset
+from harness.runtime.dataset.sampler import RowDataset
 from harness.runtime.models.quantized_base import full_numel
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class BatchCounts:
 class FlopsCounter:
     """Counts the operations of one model on the rows of one dataset."""
 
-    sequences: TokenDataset
+    sequences: RowDataset
     facts: ModelFacts | None
     sizes: FlopsInputs | None
     source: str
@@ -134,9 +134,15 @@ def _attention_pairs(lengths: np.ndarray, window: int | None) -> float:
 
 
 def make_flops_counter(
-    run: ResolvedRun, config: PreTrainedConfig, module: torch.nn.Module, sequences: TokenDataset
+    run: ResolvedRun, config: PreTrainedConfig | None, module: torch.nn.Module, sequences: RowDataset
 ) -> FlopsCounter:
-    """The counter of the model of a `transformers` configuration; `module` is the model or a pipeline stage of it."""
+    """The counter of the model of a `transformers` configuration; `module` is the model or a pipeline stage of it.
+    Without a configuration it counts rows alone.
+    """
+    if config is None:
+        return FlopsCounter(
+            sequences, None, None, "a module without a configuration of transformers", {None: 0}, "sdpa"
+        )
     text_config = config.get_text_config()
     lookup = facts_from_config(config.to_dict())
     sizes, source = _find_sizes(lookup, text_config, module)
@@ -157,7 +163,8 @@ def _recompute_shares(run: ResolvedRun, text_config: PreTrainedConfig) -> Recomp
     layers = -(-getattr(text_config, "num_hidden_layers", 1) // run.parallel_dims.pipeline)
     return shares_of_layers(
         layers,
-        recomputed.every if recomputed else None,
+        recomputed.recompute_every if recomputed else None,
+        recomputed.layers_per_segment if recomputed else 1,
         keeps_attention=recomputed is not None and recomputed.keep == "attention",
         in_tiles=run.num_mlp_tiles > 1,
     )

@@ -35,7 +35,7 @@ class _RankState:
 
 @dataclass(slots=True)
 class GpuReports:
-    """What is known of each rank's GPU. `hosts` and `gpus` are in rank order; a rank on a CPU has no GPU."""
+    """The known facts of each rank's GPU. `hosts` and `gpus` are in rank order; a rank on a CPU has no GPU."""
 
     hosts: Sequence[str]
     gpus: Sequence[OwnGpu | None]

@@ -97,6 +97,20 @@ def read_packed_clock(values: Sequence[float]) -> float | None:
     return None if math.isnan(clock) else clock
 
 
+_USE_FIELDS = {"gpu_utilization": "utilization", "gpu_power": "power"}
+
+
+def packed_use(rows: Sequence[Sequence[float]]) -> dict[str, list[float | None]]:
+    """The use in percent and the power in watts of the GPU of each rank, by packed readings; without what NVML gives
+    of none.
+    """
+    columns = {name: _NUM_HEAD + _PACKED_FIELDS.index(field) for name, field in _USE_FIELDS.items()}
+    values = {
+        name: [None if math.isnan(row[at]) else round(row[at], 1) for row in rows] for name, at in columns.items()
+    }
+    return {name: column for name, column in values.items() if any(value is not None for value in column)}
+
+
 def find_own_gpu() -> OwnGpu | None:
     """The NVIDIA GPU that this process computes on; None on a CPU."""
     import torch

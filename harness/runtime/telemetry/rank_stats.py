@@ -18,7 +18,7 @@ from harness.runtime.distributed import Distributed
 from harness.runtime.metrics import MetricsWriter
 from harness.runtime.step_timer import StepTimes
 from harness.runtime.telemetry.gpu_reports import GpuReports
-from harness.runtime.telemetry.gpu_watch import GpuWatch, OwnGpu, find_own_gpu, pack_reading
+from harness.runtime.telemetry.gpu_watch import GpuWatch, OwnGpu, find_own_gpu, pack_reading, packed_use
 from harness.runtime.telemetry.memory_usage import major_page_faults, memory_usage
 from harness.runtime.telemetry.stragglers import RankSample, StragglerChange, StragglerDetector
 from harness.runtime.topology import Topology
@@ -139,13 +139,16 @@ class RankStats:
         self, step: int, steps: int, rank_rows: Sequence[Sequence[float]], metrics: MetricsWriter
     ) -> None:
         """On rank 0: write the line `ranks`, and report changes of stragglers."""
+        use: dict[str, list[float | None]] = {}
         if self._gpu_reports is not None:
-            self._write_gpu_lines(step, [row[len(_COLUMNS) :] for row in rank_rows], metrics)
+            packed = [row[len(_COLUMNS) :] for row in rank_rows]
+            use = packed_use(packed)
+            self._write_gpu_lines(step, packed, metrics)
         values = zip(*(row[: len(_COLUMNS)] for row in rank_rows), strict=True)
         columns: dict[str, Sequence[float]] = dict(zip(_COLUMNS, values, strict=True))
         samples = self._to_samples(columns)
         if self._num_gathers % max(1, self._distributed.world_size // _MAX_RANKS_WRITTEN_EVERY_TIME) == 0:
-            metrics.write("ranks", step=step, steps=steps, **_to_line(columns, samples))
+            metrics.write("ranks", step=step, steps=steps, **_to_line(columns, samples), **use)
         self._num_gathers += 1
         changes = self._detector.update(steps, samples)
         for number, change in enumerate(changes):

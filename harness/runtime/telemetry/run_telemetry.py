@@ -121,7 +121,10 @@ class Telemetry:
 
     def end_step(self, state: TrainState, batch: StepBatch, learning_rate: float, mean_loss: MeanLoss | None) -> None:
         """The step that led to `state` has ended. With `mean_loss` it has a line."""
-        row = None if mean_loss is None else make_pending_row(self._ctx.engine, state, mean_loss, learning_rate)
+        ctx, row = self._ctx, None
+        if mean_loss is not None:
+            read_metrics = ctx.objective.metrics.read_means_async(ctx.distributed)
+            row = make_pending_row(ctx.engine, state, mean_loss, learning_rate, read_metrics)
         self.rank_stats.process_pending(self._ctx.metrics)
         trace = self._recorder.record(state.step, self._interval)
         self._pending_steps.append(PendingStep(trace, batch.row_indices, row))
@@ -229,6 +232,9 @@ class Telemetry:
             **self._nvme_usage.fields(interval),
             "skipped": row.skipped_steps,
         }
+        metrics = row.read_metrics()
+        if metrics:
+            line["metrics"] = metrics
         self._ctx.metrics.write("step", **line)
         self.rank_stats.report_own_gpu(state.step, self._ctx.metrics)
         self.trackers.report_failures(state.step)

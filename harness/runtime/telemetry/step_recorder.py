@@ -108,6 +108,7 @@ class PendingRow:
     state: TrainState
     learning_rate: float
     mean_loss: MeanLoss
+    read_metrics: Callable[[], dict[str, float | None]]
     read_grad_norm: Callable[[], list[float]] | None
     loss_scale: float | None
     skipped_steps: int
@@ -122,7 +123,13 @@ class PendingStep:
     row: PendingRow | None
 
 
-def make_pending_row(engine: Engine, state: TrainState, mean_loss: MeanLoss, learning_rate: float) -> PendingRow:
+def make_pending_row(
+    engine: Engine,
+    state: TrainState,
+    mean_loss: MeanLoss,
+    learning_rate: float,
+    read_metrics: Callable[[], dict[str, float | None]],
+) -> PendingRow:
     """Start the copies to the host that the line needs."""
     grad_norm: Any = engine.get_global_grad_norm()
     read_grad_norm: Callable[[], list[float]] | None = None
@@ -134,6 +141,7 @@ def make_pending_row(engine: Engine, state: TrainState, mean_loss: MeanLoss, lea
         state,
         learning_rate,
         mean_loss,
+        read_metrics,
         read_grad_norm,
         float(cast("LossScaledOptimizer", engine.optimizer).loss_scale) if engine.fp16_enabled() else None,
         int(engine.skipped_steps),

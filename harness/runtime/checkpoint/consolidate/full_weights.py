@@ -5,17 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, PreTrainedConfig
 
-from harness.checkpoints.manifest import is_safe_path
+from harness.checkpoints.manifest import UNIVERSAL, is_safe_path
 from harness.errors import UserError
 from harness.runtime.checkpoint.consolidate.layouts import (
     WEIGHT,
+    ParamGroup,
     RankFiles,
     RankParams,
     ShardedParam,
@@ -23,19 +24,12 @@ from harness.runtime.checkpoint.consolidate.layouts import (
     find_rank_files,
     open_rank_params,
 )
+from harness.runtime.checkpoint.consolidate.universal_weights import read_universal_params
 from harness.runtime.checkpoint.safe_load import load_shard
 from harness.runtime.parallel.tensor_parallel import tp_layouts
 from harness.runtime.pipeline.parameter_names import tied_names, to_transformers_name, to_transformers_parameter
 from harness.runtime.pipeline.shard_rules import find_partition
 from harness.runtime.user_errors import user_error
-
-
-@dataclass(frozen=True)
-class ParamGroup:
-    """An optimizer group: its settings, and the names of its parameters."""
-
-    options: dict[str, Any]
-    names: list[str]
 
 
 @dataclass(frozen=True)
@@ -60,12 +54,31 @@ class FullWeights:
         return iter(self.shapes)
 
 
+def rename_weights(weights: FullWeights, rename: Callable[[str], str]) -> FullWeights:
+    """The same under other names."""
+    original = {rename(name): name for name in weights.shapes}
+
+    def get(name: str, key: str = WEIGHT) -> torch.Tensor:
+        return weights.get(original[name], key)
+
+    return replace(
+        weights,
+        shapes={rename(name): shape for name, shape in weights.shapes.items()},
+        get=get,
+        tied={rename(name): of and rename(of) for name, of in weights.tied.items()},
+        states={rename(name): states for name, states in weights.states.items()},
+        groups=[ParamGroup(group.options, [rename(name) for name in group.names]) for group in weights.groups],
+    )
+
+
 def open_checkpoint(folder: Path, manifest: Mapping[str, Any]) -> FullWeights:
     """All of a checkpoint of the harness. `manifest`: its fields; `degrees` and `shape` may be missing.
 
     Raises UserError (CK105 shards missing, CK120 not a shard, CK131 a layout that cannot be joined).
     """
     tag, stage = folder / manifest["tag"], int(manifest["zero_stage"])
+    if manifest.get("layout") == UNIVERSAL:
+        return open_universal(tag)
     with _refusing_damage(folder):
         groups = (manifest.get("shape") or {}).get("groups")
         degrees = manifest.get("degrees") or {}
@@ -73,6 +86,13 @@ def open_checkpoint(folder: Path, manifest: Mapping[str, Any]) -> FullWeights:
             config = AutoConfig.from_pretrained(folder / "huggingface", trust_remote_code=False)
             return _open_pipeline(tag, stage, groups, config, int(degrees.get("tensor", 1)))
         return open_weights(tag, stage, groups[0] if groups else None)
+
+
+def open_universal(folder: Path) -> FullWeights:
+    """A folder of the universal layout. Raises UserError (CK105, CK120)."""
+    with _refusing_damage(folder):
+        params = read_universal_params(folder)
+        return _build_weights(params.trainable, params.frozen_and_buffers, params)
 
 
 def open_weights(folder: Path, stage: int, groups: list[list[str]] | None = None) -> FullWeights:

@@ -33,6 +33,14 @@ class ShardedParam:
     states: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class ParamGroup:
+    """An optimizer group: its settings, and the names of its parameters."""
+
+    options: dict[str, Any]
+    names: list[str]
+
+
 @dataclass
 class RankParams:
     """All parameters of one tensor rank or stage."""
@@ -105,7 +113,7 @@ def _read_stage12(groups: list[dict[str, Any]], optimizers: list[dict[str, Any]]
         vectors = _flat_vectors(
             [o["single_partition_of_fp32_groups"][g] for o in optimizers], [b["state"].get(g) for b in base]
         )
-        steps += _step_counts(base[0]["state"].get(g))
+        steps += _common_steps([b["state"].get(g) for b in base])
         for name, shape in shapes.items():
             fragments = [o["param_slice_mappings"][g].get(name) for o in optimizers]
             trainable[name] = _sharded_param(
@@ -122,13 +130,25 @@ def _read_stage3(groups: list[dict[str, Any]], optimizers: list[dict[str, Any]])
     base = [o["optimizer_state_dict"] for o in optimizers]
     for g, shapes in enumerate(groups):
         vectors = _flat_vectors([o["fp32_flat_groups"][g] for o in optimizers], [b["state"].get(g) for b in base])
-        steps += _step_counts(base[0]["state"].get(g))
+        steps += _common_steps([b["state"].get(g) for b in base])
         offset = 0
         for name, shape in shapes.items():
             piece = math.ceil(math.prod(shape) / len(optimizers))
             trainable[name] = _sharded_param(torch.Size(shape), vectors, [(offset, piece)] * len(optimizers))
             offset += piece
     return trainable, _options_by_vector(base[0]["param_groups"]), steps
+
+
+def _common_steps(states: list[dict[str, Any] | None]) -> list[int]:
+    """The counts of steps of a flat vector, which its ranks share. Raises UserError (CK120) where they do not."""
+    counts = {step for state in states for step in _step_counts(state)}
+    if len(counts) > 1:
+        raise user_error(
+            "CK120",
+            f"the optimizer's shards are of steps {', '.join(map(str, sorted(counts)))}: two saves are mixed",
+            fix="take another save: one that was killed leaves shards of the save before it",
+        )
+    return sorted(counts)
 
 
 def _options_by_vector(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -54,14 +54,15 @@ def load_into_engine(
     engine: Engine,
     topology: Topology,
     universal: Path,
-    config: PreTrainedConfig,
+    config: PreTrainedConfig | None,
     call_or_fail_everywhere: Callable[[Callable[[], None]], None],
 ) -> None:
     """Load a universal folder that is complete."""
     body = parse_json(read_regular(universal / "groups.json", input_limits.RUN_FILE, follow=False))
     zero, names = universal / "zero", param_names(engine, config)
     trained = {name for group in body["groups"] for name in group["names"]}
-    call_or_fail_everywhere(lambda: _check_names(engine, names, zero, trained))
+    has_all = topology.pipeline_parallel_size == 1
+    call_or_fail_everywhere(lambda: _check_names(engine, names, zero, trained, has_all=has_all))
     call_or_fail_everywhere(lambda: _check_shapes(engine, names, zero, topology))
     stage = engine.zero_optimization_stage()
     optimizer = engine.optimizer
@@ -82,8 +83,10 @@ def load_into_engine(
     _restore_counters(engine, universal, body["dtype"])
 
 
-def _check_names(engine: Engine, names: dict[Any, str], zero: Path, trained: set[str]) -> None:
-    """`trained`: by the run that saved the checkpoint, which has states of these alone. Raises UserError (CK123)."""
+def _check_names(engine: Engine, names: dict[Any, str], zero: Path, trained: set[str], *, has_all: bool) -> None:
+    """`trained`: by the run that saved the checkpoint, which has states of these alone; `has_all`: this rank has the
+    whole model, not a stage of it. Raises UserError (CK123).
+    """
     expected = {names[p] for group in param_groups(engine) for p in group}
     missing = sorted(name for name in expected if not (zero / name / f"{WEIGHT}.pt").is_file())
     if missing:
@@ -91,6 +94,14 @@ def _check_names(engine: Engine, names: dict[Any, str], zero: Path, trained: set
             "CK123",
             f"the checkpoint has no weight `{missing[0]}`, which this run trains",
             notes=(f"{len(missing)} of {len(expected)} are missing",),
+            fix="resume with the model, and the adapters, of the checkpoint",
+        )
+    surplus = sorted(trained - {*names.values()}) if has_all else []
+    if surplus:
+        raise user_error(
+            "CK123",
+            f"the checkpoint has a trained weight `{surplus[0]}`, which the model of this run does not have",
+            notes=(f"{len(surplus)} of {len(trained)} would be lost",),
             fix="resume with the model, and the adapters, of the checkpoint",
         )
     untrained = sorted(expected - trained) if trained else []
@@ -145,8 +156,10 @@ def _load_stage12(engine: Engine, names: dict[Any, str], zero: Path, topology: T
                 parameter.load_hp_checkpoint_state(
                     zero / names[parameter], topology.tensor_parallel_rank, topology.tensor_parallel_size
                 )
+                held = parameter._hp_mapping.optim_fragment
+                parameter._hp_mapping.optim_fragment = {_own_name(optimizer.optimizer, key): held[key] for key in held}
                 keys |= set(parameter._hp_mapping.get_optim_state_keys())
-        keys = keys or _state_keys(zero / names[parameters[0]])
+        keys = keys or {_own_name(optimizer.optimizer, key) for key in _state_keys(zero / names[parameters[0]])}
         map_to_flat_opt_states(flat, parameters, optimizer.optimizer.state, keys)
         _set_step(optimizer.optimizer, flat, step)
 
@@ -154,6 +167,17 @@ def _load_stage12(engine: Engine, names: dict[Any, str], zero: Path, topology: T
 def _state_keys(folder: Path) -> set[str]:
     """The optimizer's states of a parameter."""
     return {path.stem for path in folder.glob("*.pt")} - {WEIGHT, "step"}
+
+
+_ADAGRAD_SUMS = {"sum", "exp_avg_sq"}
+"""What torch's Adagrad and DeepSpeed's in host memory call their one state, the sum of all squared gradients."""
+
+
+def _own_name(inner: Any, key: str) -> str:
+    """The name that this optimizer has for a state of the checkpoint."""
+    if key in _ADAGRAD_SUMS and "Adagrad" in type(inner).__name__:
+        return "sum" if type(inner).__module__.startswith("torch.optim") else "exp_avg_sq"
+    return key
 
 
 def _load_stage3(optimizer: ZeroStage3Optimizer, names: dict[Any, str], zero: Path, step: int | None) -> None:
@@ -164,7 +188,7 @@ def _load_stage3(optimizer: ZeroStage3Optimizer, names: dict[Any, str], zero: Pa
             slices = [
                 optimizer.load_hp_checkpoint_state(str(zero / names[p]), key, param=p).clone() for p in parameters
             ]
-            flat[key] = torch.cat(slices)
+            flat[_own_name(optimizer.optimizer, key)] = torch.cat(slices)
         master = flat.pop(WEIGHT)
         if step is not None:
             flat["step"] = step
@@ -186,7 +210,7 @@ def _load_stage0(engine: Engine, names: dict[Any, str], zero: Path, topology: To
                 if key == WEIGHT:
                     owner.data.copy_(target)
                 else:
-                    inner.state[owner][key] = target.to(owner.device, copy=True)
+                    inner.state[owner][_own_name(inner, key)] = target.to(owner.device, copy=True)
             if key == WEIGHT:
                 for parameter, tensor in zip(parameters, tensors, strict=True):
                     parameter.data.copy_(tensor)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from harness.runtime.distributed import Distributed
 from harness.runtime.engine_protocol import Engine
@@ -28,7 +28,7 @@ _LABELS = {
 
 
 def describe_layout(
-    engine: Engine, topology: Topology, config: PreTrainedConfig, distributed: Distributed
+    engine: Engine, topology: Topology, config: PreTrainedConfig | None, distributed: Distributed
 ) -> dict[str, Any]:
     """Plain values. `groups`: for each pipeline stage, the names of the parameters (as `transformers` has them) of each
     optimizer group. `config`: the model's, which a pipeline's names need. A collective of all ranks."""
@@ -58,11 +58,11 @@ def _short_value(value: Any) -> Any:
     return "others" if isinstance(value, list) else value
 
 
-def param_names(engine: Engine, config: PreTrainedConfig) -> dict[Any, str]:
+def param_names(engine: Engine, config: PreTrainedConfig | None) -> dict[Any, str]:
     """Parameter -> its name in `transformers`, for the parameters of this rank; a tied one under its first name."""
     names = {p: name for name, p in reversed(list(engine.module.named_parameters()))}
     if hasattr(engine.module, "tied_modules"):
-        return {p: to_transformers_parameter(config, name) for p, name in names.items()}
+        return {p: to_transformers_parameter(cast("PreTrainedConfig", config), name) for p, name in names.items()}
     return names
 
 
@@ -87,7 +87,7 @@ def _merge_sub_groups(optimizer: Any, sub_groups: list[list[Any]]) -> list[list[
     return groups
 
 
-def _names_by_group(engine: Engine, config: PreTrainedConfig) -> list[list[str]]:
+def _names_by_group(engine: Engine, config: PreTrainedConfig | None) -> list[list[str]]:
     names = param_names(engine, config)
     return [[names[p] for p in group] for group in param_groups(engine)]
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from harness import input_limits
-from harness.checkpoints.manifest import Manifest
+from harness.checkpoints.manifest import UNIVERSAL, Manifest
 from harness.errors import UserError
 from harness.file_io import parse_json, read_regular, replace_file
 from harness.runtime.checkpoint.consolidate import WEIGHT, FullWeights, open_checkpoint
@@ -55,6 +55,8 @@ def convert_to_universal(ctx: TrainContext, folder: Path, manifest: Manifest) ->
 
     Raises UserError on all ranks (CK105, CK120, CK131 the source; CK121 no room or not writable; CK122 hosts apart).
     """
+    if manifest.get("layout") == UNIVERSAL:
+        return folder / manifest.tag
     distributed, source = ctx.distributed, {"format_version": FORMAT_VERSION, "checksum": manifest["checksum"]}
     out = universal_folder(ctx.run_dir) / folder.name
     if distributed.call_or_fail_everywhere(lambda: _is_converted(out, source)):
@@ -130,7 +132,8 @@ def write_metadata(weights: FullWeights, out: Path, manifest: Manifest) -> None:
     for name in ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"):
         torch.save(head, out / name)
     groups_by_name = [{"options": _plain_options(g.options), "names": g.names} for g in weights.groups]
-    body = {"groups": groups_by_name, "step": weights.step, "dtype": manifest["dtype"]}
+    step = None if weights.step is None else int(weights.step)
+    body = {"groups": groups_by_name, "step": step, "dtype": manifest["dtype"]}
     (out / "groups.json").write_text(json.dumps(body), encoding="utf-8")
 
 

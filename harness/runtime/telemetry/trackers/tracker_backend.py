@@ -12,6 +12,7 @@ import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,12 +36,17 @@ class TrackerBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrackerTarget:
-    """The run that a tracker logs: its folder and its names."""
+    """The training that a tracker logs: its folder and its names. Runs that resume it go on with the same."""
 
     spec: TelemetrySpec
     folder: Path
     run_id: str
+    """The directory's name of the first run of the training."""
     name: str
+
+    def own_folder(self, tracker: str) -> Path:
+        """For files that have one training alone; `telemetry.tracker_dir` may have several."""
+        return self.folder / tracker / (self.run_id if self.spec.tracker_dir else "")
 
     def project(self, variable: str) -> str:
         """The project of `wandb`, the experiment of `mlflow`: of the spec, else of the tracker's own variable."""
@@ -62,7 +68,7 @@ class CsvBackend:
     """One file a type of line. The columns are those of the schema, in its order."""
 
     def __init__(self, target: TrackerTarget) -> None:
-        self._folder = target.folder / "csv"
+        self._folder = target.own_folder("csv")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._files: dict[str, SideFile] = {}
         self._num_missing = 0
@@ -95,8 +101,11 @@ def _to_csv(rows: Sequence[Sequence[object]]) -> bytes:
     return text.getvalue().encode()
 
 
+_MLFLOW_TAG = "harness.training"
+
+
 class MlflowBackend:
-    """A run of MLflow. The client keeps no state of the process."""
+    """A run of MLflow, found again by a tag. The client keeps no state of the process."""
 
     def __init__(self, target: TrackerTarget) -> None:
         uri = target.spec.mlflow_tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
@@ -112,18 +121,35 @@ class MlflowBackend:
         project = target.project("MLFLOW_EXPERIMENT_NAME")
         experiment = self._client.get_experiment_by_name(project)
         experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(project)
-        self._run: str = self._client.create_run(experiment_id, run_name=target.run_id).info.run_id
+        known = self._client.search_runs([experiment_id], f"tags.`{_MLFLOW_TAG}` = '{target.run_id}'", max_results=1)
+        if known:
+            self._run: str = known[0].info.run_id
+            self._client.update_run(self._run, status="RUNNING")
+        else:
+            tags = {_MLFLOW_TAG: target.run_id}
+            self._run = self._client.create_run(experiment_id, run_name=target.run_id, tags=tags).info.run_id
+        self._params = dict(known[0].data.params) if known else {}
+        self._last_steps = {prefix: self._last_step(prefix) for prefix in SCALAR_PREFIXES.values()} if known else {}
+
+    def _last_step(self, prefix: str) -> int:
+        """The last step that an earlier start logged: MLflow would keep both values of a step that is trained again."""
+        names = [name for name in self._client.get_run(self._run).data.metrics if name.startswith(f"{prefix}/")]
+        return max((m.step for name in names[:1] for m in self._client.get_metric_history(self._run, name)), default=-1)
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Log a line of metrics.jsonl."""
         if line["type"] == "run":
-            for name, value in line.items():
-                self._client.log_param(self._run, name, str(value)[:500])
+            texts = {name: str(value)[:500] for name, value in line.items()}
+            for name, text in texts.items():
+                if name not in self._params:
+                    self._client.log_param(self._run, name, text)
+                elif self._params[name] != text:  # of an earlier start: a parameter of MLflow never changes
+                    self._client.set_tag(self._run, f"{name} from step {line['start_step']}", text)
         elif line["type"] == "straggler":
             self._client.set_tag(self._run, f"straggler {line['step']}", f"{line['ranks']}: {line['evidence']}"[:500])
         timestamp = int(line["time"] * 1000)
         metrics = [self._metric(name, value, timestamp, int(line["step"])) for name, value in to_scalars(line)]
-        if metrics:
+        if metrics and int(line["step"]) > self._last_steps.get(SCALAR_PREFIXES[line["type"]], -1):
             self._client.log_batch(self._run, metrics=metrics)
         if line["type"] == "end":
             self._client.set_terminated(self._run, "FINISHED" if line["state"] == "completed" else "KILLED")
@@ -140,11 +166,14 @@ class TensorBoardBackend:
     def __init__(self, target: TrackerTarget) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(target.folder / "tensorboard"), flush_secs=10)
+        self._open = partial(SummaryWriter, str(target.own_folder("tensorboard")), flush_secs=10)
+        self._writer: Any = None
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Log a line of metrics.jsonl."""
         step = int(line.get("step", line.get("start_step", 0)))
+        if self._writer is None:  # what an earlier start wrote of later steps counts no more
+            self._writer = self._open(purge_step=step + 1 if line["type"] == "run" and step else None)
         for name, value in to_scalars(line):
             self._writer.add_scalar(name, value, step, walltime=line["time"])
         if line["type"] not in SCALAR_PREFIXES and line["type"] != "ranks":
@@ -153,11 +182,12 @@ class TensorBoardBackend:
 
     def close(self) -> None:
         """Flush and close."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 class WandbBackend:
-    """A run of Weights & Biases. Attempts after a restart resume the same run."""
+    """A run of Weights & Biases. Restarts and resumes go on with it: W&B drops the steps that it has."""
 
     def __init__(self, target: TrackerTarget) -> None:
         import wandb

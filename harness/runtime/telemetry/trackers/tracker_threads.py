@@ -26,6 +26,7 @@ from harness.runtime.telemetry.trackers.tracker_backend import (
     WandbBackend,
 )
 from harness.spec.sections.telemetry_spec import TelemetrySpec, Tracker
+from harness.training_lineage import find_first_run, read_training_part
 
 BACKENDS: Mapping[Tracker, Callable[[TrackerTarget], TrackerBackend]] = {
     "csv": CsvBackend,
@@ -98,8 +99,8 @@ class Trackers:
         self, spec: TelemetrySpec, run_dir: Path, name: str, metrics: MetricsWriter, log: Callable[[str], None]
     ) -> None:
         self._metrics, self._log, self._last_step = metrics, log, 0
-        folder = Path(spec.tracker_dir) if spec.tracker_dir else run_dir / "trackers"
-        target = TrackerTarget(spec, folder, run_dir.name, name)
+        folder = Path(spec.tracker_dir) if spec.tracker_dir else find_first_run(run_dir) / "trackers"
+        target = TrackerTarget(spec, folder, read_training_part(run_dir).training, name)
         kinds = dict.fromkeys(spec.trackers) if metrics.is_writer else {}
         self.threads = [TrackerThread(kind, partial(BACKENDS[kind], target)) for kind in kinds]
 

@@ -34,8 +34,13 @@ MEANINGS: dict[str, Meaning] = {
     "optimizer": "blocks",
     "precision": "blocks",
     "train": "blocks",
+    "dpo": "blocks",
+    "kto": "blocks",
+    "classification": "blocks",
+    "reward": "blocks",
     # its states are of the parameters and of the optimizer that saved them
     "optimizer.type": "fixed",
+    "objective": "fixed",
     "model.lora": "fixed",
     "model.quantization": "fixed",
     "deepspeed.optimizer.type": "fixed",
@@ -50,6 +55,7 @@ MEANINGS: dict[str, Meaning] = {
     "data.train": "harmless",
     "data.eval": "harmless",
     "plugins.file": "harmless",
+    "plugins.script": "harmless",
     **dict.fromkeys(("data.cache_dir", "data.num_proc", "data.streaming", "data.chat_template"), "harmless"),
     **dict.fromkeys(("data.on_bad_record", "data.max_bad_records"), "harmless"),
     # the state of the checkpoint replaces what these decide
@@ -83,6 +89,7 @@ MEANINGS: dict[str, Meaning] = {
 FIXED_REASONS = {
     "optimizer.type": "the states of one optimizer are not those of another",
     "deepspeed.optimizer.type": "the states of one optimizer are not those of another",
+    "objective": "the checkpoint has the states of a model for another loss",
     "model.lora": "the checkpoint has the adapters of its own `model.lora`",
     "model.quantization": "the checkpoint has the frozen weights as they were quantized",
     "deepspeed.scheduler": "the saved state of one kind of schedule is not that of another",
@@ -105,7 +112,7 @@ def meaning_of(key: str) -> Meaning:
 
 
 def reason_of(key: str) -> str:
-    """Why a change of a `fixed` key cannot be applied."""
+    """The reason why a change of a `fixed` key cannot be applied."""
     parts = key.split(".")
     names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     return next(FIXED_REASONS[name] for name in names if name in FIXED_REASONS)

@@ -73,7 +73,9 @@ def compare_effects(saved: Manifest, spec: Mapping[str, Any], numbers: RunNumber
     was, now = saved_global_batch(saved), numbers.global_batch
     if was is not None and now is not None and was != now:
         yield "train.global_batch_size", was, now, True
-    yield from _compare_schedules(saved, spec, numbers)
+    is_known = saved.get("imported") is None or "scheduler" in (saved.get("spec") or {})
+    if is_known:  # an import of a script does not know its schedule
+        yield from _compare_schedules(saved, spec, numbers)
 
 
 def _compare_schedules(saved: Manifest, spec: Mapping[str, Any], numbers: RunNumbers) -> Iterator[Change]:
@@ -138,7 +140,7 @@ def _scheduler_of(spec: Mapping[str, Any]) -> SchedulerSpec | None:
 
 
 def schedule_kind(spec: Mapping[str, Any]) -> str:
-    """Whose schedule a run has: `harness`, `deepspeed` or `torch`."""
+    """The owner of the schedule of a run: `harness`, `deepspeed` or `torch`."""
     block = (spec.get("deepspeed") or {}).get("scheduler")
     if not isinstance(block, Mapping) or not block:
         return "harness"

@@ -119,7 +119,7 @@ def saved_step(checkpoint: Path) -> int | None:
 
 
 def describe_problem(path: Path, verify: Verification, progress: ProgressCallback | None = None) -> str | None:
-    """Why a checkpoint cannot be resumed from, in words; None when it can, as far as `verify` reaches."""
+    """The reason why a checkpoint cannot be resumed from, in words; None when it can, as far as `verify` reaches."""
     if verify == "exists":
         return None if (path / MANIFEST).is_file() else f"it has no `{MANIFEST}`"
     only = () if verify == "manifest" else None
@@ -146,7 +146,7 @@ def verify_with_name(
 
 
 def describe_stale_latest(folder: Path, newest: Path | None) -> str | None:
-    """Why the pointer `latest` is wrong, in words; None when it names the newest complete checkpoint."""
+    """The reason why the pointer `latest` is wrong, in words; None when it names the newest complete checkpoint."""
     try:
         text = read_regular(folder / LATEST, _MAX_POINTER_BYTES, follow=False).decode("utf-8", "replace").strip()[:80]
     except FileNotFoundError:

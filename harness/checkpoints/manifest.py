@@ -25,6 +25,8 @@ from harness.secret_text import hide_passwords_in
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
+UNIVERSAL = "universal"
+"""The `layout` of a checkpoint whose tensors lie whole in files of their own, as an import writes it."""
 MAX_MANIFEST_BYTES = 128 * 2**20  # about 300 a file of a checkpoint
 _MAX_COUNT = 2**63
 _MAX_FILES = 300_000
@@ -34,7 +36,19 @@ _OPTIONAL = {
     **dict.fromkeys(("name", "run", "run_id", "layout", "saved_at"), str),
     **dict.fromkeys(("bytes", "node", "total_steps"), int),
     **dict.fromkeys(
-        ("degrees", "offload", "optimizer", "versions", "patches", "spec", "sha256", "shape", "evaluation", "geometry"),
+        (
+            "degrees",
+            "offload",
+            "optimizer",
+            "versions",
+            "patches",
+            "spec",
+            "sha256",
+            "shape",
+            "evaluation",
+            "geometry",
+            "imported",
+        ),
         dict,
     ),
 }

@@ -14,6 +14,7 @@ from harness.checkpoints.change_meanings import SCALE_KEYS, Meaning, meaning_of,
 from harness.checkpoints.effective_settings import RunNumbers, compare_effects, schedule_kind
 from harness.checkpoints.manifest import Manifest
 from harness.findings import Finding, Fix
+from harness.spec.run_spec import RunSpec
 
 _CONTENT_HASHES = {
     "data": (
@@ -21,10 +22,12 @@ _CONTENT_HASHES = {
         "CK103",
         "was trained on other data than this run, where its position in the data is meaningless",
     ),
+    "rows": ("data.train", "CK103", "was trained on other data than this run, where its position is meaningless"),
     "tokenizer": ("model.tokenizer", "CK107", "was trained with another tokenizer"),
     "chat_template": ("model.tokenizer", "CK107", "was trained with another chat template"),
     "model_config": ("model.name_or_path", "CK107", "is of a model with another configuration"),
     "plugin": ("plugins.file", "CK107", "was trained with other code in the plug-in"),
+    "reference": ("model.name_or_path", "CK107", "was trained against another reference model"),
 }
 """Hash in the manifest -> the key of the content, the finding, and the meaning of a difference."""
 
@@ -89,7 +92,8 @@ class Comparison:
         for name in self.content_changes:
             key, gate, meaning = _CONTENT_HASHES[name]
             keys = (key, "model.config") if name == "model_config" else (key,)
-            if not any(is_allowed(self.allowed, one) for one in keys):
+            is_told = name == "rows" and "data" in self.content_changes
+            if not is_told and not any(is_allowed(self.allowed, one) for one in keys):
                 fix = Fix(f"use the same, start from that run's export, or allow the change: --allow-change {key}")
                 findings.append(Finding(gate, "error", f"`{checkpoint}` {meaning}", key, fix=fix))
         findings += [_fixed_finding(checkpoint, change) for change in self.fixed_changes]
@@ -118,12 +122,20 @@ def compare_with_run(
     the launching side may not. `allowed` are keys or sections whose change is meant. Of batch and schedule the effect
     is compared, from `numbers`.
     """
-    was = {**flatten(saved.get("spec") or {}), "world": saved.world_size, "dtype": saved.dtype}
+    written = saved.get("spec") or {}
+    is_imported = saved.get("imported") is not None  # its spec has what the other program states, and no more
+    was = {
+        **flatten(written if is_imported else _with_newer_fields(written, spec)),
+        "world": saved.world_size,
+        "dtype": saved.dtype,
+    }
     now = {
         **flatten(spec),
         "world": saved.world_size if world_size is None else world_size,
         "dtype": dtype or saved.dtype,
     }
+    if is_imported:
+        now = {key: value for key, value in now.items() if key in was}
     meanings = _Meanings(saved.get("spec") or {}, spec)
     keyed = [SettingChange(k, was.get(k), now.get(k), meanings.of(k)) for k in _changed_keys(was, now)]
     effects = [
@@ -134,6 +146,22 @@ def compare_with_run(
     old = saved.get("sha256") or {}
     contents = [n for n in _CONTENT_HASHES if sha256 is not None and n in old and n in sha256 and old[n] != sha256[n]]
     return Comparison(tuple(changes), tuple(contents), tuple(allowed))
+
+
+def _with_newer_fields(saved: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The saved spec, with the defaults of fields that came after the release that saved it."""
+    return _fill(saved, spec, RunSpec.model_validate({}).model_dump(mode="json"))
+
+
+def _fill(saved: Mapping[str, Any], spec: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    filled = dict(saved)
+    for name, value in spec.items():
+        if name not in saved:
+            filled[name] = defaults.get(name)
+        elif isinstance(saved[name], Mapping) and isinstance(value, Mapping):
+            section = defaults.get(name)
+            filled[name] = _fill(saved[name], value, section if isinstance(section, Mapping) else {})
+    return filled
 
 
 class _Meanings:
@@ -186,8 +214,14 @@ def _changed_keys(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[st
     """Keys whose values differ. One that only one side has, without a value, is a field of another release."""
     empty: tuple[Any, ...] = (None, False, [], {})
     for key in sorted({*was, *now}):
-        if was.get(key) != now.get(key) and not (was.get(key) in empty and now.get(key) in empty):
+        before, after = (_without_order(key, values.get(key)) for values in (was, now))
+        if before != after and not (before in empty and after in empty):
             yield key
+
+
+def _without_order(key: str, value: Any) -> Any:
+    """LoRA's lists of modules and layers mean the same in any order."""
+    return sorted(value, key=str) if key.startswith("model.lora.") and isinstance(value, list) else value
 
 
 def format_changes(changes: Collection[SettingChange]) -> str:

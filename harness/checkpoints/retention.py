@@ -64,7 +64,7 @@ def remove_checkpoint(checkpoint: Path) -> None:
 
 
 def list_trash(folder: Path) -> dict[Path, str]:
-    """What removals that were killed left in a folder of checkpoints, with the name that each checkpoint had."""
+    """Leftovers of removals that were killed in a folder of checkpoints, with the name that each checkpoint had."""
     found = {path: _TRASH.fullmatch(path.name) for path in folder.glob(f"{TRASH_PREFIX}*")}
     return {path: match[1] for path, match in found.items() if match is not None and not path.is_symlink()}
 

@@ -21,6 +21,7 @@ from harness.object_stores.store_url import StoreUrl
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+import re
 
 T = TypeVar("T")
 _VARIABLES = ("AWS_", "AZURE_", "FSSPEC_", "GOOGLE_")
@@ -35,6 +36,8 @@ _SILENT_ATTEMPTS = 2
 _PART_BYTES, _PARTS_AT_ONCE, _MAX_PARTS = 2**23, 10, 9_000
 """The parts of an upload: a package reports each. S3 takes 10,000."""
 _COPY_BYTES = 2**22
+
+_MAGIC = re.compile(r"[*?[]")
 
 
 class ObjectStore:
@@ -270,3 +273,20 @@ def _unreported_bytes(filesystem: AbstractFileSystem, size: int, options: dict[s
     if not getattr(filesystem, "async_impl", False):
         return size
     return min(size, _PARTS_AT_ONCE * options.get("chunksize", _PART_BYTES))
+
+
+def static_parent(url: StoreUrl) -> StoreUrl:
+    """The folder that holds all that the URL names, as far as it is fixed."""
+    magic = _MAGIC.search(url.path)
+    fixed = url.path if magic is None else url.path[: magic.start()]
+    return url._replace(path=fixed.rpartition("/")[0])
+
+
+def find_files(store: ObjectStore, url: StoreUrl) -> dict[str, int]:
+    """The keys that the URL names, relative to `static_parent`, with their bytes. Raises StoreError."""
+    start = len(store.url.path) + 1 if store.url.path else 0
+    name = url.path[start:]
+    if _MAGIC.search(name):
+        return store.match(name)
+    size = store.size(name) if name else None
+    return store.list_sizes(name) if size is None else {name: size}

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator, Mapping
-from typing import Literal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, cast
+
+from harness.entry_file import read_entries
 
 StoreErrorKind = Literal[
     "no package",
@@ -29,63 +32,15 @@ StoreErrorKind = Literal[
     "other",
 ]
 
-_REASONS: dict[StoreErrorKind, str] = {
-    "no package": "the package that opens it is not installed",
-    "no bucket": "the bucket does not exist",
-    "no access": "access is denied",
-    "no credentials": "no credentials were found",
-    "expired credentials": "the credentials have expired",
-    "wrong region": "the bucket is in another region",
-    "unreachable": "the store does not answer",
-    "silent": "the store accepts the request and does not answer",
-    "server error": "the store reports an internal error",
-    "missing": "it does not exist",
-    "damaged": "the stored bytes differ from those that were written",
-    "disk": "the local disk fails",
-    "interrupted": "it was interrupted",
-    "other": "the store refuses the request",
-}
-_TRANSIENT: frozenset[StoreErrorKind] = frozenset(
-    {"unreachable", "silent", "server error", "expired credentials", "damaged"}
-)
+_KINDS = read_entries(Path(__file__).with_suffix(".txt"))
 
 
-def _kinds_by_name(names: Mapping[StoreErrorKind, str]) -> dict[str, StoreErrorKind]:
-    return {name: kind for kind, text in names.items() for name in text.split()}
+def _kinds_by_name(field: str) -> dict[str, StoreErrorKind]:
+    pairs = ((name, kind) for kind, fields in _KINDS.items() for name in fields.get(field, "").split())
+    return {name: cast("StoreErrorKind", kind) for name, kind in pairs}
 
 
-_CODES = _kinds_by_name(
-    {
-        "no bucket": "NoSuchBucket ContainerNotFound InvalidBucketName",
-        "expired credentials": "ExpiredToken ExpiredTokenException TokenRefreshRequired RequestExpired",
-        "wrong region": """
-            PermanentRedirect TemporaryRedirect Redirect 301 307 AuthorizationHeaderMalformed
-            IllegalLocationConstraintException""",
-        "no access": """
-            AccessDenied AllAccessDisabled AccountProblem InvalidAccessKeyId SignatureDoesNotMatch InvalidToken
-            NotSignedUp Forbidden 401 403 RequestTimeTooSkewed AuthenticationFailed AuthorizationFailure
-            AuthorizationPermissionMismatch""",
-        "missing": "NoSuchKey NotFound 404 BlobNotFound",
-        "server error": """
-            InternalError ServiceUnavailable SlowDown RequestTimeout Throttling RequestLimitExceeded 429 500 502 503
-            504 BadDigest IncompleteBody ServerBusy OperationTimedOut""",
-    }
-)
-"""The codes of the stores' own errors, and of HTTP."""
-_CLASSES = _kinds_by_name(
-    {
-        "no credentials": """
-            NoCredentialsError PartialCredentialsError ProfileNotFound CredentialRetrievalError
-            DefaultCredentialsError NoAuthTokenError TokenRetrievalError SSOTokenLoadError""",
-        "expired credentials": "UnauthorizedSSOTokenError RefreshError",
-        "unreachable": """
-            EndpointConnectionError ConnectTimeoutError ReadTimeoutError ConnectionClosedError HTTPClientError
-            ResponseParserError ResponseStreamingError ClientConnectionError ClientConnectorError
-            ServerDisconnectedError ClientPayloadError ClientOSError IncompleteRead IncompleteReadError
-            FSTimeoutError TimeoutError ConnectionError ConnectionResetError""",
-    }
-)
-"""Classes of errors in the stores' packages, and in those that they use."""
+_CODES, _CLASSES = _kinds_by_name("codes"), _kinds_by_name("classes")
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 _PLAIN_CODE = re.compile(r"[A-Za-z0-9]{1,60}")
 
@@ -96,13 +51,13 @@ class StoreError(Exception):
     def __init__(self, kind: StoreErrorKind, code: str = "", detail: str = "") -> None:
         self.kind: StoreErrorKind = kind
         self.code = code
-        reason = detail or _REASONS[kind]
+        reason = detail or _KINDS[kind]["reason"]
         super().__init__(f"{reason} ({code})" if code else reason)
 
     @property
     def is_transient(self) -> bool:
         """May the same request succeed later?"""
-        return self.kind in _TRANSIENT
+        return "transient" in _KINDS[self.kind]
 
 
 def to_store_error(error: BaseException) -> StoreError:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.foreign.folder_files import is_archive, list_names, size_of
+from harness.checkpoints.foreign.folder_files import is_archive, leaves_folder, list_names, size_of
 from harness.checkpoints.foreign.inspection import OWN, Inspection
 from harness.checkpoints.foreign.shard_names import Shard, parse_shard
 from harness.checkpoints.foreign.torch_outline import OutlineError, Tensor, read_outline, tensors_in
@@ -18,7 +18,6 @@ from harness.units import format_bytes, pluralize
 
 _MOST_OUTLINES = 64
 """Shards whose steps are compared; the names and the sizes of all are."""
-_MOST_RANKS = 1 << 20
 _SHORT = 0.9
 """A shard below this share of the others' size is short: ranks differ by their padding alone."""
 
@@ -37,7 +36,7 @@ def inspect_tag(found: Inspection, folder: Path) -> None:
     body = _outline(found, folder, models[0]) if models else {}
     state = _outline(found, folder, optimizers[0]).get("optimizer_state_dict") if optimizers else None
     state = state if isinstance(state, dict) else {}
-    stage = _stage_of(models, optimizers, state)
+    stage = _stage_of(models, optimizers, state, body.get("ds_config"))
     ranks = _int(body.get("dp_world_size")) or max((s.data or 0 for s in (*models, *optimizers)), default=0) + 1
     tensor = _int(body.get("mp_world_size")) or len({s.tensor for s in models if s.tensor is not None}) or 1
     _add_degrees(found, shards, body, stage, ranks)
@@ -49,16 +48,24 @@ def inspect_tag(found: Inspection, folder: Path) -> None:
     _add_uses(found, folder, stage, ranks, is_plain=is_plain)
 
 
-def _stage_of(models: list[Shard], optimizers: list[Shard], state: Mapping[str, Any]) -> int | None:
-    """The ZeRO stage; None where the shards that would say it are missing."""
+_STAGES = ("disabled", "optimizer_states", "gradients", "weights")
+"""DeepSpeed's `ZeroStageEnum`, in the order of its values."""
+
+
+def _stage_of(models: list[Shard], optimizers: list[Shard], state: Mapping[str, Any], config: Any) -> int | None:
+    """The ZeRO stage; None where the shards that would say it are missing. `config`: the writer's DeepSpeed JSON."""
     if any(shard.data is not None for shard in models):
         return 3
-    if not optimizers:
-        return 0
+    zero = config.get("zero_optimization") if isinstance(config, dict) else None
+    asked = zero.get("stage") if isinstance(zero, dict) else None
+    if not optimizers:  # without ZeRO there are none, else all of them are gone
+        return asked if asked in (1, 2) else 0
     stage = state.get("zero_stage")
-    stage = stage if isinstance(stage, int) else _int(getattr(stage, "args", (None,))[0] if stage is not None else None)
-    if stage is None and optimizers[0].name.startswith("bf16_"):
-        return 0  # bf16 without ZeRO: its optimizer writes shards, too
+    if not isinstance(stage, int):
+        member = getattr(stage, "member", None)
+        stage = _STAGES.index(member) if member in _STAGES else _int(member)
+    if stage is None and "param_slice_mappings" in state:  # of DeepSpeed's wrapper for bf16, which does not write it
+        return 1 if asked == 1 else 0
     return stage
 
 
@@ -147,7 +154,7 @@ def _find_missing(found: Inspection, shards: list[Shard], stage: int | None, ran
     if by_kind["optimizer"] or (stage or 0) > 0:
         expected |= {("optimizer", data, t) for t in range(tensor) for data in range(ranks)}
     here = {(s.kind, s.data, s.tensor) for s in (*by_kind["model"], *by_kind["optimizer"])}
-    missing = sorted(expected - here, key=str)
+    missing = sorted(expected - here, key=lambda shard: (shard[0], shard[1] or 0, shard[2]))
     for kind in ("model", "optimizer"):
         lacking = [(data, t) for each, data, t in missing if each == kind]
         if lacking:
@@ -178,7 +185,9 @@ def _find_short(found: Inspection, folder: Path, shards: list[Shard]) -> None:
         has_one_size = kind in ("model", "optimizer")  # layers, experts and stages differ
         typical = statistics.median(sizes.values()) if has_one_size else 0
         for name, size in sizes.items():
-            if size == 0 or size < _SHORT * typical:
+            if leaves_folder(folder / name):
+                found.problems.append(f"`{name}` is a link to another folder, which no import follows: copy the file")
+            elif size == 0 or size < _SHORT * typical:
                 others = f", the others {int(typical):,}" if typical else ""
                 found.problems.append(f"`{name}` has {size:,} bytes{others}")
             elif not is_archive(folder / name):
@@ -201,8 +210,17 @@ def _compare_steps(found: Inspection, folder: Path, models: list[Shard], body: M
 
 def _add_uses(found: Inspection, folder: Path, stage: int | None, ranks: int, *, is_plain: bool) -> None:
     """`is_plain`: without tensor ranks, stages and experts, which `zero_to_fp32` does not read."""
-    if found.problems or stage is None or found.kind == OWN:
+    if found.kind == OWN:
         return
+    whole = shlex.quote(str(found.folder))
+    if found.problems or stage is None:
+        if stage in (1, 2) and is_plain:
+            text = "writes the parameters that are left, by name, never as a whole"
+            found.uses.append((f"harness checkpoint import {whole} OUT --partial", text))
+        return
+    if is_plain:
+        text = "makes a run of the harness that goes on at the next step, on any ranks and at any stage"
+        found.uses.append((f"harness checkpoint import {whole} RUN", text))
     parent, tag = shlex.quote(str(folder.parent)), shlex.quote(folder.name)
     text = "resumes in the program that wrote it" + (f", on {ranks} data ranks" if stage else "")
     found.uses.append((f"engine.load_checkpoint({str(folder.parent)!r}, tag={folder.name!r})", text))

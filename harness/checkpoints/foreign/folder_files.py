@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and sizes of the files of a folder that others wrote. Nothing here raises or waits."""
+"""Names, sizes and links of the files of a folder that others wrote. Nothing here raises or waits."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from harness.file_io import open_regular
@@ -27,6 +28,15 @@ def size_of(file: Path) -> int:
             return stream.seek(0, 2)
     except (OSError, ValueError):
         return 0
+
+
+def leaves_folder(file: Path) -> bool:
+    """Is it a link to a file that is neither beside it nor among the `blobs` of a cache of the Hugging Face Hub?"""
+    if not file.is_symlink():
+        return False
+    folder = Path(os.path.realpath(file.parent))
+    blobs = [above.parent / "blobs" for above in folder.parents if above.name == "snapshots"]
+    return Path(os.path.realpath(file)).parent not in (folder, *blobs)
 
 
 def is_archive(file: Path) -> bool:

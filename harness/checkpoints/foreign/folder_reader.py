@@ -15,6 +15,7 @@ from harness.checkpoints.foreign.deepspeed_folder import inspect_tag
 from harness.checkpoints.foreign.folder_files import is_archive, list_names, size_of
 from harness.checkpoints.foreign.inspection import OWN, Inspection
 from harness.checkpoints.foreign.shard_names import parse_shard
+from harness.checkpoints.foreign.torch_outline import OutlineError, read_outline, tensors_in
 from harness.errors import ExitCode, UserError
 from harness.file_io import open_regular, read_regular
 from harness.findings import Finding, Fix
@@ -48,6 +49,7 @@ def inspect_folder(folder: Path) -> Inspection:
         _read_accelerate,
         _read_deepspeed,
         _read_megatron,
+        _read_verl,
         _read_sharded,
         _read_weights,
     )
@@ -96,13 +98,15 @@ def _read_trainer(found: Inspection, names: list[str]) -> None:
     if latest is not None and latest != f"global_step{step}":
         found.problems.append(f"`latest` names `{latest[:80]}`, and trainer_state.json is of step {step}")
     filled = [name for name in names if (found.folder / name).is_dir() or size_of(found.folder / name)]
+    tags = [name for name in filled if _is_tag(found.folder / name)]
+    shards = [name for name in filled if _has_shards(found.folder / name)]
     lacks = [
         text
         for text, files in (
             ("random states", [n for n in filled if re.fullmatch(r"rng_state(_\d+)?\.pth", n)]),
-            ("schedule", [n for n in filled if n == "scheduler.pt" or _is_tag(found.folder / n)]),
-            ("weights", [n for n in filled if _WEIGHTS.fullmatch(n) or _is_tag(found.folder / n)]),
-            ("optimizer", [n for n in filled if n in ("optimizer.pt", "optimizer.bin") or _is_tag(found.folder / n)]),
+            ("schedule", tags or "scheduler.pt" in filled),
+            ("weights", shards or [n for n in filled if _WEIGHTS.fullmatch(n)]),
+            ("optimizer", shards or {"optimizer.pt", "optimizer.bin"} & {*filled}),
         )
         if not files
     ]
@@ -116,7 +120,7 @@ def _read_accelerate(found: Inspection, names: list[str]) -> None:
         found.kind = "a checkpoint of accelerate (`save_state`)"
         found.add("processes", len(states))
         if not any(
-            _is_tag(found.folder / name) or name.endswith((".safetensors", ".bin", ".distcp")) for name in names
+            _has_shards(found.folder / name) or name.endswith((".safetensors", ".bin", ".distcp")) for name in names
         ):
             found.problems.append("it has no weights")
 
@@ -127,9 +131,10 @@ def _read_deepspeed(found: Inspection, names: list[str]) -> None:
     if _is_tag(folder):  # the folder of the step itself
         inspect_tag(found, folder)
         return
-    latest = _text_of(folder / "latest") if "latest" in names else None
+    pointer = next((name for name in ("latest", "latest_universal") if name in names), "latest")
+    latest = _text_of(folder / pointer) if pointer in names else None
     if latest is not None and latest not in tags:
-        found.problems.append(f"`latest` names `{latest[:80]}`, which is not there")
+        found.problems.append(f"`{pointer}` names `{latest[:80]}`, which is not there")
     if not tags:
         if latest is not None and not found.is_checkpoint:
             found.kind = "the remains of a DeepSpeed checkpoint"
@@ -145,6 +150,11 @@ def _read_deepspeed(found: Inspection, names: list[str]) -> None:
 def _is_tag(folder: Path) -> bool:
     """Is it the folder of one save of DeepSpeed?"""
     return folder.is_dir() and ((folder / "zero").is_dir() or any(parse_shard(name) for name in list_names(folder)))
+
+
+def _has_shards(folder: Path) -> bool:
+    """Is it the folder of a save of DeepSpeed, or of torch's sharded ones?"""
+    return _is_tag(folder) or any(name.endswith(".distcp") for name in list_names(folder))
 
 
 def _read_megatron(found: Inspection, names: list[str]) -> None:
@@ -163,6 +173,17 @@ def _read_megatron(found: Inspection, names: list[str]) -> None:
         found.kind = "one save of Megatron-LM"
         found.unknown.append("the files of Megatron-LM are not looked at")
         found.add("model-parallel ranks", len(ranks))
+
+
+def _read_verl(found: Inspection, names: list[str]) -> None:
+    shards = [m for name in names if (m := re.fullmatch(r"model_world_size_(\d{1,6})_rank_(\d{1,6})\.pt", name))]
+    if not shards or found.is_checkpoint:
+        return
+    found.kind = "a sharded checkpoint of verl (FSDP)"
+    found.unknown.append("what its shards hold: they are not looked at")
+    found.add("ranks", shards[0][1])
+    if missing := sorted({*range(int(shards[0][1]))} - {int(m[2]) for m in shards}):
+        found.problems.append(f"missing shards of the model: of ranks {', '.join(map(str, missing[:4]))}")
 
 
 def _read_sharded(found: Inspection, names: list[str]) -> None:
@@ -232,6 +253,19 @@ def _find_short_weights(found: Inspection, files: list[str], *, is_indexed: bool
             found.problems.append(f"`{name}` is empty")
         elif name.endswith(".bin") and not is_archive(found.folder / name):
             found.unknown.append(f"whether `{name}` is whole")
+        elif name.endswith(".bin"):
+            _find_empty_weights(found, name)
+
+
+def _find_empty_weights(found: Inspection, name: str) -> None:
+    """An adapter that was saved without its weights has a file of a few hundred bytes."""
+    try:
+        has_tensors = any(tensors_in(read_outline(found.folder / name)))
+    except (OutlineError, OSError):
+        found.unknown.append(f"whether `{name}` is whole")
+        return
+    if not has_tensors:
+        found.problems.append(f"`{name}` holds no tensor")
 
 
 def _shards_of(found: Inspection, name: str) -> set[str]:

@@ -37,6 +37,8 @@ class Named:
 
     name = ""
     args: tuple[Any, ...] = ()
+    state: Any = None
+    """What the file gives it as its state: plain values, and objects such as this."""
 
     def __new__(cls, *args: Any, **_: Any) -> Named:
         """An object without its state, whose class nobody imports."""
@@ -44,8 +46,16 @@ class Named:
         made.args = args
         return made
 
+    @property
+    def member(self) -> Any:
+        """Of a member of an enumeration its value; its name as Python 3.11.0 to 3.11.3 write it, in lower case."""
+        if self.name.endswith(".getattr") and len(self.args) == 2:
+            return str(self.args[1]).lower()
+        return self.args[0] if self.args else None
+
     def __setstate__(self, state: Any) -> None:
-        """The state of a class of the file is left out, such as that of an array of numpy."""
+        """Keep the state, whatever its class would do with it."""
+        self.state = state
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Items of a class of the file are left out."""
@@ -64,10 +74,11 @@ class Map(dict[Any, Any]):
 
 
 class Tensor(NamedTuple):
-    """A tensor of the file: `format` as in a run spec (`bf16`), and its shape."""
+    """A tensor of the file: `format` as in a run spec (`bf16`), its shape, and where its bytes are."""
 
     format: str
     shape: tuple[int, ...]
+    key: str = ""
 
     @property
     def numel(self) -> int:
@@ -80,6 +91,7 @@ class Tensor(NamedTuple):
 
 class _Storage(NamedTuple):
     format: str
+    key: str
 
 
 class _Reader(pickle._Unpickler):  # in Python: that in C takes memory by an index that the file names
@@ -93,7 +105,7 @@ class _Reader(pickle._Unpickler):  # in Python: that in C takes memory by an ind
     def persistent_load(self, pid: Any) -> Any:
         kind = pid[1] if isinstance(pid, tuple) and len(pid) > 1 else None  # ("storage", class, key, device, elements)
         name = getattr(kind, "name", "").rpartition(".")[2]
-        return _Storage(_FORMATS.get(name, name or "unknown"))
+        return _Storage(_FORMATS.get(name, name or "unknown"), str(pid[2]) if kind and len(pid) > 2 else "")
 
 
 def read_outline(file: Path) -> Any:
@@ -111,6 +123,16 @@ def read_outline(file: Path) -> Any:
         raise
     except Exception as error:  # whatever a hostile or broken pickle provokes
         raise OutlineError(f"unreadable ({type(error).__name__})") from None
+
+
+def read_bytes(file: Path, tensor: Tensor, most: int) -> bytes:
+    """The bytes of a small tensor that has its storage for itself. Raises OutlineError where they are others than its
+    shape says or more than `most`, and OSError."""
+    with open_regular(file, follow=True) as stream, zipfile.ZipFile(stream) as archive:
+        entry = next((each for each in archive.infolist() if each.filename.endswith(f"/data/{tensor.key}")), None)
+        if entry is None or entry.compress_type != zipfile.ZIP_STORED or not entry.file_size == tensor.numel <= most:
+            raise OutlineError("its bytes are not those of its shape")
+        return archive.read(entry)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -159,5 +181,5 @@ def _tensor_of(call: Named, depth: int, convert: Any) -> Any:
         storage, shape = call.args[0], call.args[2]
         is_shape = isinstance(shape, tuple) and all(isinstance(size, int) and size >= 0 for size in shape)
         if isinstance(storage, _Storage) and is_shape:
-            return Tensor(storage.format, shape)
+            return Tensor(storage.format, shape, storage.key)
     return call

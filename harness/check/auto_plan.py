@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness plan` beyond one run: the search under the gates, the fewest GPUs, and a run from a few words."""
+"""`harness plan` beyond one run: the search under the gates, and a run from a few words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 from harness.check.check_file import CheckedFile, check_file
 from harness.check.model_findings import check_model_kind
 from harness.errors import ExitCode, UserError
-from harness.facts.devices import find_device
 from harness.findings import Finding, Fix
 from harness.plan.planner import Plan, make_plan
 from harness.plan.search.alternatives import Alternative, best_of_each_kind, kind_of
@@ -20,20 +19,18 @@ from harness.plan.search.pinned_keys import keep_pinned
 from harness.plan.search.plan_request import (
     OPTION_KEYS,
     PlanRequest,
-    min_gpus_for_states,
     spec_from_request,
     validate_request,
 )
 from harness.plan.search.settings_search import filter_fitting, may_fit, search_settings
 from harness.plan.search.spec_changes import merge_changes, spec_changes_for
-from harness.plan.search.way_out import WayOut, can_fit, find_way_out
+from harness.plan.search.way_out import WayOut, find_way_out
 from harness.plan.time.calibration_file import Calibrations
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.parse.source import KeyPath, value_at
 from harness.spec.yaml_text import spec_as_yaml
 
 _MAX_CHECKED = 40
-_MAX_HOSTS = 4096
 
 
 @dataclass(frozen=True)
@@ -68,24 +65,11 @@ class SearchResult:
         return tuple(usable) or (self.best,)
 
     def refusal_of(self, alternative: Alternative) -> Finding | None:
-        """Why the gates refuse settings of this kind, where they were asked."""
+        """The reason why the gates refuse settings of this kind, where they were asked."""
         if self.best is not None and kind_of(alternative) == kind_of(self.best):
             return None
         kinds = {kind_of(refused): finding for refused, finding in reversed(self.refused)}
         return kinds.get(kind_of(alternative))
-
-
-@dataclass(frozen=True)
-class MinGpusResult:
-    """The smallest number of GPUs on which something fits with headroom; `best` is the fastest such choice, None where
-    none does. `tight`: a smaller number, and what fits on it without headroom or with parallel degrees.
-    """
-
-    gpus: int
-    best: Alternative | None
-    raw_floor_gpus: int
-    state_bytes: float
-    tight: tuple[int, Alternative] | None = None
 
 
 def check_request(request: PlanRequest) -> tuple[dict[str, Any], CheckedFile]:
@@ -119,7 +103,10 @@ def check_for_search(check: Callable[..., CheckedFile]) -> Callable[..., Checked
 def _check_values(request: PlanRequest) -> CheckedFile:
     """The check of a request's spec. Its findings have places in `--set` alone: there is no file to point at."""
     values, key = spec_from_request(replace(request, overrides=())), ("train", "per_device_train_batch_size")
-    micro = value_at(spec_from_request(request), key)
+    whole = spec_from_request(request)
+    micro, stage = value_at(whole, key), value_at(whole, ("zero", "stage"))
+    if ("zero", "stage") not in request.pinned:  # that of 4-bit weights
+        values["zero"]["stage"] = stage
     if key not in request.pinned and isinstance(micro, int):  # made by the accumulation steps of `--set`
         values["train"][key[1]] = micro
     text = spec_as_yaml(values)
@@ -208,61 +195,3 @@ def find_best_plan(
 def _check_candidate(file: str, text: str, run: ResolvedRun, hostfile: str | None, *, launching: bool) -> CheckedFile:
     world = None if run.cluster is not None else run.parallel_dims.world_size
     return check_file(file, text=text, hostfile=hostfile, world_size=world, launching=launching, allow_code=True)
-
-
-def find_min_gpus(request: PlanRequest) -> MinGpusResult:
-    """Try whole hosts, and parts of one, until something fits. Raises UserError with everything that is wrong."""
-    findings = validate_request(request)
-    if findings:
-        raise UserError(findings, ExitCode.USAGE)
-    floor, states = 1, 0.0
-    smaller: list[PlanRequest] = []
-    device = find_device(request.gpu)
-    for gpus in _gpu_counts_to_try(request.gpus_per_node or 8):
-        candidate = replace(request, gpus=gpus)
-        checked = _check_values(candidate)
-        plan = make_plan(checked.run, Path.cwd(), with_alternatives=False) if checked.run is not None else None
-        if plan is None or plan.model is None or plan.settings is None or device is None:
-            raise UserError(checked.report.findings or (_unknown_size_finding(request),), ExitCode.FINDINGS)
-        states = plan.settings.bytes_per_parameter.per_rank(plan.model.num_parameters, 1, 0)
-        floor = min_gpus_for_states(states, device)
-        if not can_fit(plan.run, plan.model, plan.device, plan.capacity):
-            smaller.append(candidate)
-            continue
-        alternatives = search_settings(
-            plan.run, plan.model, plan.device, plan.capacity, plan.rates, vary_parallel_dims=False
-        )
-        raw = spec_from_request(candidate)
-        alternatives = keep_pinned(alternatives, lambda each: each.settings, plan.model, raw, request.pinned)
-        best = next(filter_fitting(alternatives), None)
-        if best is not None:
-            return MinGpusResult(gpus, best, floor, states, _find_tight(smaller))
-        smaller.append(candidate)
-    return MinGpusResult(_MAX_HOSTS * (request.gpus_per_node or 8), None, floor, states)
-
-
-def _find_tight(smaller: Sequence[PlanRequest]) -> tuple[int, Alternative] | None:
-    """The fewest GPUs on which the plan of that number finds something that fits: without headroom, or with parallel
-    degrees, which the search for the number leaves out. From the largest number down, until nothing fits.
-    """
-    found = None
-    for request in reversed(smaller):
-        raw, checked = check_request(request)
-        if checked.run is None:
-            break
-        result = find_best_plan(checked.run, raw, name_of(request), None, pinned=request.pinned)
-        if result is None or result.best is None or result.best.fit.fits is not True:
-            break
-        found = (request.gpus, result.best)
-    return found
-
-
-def _unknown_size_finding(request: PlanRequest) -> Finding:
-    message = f"the model's size is not known: `{request.model}`"
-    return Finding("MM001", "error", message, fix=Fix("name a folder with a `config.json`"))
-
-
-def _gpu_counts_to_try(per_node: int) -> Sequence[int]:
-    inside = [n for n in (1, 2, 4) if n < per_node]
-    hosts = (*range(1, 17), *range(18, 64, 2), *(2**i for i in range(6, 13)))
-    return [*inside, *(per_node * n for n in hosts)]

@@ -11,8 +11,10 @@ from typing import Any
 
 from harness.check.auto_plan import name_of
 from harness.check.check_file import check_file
+from harness.check.fit_of_spec import search_of_run
+from harness.check.fit_table import FitSearch, FitTable, make_fit_table
 from harness.errors import ExitCode, UserError
-from harness.facts.devices import DEVICES
+from harness.facts.devices import DEVICES, usual_gpus_per_host
 from harness.facts.model_lookup import ModelFacts
 from harness.findings import Finding, Fix
 from harness.plan.counted_plan import CountedPlan
@@ -20,7 +22,6 @@ from harness.plan.plan_usage import usage_error
 from harness.plan.planner import make_plan
 from harness.plan.search.alternatives import Alternative
 from harness.plan.search.machine_costs import (
-    GPUS_PER_HOST,
     Candidates,
     Machine,
     MachineCost,
@@ -65,18 +66,19 @@ class MachineRow:
 @dataclass(frozen=True)
 class CheapestMachine:
     """One row a kind of GPU, cheapest first, those that meet the deadline before the others, and after all of these the
-    kinds on which no launch starts; `counts` are the numbers of GPUs of the first kind, not checked by the gates.
-    `too_small`: kinds on which nothing fits or passes.
+    kinds on which no launch starts; `table` has the ways of training on the first kind. `too_small`: kinds on which
+    nothing fits or passes; `unfilled`: those whose hosts the number of GPUs does not fill.
     """
 
     tokens: float
     deadline: float | None
     prices: PriceList
     rows: tuple[MachineRow, ...]
-    counts: tuple[MachineCost, ...]
+    table: FitTable | None
     too_small: tuple[str, ...]
     unpriced: tuple[str, ...]
     model: str
+    unfilled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class RunToPlace:
         if self.request is not None:
             on_machine = replace(self.request, gpu=kind, gpus=gpus, gpus_per_node=None, host_memory=size, nvme=None)
             return spec_from_request(on_machine)
-        per_host = min(gpus, GPUS_PER_HOST)
+        per_host = min(gpus, usual_gpus_per_host(kind))
         cluster = {"gpu": kind, "num_nodes": gpus // per_host, "gpus_per_node": per_host, "host_memory": size}
         batch = {"per_device_train_batch_size": 1, "global_batch_size": self.sequences}
         changes = {
@@ -149,36 +151,37 @@ def find_cheapest(
     host_memory: str | None = None,
     gpus: int | None = None,
 ) -> CheapestMachine:
-    """Compare every kind with a price at 1, 2, 4 and 8 GPUs of a host, then at 2, 4, 8 hosts until money only rises.
+    """Compare every kind with a price at parts of a host, then at 1, 2, 4, 8 hosts until money only rises.
 
-    `host_memory` of a host of eight GPUs, where it is given; `gpus` limits the numbers to one. Raises UserError where
+    `host_memory` of a whole host, where it is given; `gpus` limits the numbers to one. Raises UserError where
     no setting can be counted.
     """
     memory = None if host_memory is None else parse_bytes(host_memory)
-    by_kind: dict[str, list[MachineCost]] = {price.kind: [] for price in prices.prices}
-    open_kinds = {price.kind: price for price in prices.prices}
+    open_kinds = {price.kind: price for price in prices.prices if gpus is None or fills_hosts(gpus, price.kind)}
+    by_kind: dict[str, list[MachineCost]] = {kind: [] for kind in open_kinds}
+    unfilled = tuple(price.kind for price in prices.prices if price.kind not in by_kind)
     name = ""
-    tables: dict[int, Candidates] = {}
+    tables: dict[tuple[int, int], Candidates] = {}
     for number in [gpus] if gpus is not None else count_gpus(_MAX_GPUS):
         if not open_kinds or not placed.allows(number):
             break
-        first = next(iter(open_kinds))
-        base = _base_plan(placed, first, number)
-        name = base.plan.run.spec.model.name_or_path or base.plan.run.name
-        tables[number] = Candidates(
-            base.plan.run, base.model, base.plan.rates, partial(placed.keep_pinned, first, number, base.model)
-        )
         for kind, price in list(open_kinds.items()):
-            a_gpu = price.host_memory if memory is None else memory // GPUS_PER_HOST
-            machine = Machine(DEVICES[kind], number, a_gpu * min(number, GPUS_PER_HOST), price)
-            by_kind[kind] += tables[number].estimate_costs(machine, tokens)
+            per_host = min(number, usual_gpus_per_host(kind))
+            if (number, per_host) not in tables:
+                base = _base_plan(placed, kind, number)
+                name = base.plan.run.spec.model.name_or_path or base.plan.run.name
+                keep = partial(placed.keep_pinned, kind, number, base.model)
+                tables[number, per_host] = Candidates(base.plan.run, base.model, base.plan.rates, keep)
+            a_gpu = price.host_memory if memory is None else memory // usual_gpus_per_host(kind)
+            machine = Machine(DEVICES[kind], number, a_gpu * per_host, price)
+            by_kind[kind] += tables[number, per_host].estimate_costs(machine, tokens)
             if _only_rises(by_kind[kind], number, deadline):
                 del open_kinds[kind]
     rows, too_small = [], []
     for kind, choices in by_kind.items():
         row = None
         for machine in list(_in_order(choices, deadline))[:_MAX_MACHINES]:
-            candidates = tables[machine.gpus]
+            candidates = tables[machine.gpus, machine.gpus_per_host]
             ranked = candidates.rank_on_machine(machine)
             row = _first_that_passes(placed, candidates.model, ranked, machine, tokens, deadline)
             if row is not None:
@@ -188,9 +191,26 @@ def find_cheapest(
         else:
             rows.append(row)
     rows.sort(key=lambda row: (not row.machine.device.starts_ranks, *_order(row.cost, deadline)))
-    counts = _best_by_count(by_kind[rows[0].machine.device.name]) if rows else ()
-    unpriced = tuple(name for name in DEVICES if name not in by_kind and name != "cpu")
-    return CheapestMachine(tokens, deadline, prices, tuple(rows), counts, tuple(too_small), unpriced, name)
+    table = _ways_on(rows[0], tokens, host_memory, gpus) if rows else None
+    priced = (*by_kind, *unfilled, "cpu")
+    unpriced = tuple(name for name in DEVICES if name not in priced and not prices.is_of_one_kind)
+    return CheapestMachine(tokens, deadline, prices, tuple(rows), table, tuple(too_small), unpriced, name, unfilled)
+
+
+def fills_hosts(gpus: int, kind: str) -> bool:
+    """Are so many GPUs a part of a host of this kind, or whole hosts, as they are rented?"""
+    per_host = usual_gpus_per_host(kind)
+    return gpus <= per_host or gpus % per_host == 0
+
+
+def _ways_on(row: MachineRow, tokens: float, host_memory: str | None, gpus: int | None) -> FitTable | None:
+    """The ways of training the run on hosts of this kind; None for a model without a name."""
+    search = search_of_run(row.counted.plan.run, tokens, row.machine.price.dollars, "")
+    if search is None:
+        return None
+    request = replace(search.request, gpus_per_node=None, host_memory=host_memory, nvme=None)
+    on_hosts = FitSearch(request, tokens, search.dollars, search.sections, host_price=row.machine.price)
+    return make_fit_table(on_hosts, gpus or row.machine.gpus)
 
 
 def _base_plan(placed: RunToPlace, kind: str, gpus: int) -> CountedPlan:
@@ -210,7 +230,7 @@ def _only_rises(costs: Sequence[MachineCost], gpus: int, deadline: float | None)
     """Did the last two doublings cost more than before, with the deadline met?"""
     best = {cost.machine.gpus: cost for cost in _best_by_count(costs)}
     now, half, quarter = (best.get(gpus // share) for share in (1, 2, 4))
-    if now is None or half is None or quarter is None or gpus < GPUS_PER_HOST:
+    if now is None or half is None or quarter is None or gpus < usual_gpus_per_host(costs[0].machine.device.name):
         return False
     is_met = deadline is None or any(check_deadline(each.cost.hours_range, deadline) == "met" for each in costs)
     return is_met and now.money > half.money > quarter.money
@@ -245,7 +265,7 @@ def _in_order(costs: Sequence[MachineCost], deadline: float | None) -> list[Mach
 
 
 def _by_hosts(cost: MachineCost) -> tuple[int, float]:
-    return -(-cost.machine.gpus // GPUS_PER_HOST), cost.cost.hours
+    return -(-cost.machine.gpus // cost.machine.gpus_per_host), cost.cost.hours
 
 
 def _first_that_passes(

@@ -88,8 +88,8 @@ def check_files(options: ValidateOptions) -> tuple[CheckOutcome, list[FileResult
 
 
 def check_consumer_read(consumer: Consumer | None, files: Sequence[CheckedFile]) -> list[Finding]:
-    """What `--consumer` does where every file is a run spec, which the harness alone reads. No error: a pre-commit hook
-    gives the option to whatever files have changed.
+    """A note that `--consumer` has no effect where every file is a run spec, which the harness alone reads. No error: a
+    pre-commit hook gives the option to whatever files have changed.
     """
     if consumer is None or not files or any(file.run is None or file.run.kind != "spec" for file in files):
         return []

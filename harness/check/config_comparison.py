@@ -163,7 +163,7 @@ class _Reasons:
     tuned: frozenset[str]
 
     def explain_missing(self, path: KeyPath, value: Any, there: Mapping[KeyPath, Any]) -> str:
-        """Why a key of the JSON is not rendered."""
+        """The reason why a key of the JSON is not rendered."""
         key = join_key(path)
         blocks = [path[:end] for end in range(1, len(path))]
         off = [b for b in blocks if there.get((*b, "enabled")) is False or there.get((*b, "device")) == "none"]
@@ -180,7 +180,7 @@ class _Reasons:
         return next((text for holds, text in reasons if holds), "") or self._note(path)
 
     def explain_added(self, path: KeyPath, value: Any) -> str:
-        """Why the renderer writes a key that the JSON does not have."""
+        """The reason why the renderer writes a key that the JSON does not have."""
         key = join_key(path)
         if key in self.tuned or key.startswith("bf16.check") or key in _OWN_PROGRESS or key == "train_batch_size":
             return self.rendered.get(key, "")
@@ -201,7 +201,7 @@ class _Reasons:
         return reason if is_own else self._note(path)
 
     def explain_change(self, path: KeyPath, left: Any, right: Any) -> str:
-        """Why a key has another value."""
+        """The reason why a key has another value."""
         if left == "auto":
             key = join_key(path)
             return _BY_WIDTH if path in SIZED_BY_MODEL else f"not filled in: {self.rendered.get(key, right)}"

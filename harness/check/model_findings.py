@@ -7,12 +7,17 @@ train, so a model whose configuration is not on this machine is left to them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from pathlib import Path
 
-from harness.facts.language_model import find_answers
+from harness import input_limits
+from harness.facts.language_model import NOT_CAUSAL_FIX, find_answers, packing_answer
 from harness.facts.model_lookup import find_configuration
+from harness.file_io import read_regular
 from harness.findings import Finding, Fix
-from harness.hostinfo.model_answers import ModelAnswers
+from harness.hostinfo.model_answers import Answer, ModelAnswers
+from harness.run.model_degrees import OWN_CODE, degree_findings, degrees_of, questions_of, unasked_degrees
+from harness.run.objective_facts import facts_of
 from harness.spec.named_paths import is_placeholder
 from harness.spec.run_spec import RunSpec
 
@@ -20,68 +25,48 @@ _PACKING = "data.packing"
 
 
 def check_model_kind(spec: RunSpec) -> list[Finding]:
-    """The findings MD164 (not a causal language model), MD020 (packing), SQ101, TP027 and PP101 (degrees), MD166
-    (adapters), MD167 (weights) and MD168 (recomputation). None where a plug-in builds the model.
+    """The findings MD164 (not a causal language model), MD020 (packing), SQ101, TP027, PP101 and PP106 (degrees), MD166
+    (adapters), MD167 (weights) and MD168 (recomputation). None where a plug-in builds the model, which the ranks ask.
     """
     model, packing = spec.model, spec.data.packing
-    if spec.plugins.file is not None or (model.name_or_path is not None and is_placeholder(model.name_or_path)):
+    if facts_of(spec.objective).has_label_head:  # the ranks ask `transformers` for its class
+        return []
+    if _builds_model(spec.plugins.file) or (model.name_or_path is not None and is_placeholder(model.name_or_path)):
         return []
     config = find_configuration(model.name_or_path, model.config, None, model.revision)
+    degrees = degrees_of(spec.parallel, spec.deepspeed)
     if config is None:
-        return list(_not_at_hand(model.name_or_path)) if packing and model.name_or_path else []
+        name = model.name_or_path
+        return [] if not name else [*(_not_at_hand(name) if packing else ()), *unasked_degrees(name, degrees)]
     kind = config.get("model_type")
     if not isinstance(kind, str):  # MD102 and the plan say so
         return []
-    degrees = _degrees_of(spec)
-    questions = (*(["apart"] if packing else []), *degrees)
-    answers = find_answers(config, questions, own_code=model.trust_remote_code)
+    own_code = model.trust_remote_code and "auto_map" in config
+    answers = find_answers(config, (*(["apart"] if packing else []), *questions_of(degrees)), own_code=own_code)
     key = "model.config" if model.config is not None else "model.name_or_path"
-    if answers.causal is not True:
-        return list(_not_causal(kind, answers.causal, answers.why_causal, key, packing=packing))
-    findings = [packing_finding(kind, answers.apart, answers.why_apart)] if packing and not answers.apart else []
-    if "auto_map" not in config or not model.trust_remote_code:  # whose own code the ranks ask
-        findings += _degree_findings(kind, degrees, answers)
-    return [*findings, *_layer_findings(spec, kind, answers)]
+    findings = [] if answers.causal else list(_not_causal(kind, answers.causal, answers.why_causal, key))
+    if answers.causal is False:
+        return findings
+    if config.get("is_encoder_decoder") is True and not own_code:
+        findings += _decoder_alone(kind, key, is_random=model.name_or_path is None or model.random_init)
+    packed = packing_answer(answers, whole_rows=not {"sequence", "pipeline"} & {*degrees})
+    if packing and not packed.holds and not own_code:
+        findings.append(packing_finding(kind, packed))
+    if own_code:  # whose packing and layers the ranks ask
+        degrees = [degree for degree in degrees if degree != "pipeline"]
+        answers = answers._replace(others=dict.fromkeys(("sequence", "tensor"), OWN_CODE))
+    findings += degree_findings(kind, degrees, answers)
+    return [*findings, *(_layer_findings(spec, kind, answers) if answers.causal else ())]
 
 
-_DEGREES = {
-    "sequence": (
-        "SQ101",
-        "sequence_parallel_size",
-        "is not split over a sequence group",
-        "split over a sequence group",
-    ),
-    "tensor": ("TP027", "tensor_parallel_size", "is not divided by AutoTP", "divided by AutoTP as it should be"),
-    "pipeline": ("PP101", "pipeline_parallel_size", "is no plain stack of layers", "a plain stack of layers"),
-}
-"""By question: the finding, the key, what is wrong, and what is not known."""
-
-
-def _degrees_of(spec: RunSpec) -> list[str]:
-    """The questions about degrees above 1. A plan of the run's own for AutoTP is not that of the model; the layers of
-    a pipeline are divided without AutoTP.
-    """
-    parallel, block = spec.parallel, spec.deepspeed.get("tensor_parallel")
-    has_plan = isinstance(block, dict) and bool(block.get("preset_model") or block.get("partition_config"))
-    sizes = {
-        "sequence": parallel.sequence_parallel_size,
-        "tensor": 1 if has_plan or (parallel.pipeline_parallel_size or 1) > 1 else parallel.tensor_parallel_size,
-        "pipeline": parallel.pipeline_parallel_size,
-    }
-    return [question for question, size in sizes.items() if isinstance(size, int) and size > 1]
-
-
-def _degree_findings(kind: str, degrees: Sequence[str], answers: ModelAnswers) -> Iterator[Finding]:
-    for question in degrees:
-        answer = answers.answer_to(question)
-        if answer.holds:
-            continue
-        gate, name, wrong, unknown = _DEGREES[question]
-        key = f"parallel.{name}"
-        text = wrong if answer.holds is False else f"is not known to be {unknown}"
-        notes = (answer.reason, *([f"its layers: {', '.join(answer.names)}"] if answer.names else []))
-        fix = Fix(f"set `{key}: 1`", {key: 1}, effect="more data-parallel ranks; `zero.stage: 3` for large models")
-        yield Finding(gate, "error", f"a model of type `{kind}` {text}", key, notes=notes, fix=fix)
+def _builds_model(plugin: str | None) -> bool:
+    """May this plug-in have a `build_model`? Its text says so; nothing runs it here."""
+    if plugin is None:
+        return False
+    try:
+        return "build_model" in read_regular(Path(plugin), input_limits.CONFIGURATION).decode(errors="replace")
+    except (OSError, ValueError):  # which the ranks refuse
+        return True
 
 
 def _layer_findings(spec: RunSpec, kind: str, answers: ModelAnswers) -> Iterator[Finding]:
@@ -109,16 +94,21 @@ def _layer_findings(spec: RunSpec, kind: str, answers: ModelAnswers) -> Iterator
         yield Finding("MD168", "warning", message, "train.gradient_checkpointing", notes=(answer.reason,), fix=fix)
 
 
-def packing_finding(kind: str, apart: bool | None, reason: str) -> Finding:
-    """The error (MD020) for a model that mixes packed documents, or is not known to keep them apart."""
+def packing_finding(kind: str, packed: Answer) -> Finding:
+    """The error (MD020) for a model that mixes packed documents, or is not known to keep them apart; a note for one
+    whose kernels are installed, which the ranks ask.
+    """
+    if packed.holds is None and packed.names:
+        message = f"models of type `{kind}` keep packed documents apart by their kernels alone"
+        return Finding("MD020", "info", message, _PACKING, notes=(packed.reason,))
     message = f"models of type `{kind}` attend across the documents of a packed row"
-    if apart is None:
+    if packed.holds is None:
         message = f"models of type `{kind}` are not known to keep the documents of a packed row apart"
     fix = Fix("set `data.packing: false`", {_PACKING: False}, effect="more padding, fewer tokens a step")
-    return Finding("MD020", "error", message, _PACKING, notes=(reason,), fix=fix)
+    return Finding("MD020", "error", message, _PACKING, notes=(packed.reason,), fix=fix)
 
 
-def _not_causal(kind: str, causal: bool | None, reason: str, key: str, *, packing: bool) -> Iterator[Finding]:
+def _not_causal(kind: str, causal: bool | None, reason: str, key: str) -> Iterator[Finding]:
     if causal is False:
         yield Finding(
             "MD164",
@@ -126,7 +116,7 @@ def _not_causal(kind: str, causal: bool | None, reason: str, key: str, *, packin
             f"a model of type `{kind}` is not a causal language model, and a run trains the next token",
             key,
             notes=(reason,),
-            fix=Fix("name a causal language model; BERT and its like are one with `is_decoder: true`"),
+            fix=Fix(NOT_CAUSAL_FIX),
         )
         return
     yield Finding(
@@ -137,8 +127,19 @@ def _not_causal(kind: str, causal: bool | None, reason: str, key: str, *, packin
         notes=(reason,),
         fix=Fix("check it where `transformers` can build the model; the ranks do before they train"),
     )
-    if packing and reason and not reason.startswith("only the ranks"):
-        yield packing_finding(kind, None, reason)
+
+
+def _decoder_alone(kind: str, key: str, *, is_random: bool) -> Iterator[Finding]:
+    """Of an encoder-decoder whose type has a causal class too: the configuration of a decoder says that it is none."""
+    message = f"a model of type `{kind}` with `is_encoder_decoder: true` is an encoder-decoder, and a run trains the "
+    message += "next token"
+    note = "`AutoModelForCausalLM` builds its decoder alone: " + (
+        "that is what trains, from random weights"
+        if is_random
+        else "weights of the encoder and what both share are lost"
+    )
+    fix = Fix("save the decoder by its causal class, whose configuration has `is_decoder: true`, or name another model")
+    yield Finding("MD164", "warning" if is_random else "error", message, key, notes=(note,), fix=fix)
 
 
 def _not_at_hand(name: str) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from harness.check.auto_plan import SearchResult
 from harness.check.check_file import CheckedFile
 from harness.check.finding_places import place_findings
+from harness.check.fit_table import FitTable
 from harness.errors import ExitCode
 from harness.findings import Finding
 from harness.plan.planner import Plan
@@ -30,6 +31,8 @@ class PlanReport:
     way_out: WayOut | None
     findings: tuple[Finding, ...]
     next_command: str = ""
+    fit_table: FitTable | None = None
+    """The ways of training the model, where nothing fits and for a page."""
 
     @property
     def nothing_fits(self) -> bool:

@@ -20,9 +20,8 @@ from harness.findings import Finding, Fix
 from harness.hostinfo.path_probe import answer_in_time
 from harness.spec.named_paths import is_placeholder
 from harness.spec.run_spec import ModelSpec
-from harness.spec.sections.data_spec import DataSource, DataSpec
+from harness.spec.sections.data_spec import CHAT_FORMATS, DataSource, DataSpec
 
-_CHAT_FORMATS = ("messages", "sharegpt")
 _CHAT_BUILTIN = "builtin:python-docstrings-chat"
 _CHAT_COLUMNS = ("messages", "conversations")
 _MAX_RECORD_BYTES = 2**20
@@ -78,7 +77,7 @@ def _has_chats(item: DataSource, data: DataSpec) -> bool:
         return False
     chosen = item.format or data.format
     if chosen != "auto":
-        return chosen in _CHAT_FORMATS
+        return chosen in CHAT_FORMATS
     if item.path == _CHAT_BUILTIN:
         return True
     if not item.path.lower().endswith((".jsonl", ".json")):

@@ -7,6 +7,8 @@ weights and no torch here. Families with experts: `harness.facts.moe_model_famil
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from harness.facts.model_parts import (
     FOUR_NORMS,
     TWO_NORMS,
@@ -22,136 +24,74 @@ from harness.facts.model_parts import (
     norms,
     qk_norms,
     repeat_layer,
+    untied_head,
 )
 
-_SIGLIP = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "intermediate_size": 3072,
-    "num_channels": 3,
-    "image_size": 224,
-    "patch_size": 16,
-    "vision_use_head": True,
-}
 
-
-def _mlp(fields: ConfigFields, bias: bool = False) -> Parameters:
-    return gated_mlp(fields.count("hidden_size"), fields.count("intermediate_size"), bias)
-
-
-def _layer_norms(fields: ConfigFields, names: tuple[str, ...] = TWO_NORMS) -> Parameters:
-    return norms(fields.count("hidden_size"), *names)
+def _llama_like(
+    fields: ConfigFields,
+    qkv_bias: bool,
+    out_bias: bool,
+    *,
+    mlp_bias: bool = False,
+    head_norms: Callable[[ConfigFields], Parameters] | None = None,
+    norm_names: tuple[str, ...] = TWO_NORMS,
+) -> Parts:
+    """Attention, a gated MLP and RMS norms in every layer."""
+    hidden = fields.count("hidden_size")
+    layer = (
+        *attention(fields, qkv_bias, out_bias),
+        *(head_norms(fields) if head_norms else ()),
+        *gated_mlp(hidden, fields.count("intermediate_size"), mlp_bias),
+        *norms(hidden, *norm_names),
+    )
+    return decoder(fields, repeat_layer(fields, layer))
 
 
 def llama(fields: ConfigFields) -> Parts:
     """Llama: RMS norms, grouped-query attention, a gated MLP; biases as the configuration says."""
     bias = fields.flag("attention_bias")
-    return decoder(
-        fields,
-        repeat_layer(
-            fields, (*attention(fields, bias, bias), *_mlp(fields, fields.flag("mlp_bias")), *_layer_norms(fields))
-        ),
-    )
+    return _llama_like(fields, bias, bias, mlp_bias=fields.flag("mlp_bias"))
 
 
 def mistral(fields: ConfigFields) -> Parts:
     """Mistral: Llama without biases."""
-    return decoder(
-        fields, repeat_layer(fields, (*attention(fields, False, False), *_mlp(fields), *_layer_norms(fields)))
-    )
+    return _llama_like(fields, False, False)
 
 
 def qwen2(fields: ConfigFields) -> Parts:
     """Qwen 2: Llama with biases on queries, keys and values."""
-    return decoder(
-        fields, repeat_layer(fields, (*attention(fields, True, False), *_mlp(fields), *_layer_norms(fields)))
-    )
+    return _llama_like(fields, True, False)
 
 
 def qwen3(fields: ConfigFields) -> Parts:
     """Qwen 3: Llama with norms on queries and keys."""
     bias = fields.flag("attention_bias")
-    return decoder(
-        fields,
-        repeat_layer(fields, (*attention(fields, bias, bias), *qk_norms(fields), *_mlp(fields), *_layer_norms(fields))),
-    )
+    return _llama_like(fields, bias, bias, head_norms=qk_norms)
 
 
 def gemma(fields: ConfigFields) -> Parts:
     """The first Gemma: the parameters of Llama."""
     bias = fields.flag("attention_bias")
-    return decoder(fields, repeat_layer(fields, (*attention(fields, bias, bias), *_mlp(fields), *_layer_norms(fields))))
+    return _llama_like(fields, bias, bias)
 
 
 def gemma2(fields: ConfigFields) -> Parts:
     """Gemma 2: four norms a layer."""
     bias = fields.flag("attention_bias")
-    return decoder(
-        fields, repeat_layer(fields, (*attention(fields, bias, bias), *_mlp(fields), *_layer_norms(fields, FOUR_NORMS)))
-    )
+    return _llama_like(fields, bias, bias, norm_names=FOUR_NORMS)
 
 
-def gemma3(fields: ConfigFields, model: str = "model") -> Parts:
+def gemma3(fields: ConfigFields) -> Parts:
     """Gemma 3: four norms a layer, and norms on queries and keys."""
     bias = fields.flag("attention_bias")
-    layer = (*attention(fields, bias, bias), *qk_norms(fields), *_mlp(fields), *_layer_norms(fields, FOUR_NORMS))
-    return decoder(fields, repeat_layer(fields, layer), model)
-
-
-def gemma3_with_images(fields: ConfigFields) -> Parts:
-    """Gemma 3 from 4B on: a SigLIP tower and a projector stand before the language model, trained with text or not."""
-    vision = ConfigFields(fields.get("vision_config") or {}, _SIGLIP, {})
-    before, layers, after = gemma3(fields, "model.language_model")
-    vision_hidden = vision.count("hidden_size")
-    projector = (
-        Parameter(
-            "model.multi_modal_projector.mm_input_projection_weight", (vision_hidden, fields.count("hidden_size"))
-        ),
-        *norms(vision_hidden, "model.multi_modal_projector.mm_soft_emb_norm"),
-    )
-    return (*_siglip(vision, "model.vision_tower"), *projector, *before), layers, after
-
-
-def _siglip(vision: ConfigFields, tower: str) -> Parameters:
-    hidden, mlp, patch = vision.count("hidden_size"), vision.count("intermediate_size"), vision.count("patch_size")
-    num_positions = (vision.count("image_size") // patch) ** 2
-    layers: list[Parameter] = []
-    for index in range(vision.num_layers):
-        name = f"{tower}.encoder.layers.{index}"
-        layers += layer_norm(hidden, f"{name}.layer_norm1")
-        for part in ("k_proj", "v_proj", "q_proj", "out_proj"):
-            layers += linear(f"{name}.self_attn.{part}", hidden, hidden, True)
-        layers += (*layer_norm(hidden, f"{name}.layer_norm2"), *linear(f"{name}.mlp.fc1", mlp, hidden, True))
-        layers += linear(f"{name}.mlp.fc2", hidden, mlp, True)
-    return (
-        Parameter(f"{tower}.embeddings.patch_embedding.weight", (hidden, vision.count("num_channels"), patch, patch)),
-        Parameter(f"{tower}.embeddings.patch_embedding.bias", (hidden,)),
-        Parameter(f"{tower}.embeddings.position_embedding.weight", (num_positions, hidden)),
-        *layers,
-        *layer_norm(hidden, f"{tower}.post_layernorm"),
-        *(_siglip_head(hidden, mlp, f"{tower}.head") if vision.flag("vision_use_head") else ()),
-    )
-
-
-def _siglip_head(hidden: int, mlp: int, head: str) -> Parameters:
-    return (
-        Parameter(f"{head}.probe", (1, 1, hidden)),
-        Parameter(f"{head}.attention.in_proj_weight", (3 * hidden, hidden)),
-        Parameter(f"{head}.attention.in_proj_bias", (3 * hidden,)),
-        *linear(f"{head}.attention.out_proj", hidden, hidden, True),
-        *layer_norm(hidden, f"{head}.layernorm"),
-        *linear(f"{head}.mlp.fc1", mlp, hidden, True),
-        *linear(f"{head}.mlp.fc2", hidden, mlp, True),
-    )
+    return _llama_like(fields, bias, bias, head_norms=qk_norms, norm_names=FOUR_NORMS)
 
 
 def phi(fields: ConfigFields) -> Parts:
     """Phi 1, 1.5 and 2: biases everywhere, one layer norm a layer."""
-    hidden, intermediate, vocab = (
-        fields.count("hidden_size"),
-        fields.count("intermediate_size"),
-        fields.count("vocab_size"),
-    )
+    hidden, intermediate = fields.count("hidden_size"), fields.count("intermediate_size")
+    vocab = fields.count("vocab_size")
     queries, keys = fields.count("num_attention_heads") * fields.head_dim, fields.kv_heads * fields.head_dim
     head_norms = ("self_attn.q_layernorm", "self_attn.k_layernorm") if fields.flag("qk_layernorm") else ()
     layer = (
@@ -172,11 +112,8 @@ def phi(fields: ConfigFields) -> Parts:
 
 def phi3(fields: ConfigFields) -> Parts:
     """Phi 3: fused queries, keys and values, and a fused gate."""
-    hidden, intermediate, queries = (
-        fields.count("hidden_size"),
-        fields.count("intermediate_size"),
-        fields.count("num_attention_heads") * fields.head_dim,
-    )
+    hidden, intermediate = fields.count("hidden_size"), fields.count("intermediate_size")
+    queries = fields.count("num_attention_heads") * fields.head_dim
     layer = (
         *linear("self_attn.o_proj", hidden, queries),
         *linear("self_attn.qkv_proj", queries + 2 * fields.kv_heads * fields.head_dim, hidden),
@@ -210,17 +147,14 @@ def gpt2(fields: ConfigFields) -> Parts:
         *linear("transformer.wte", vocab, hidden),
         *linear("transformer.wpe", fields.count("n_positions"), hidden),
     )
-    head = () if fields.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
+    head = untied_head(fields)
     return before, repeat_layer(fields, layer), (*layer_norm(hidden, "transformer.ln_f"), *head)
 
 
 def gpt_neox(fields: ConfigFields) -> Parts:
     """GPT-NeoX and Pythia: fused queries, keys and values, two layer norms."""
-    hidden, intermediate, vocab = (
-        fields.count("hidden_size"),
-        fields.count("intermediate_size"),
-        fields.count("vocab_size"),
-    )
+    hidden, intermediate = fields.count("hidden_size"), fields.count("intermediate_size")
+    vocab = fields.count("vocab_size")
     bias = fields.flag("attention_bias")
     layer = (
         *layer_norm(hidden, "input_layernorm"),
@@ -230,7 +164,7 @@ def gpt_neox(fields: ConfigFields) -> Parts:
         *linear("mlp.dense_h_to_4h", intermediate, hidden, True),
         *linear("mlp.dense_4h_to_h", hidden, intermediate, True),
     )
-    head = () if fields.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
+    head = untied_head(fields)
     after = (*layer_norm(hidden, "gpt_neox.final_layer_norm"), *head)
     return linear("gpt_neox.embed_in", vocab, hidden), repeat_layer(fields, layer), after
 
@@ -246,7 +180,7 @@ def falcon(fields: ConfigFields) -> Parts:
         *linear("mlp.dense_4h_to_h", hidden, intermediate, bias),
         *(parameter for name in _falcon_norms(fields) for parameter in layer_norm(hidden, name)),
     )
-    head = () if fields.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
+    head = untied_head(fields)
     after = (*layer_norm(hidden, "transformer.ln_f"), *head)
     return linear("transformer.word_embeddings", vocab, hidden), repeat_layer(fields, layer), after
 
@@ -280,48 +214,45 @@ def wide_qk_norms(fields: ConfigFields) -> Parameters:
 
 def seed_oss(fields: ConfigFields) -> Parts:
     """Seed-OSS: Llama with biases of queries, keys and values apart from that of the output."""
-    heads = attention(fields, fields.flag("attention_bias"), fields.flag("attention_out_bias"))
-    ends = norms(fields.count("hidden_size"), *TWO_NORMS)
-    return decoder(fields, repeat_layer(fields, (*heads, *_mlp(fields, fields.flag("mlp_bias")), *ends)))
+    biases = fields.flag("attention_bias"), fields.flag("attention_out_bias")
+    return _llama_like(fields, *biases, mlp_bias=fields.flag("mlp_bias"))
 
 
 def ernie(fields: ConfigFields) -> Parts:
     """ERNIE 4.5: Llama with one key for all biases."""
     bias = fields.flag("use_bias")
-    ends = norms(fields.count("hidden_size"), *TWO_NORMS)
-    return decoder(fields, repeat_layer(fields, (*attention(fields, bias, bias), *_mlp(fields, bias), *ends)))
+    return _llama_like(fields, bias, bias, mlp_bias=bias)
 
 
 def olmo2(fields: ConfigFields) -> Parts:
     """OLMo 2 and 3: norms after attention and MLP, and norms over all queries and keys."""
     bias = fields.flag("attention_bias")
-    ends = norms(fields.count("hidden_size"), "post_attention_layernorm", "post_feedforward_layernorm")
-    layer = (*attention(fields, bias, bias), *wide_qk_norms(fields), *_mlp(fields), *ends)
-    return decoder(fields, repeat_layer(fields, layer))
+    ends = ("post_attention_layernorm", "post_feedforward_layernorm")
+    return _llama_like(fields, bias, bias, head_norms=wide_qk_norms, norm_names=ends)
 
 
 def hunyuan(fields: ConfigFields) -> Parts:
     """Hunyuan: Qwen 3 under other names."""
     bias = fields.flag("attention_bias")
-    heads = norms(fields.head_dim, "self_attn.query_layernorm", "self_attn.key_layernorm")
-    ends = norms(fields.count("hidden_size"), *TWO_NORMS)
-    return decoder(fields, repeat_layer(fields, (*attention(fields, bias, bias), *heads, *_mlp(fields), *ends)))
+    return _llama_like(fields, bias, bias, head_norms=_hunyuan_norms)
+
+
+def _hunyuan_norms(fields: ConfigFields) -> Parameters:
+    return norms(fields.head_dim, "self_attn.query_layernorm", "self_attn.key_layernorm")
 
 
 def cohere(fields: ConfigFields) -> Parts:
     """Command: one norm a layer for attention and MLP side by side; norms of every head where it says so."""
-    bias, width = fields.flag("attention_bias"), fields.head_dim
-    head_norms = (
-        Parameter("self_attn.q_norm.weight", (fields.count("num_attention_heads"), width)),
-        Parameter("self_attn.k_norm.weight", (fields.kv_heads, width)),
+    bias = fields.flag("attention_bias")
+    head_norms = _cohere_norms if fields.flag("use_qk_norm") else None
+    return _llama_like(fields, bias, bias, head_norms=head_norms, norm_names=("input_layernorm",))
+
+
+def _cohere_norms(fields: ConfigFields) -> Parameters:
+    return (
+        Parameter("self_attn.q_norm.weight", (fields.count("num_attention_heads"), fields.head_dim)),
+        Parameter("self_attn.k_norm.weight", (fields.kv_heads, fields.head_dim)),
     )
-    layer = (
-        *attention(fields, bias, bias),
-        *(head_norms if fields.flag("use_qk_norm") else ()),
-        *_mlp(fields),
-        *norms(fields.count("hidden_size"), "input_layernorm"),
-    )
-    return decoder(fields, repeat_layer(fields, layer))
 
 
 def nemotron(fields: ConfigFields) -> Parts:
@@ -351,7 +282,7 @@ def bloom(fields: ConfigFields) -> Parts:
     )
     embedding = linear("transformer.word_embeddings", vocab, hidden)
     before = (*embedding, *layer_norm(hidden, "transformer.word_embeddings_layernorm"))
-    head = () if fields.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
+    head = untied_head(fields)
     return before, repeat_layer(fields, layer), (*layer_norm(hidden, "transformer.ln_f"), *head)
 
 
@@ -371,7 +302,7 @@ def opt(fields: ConfigFields) -> Parts:
         *linear("model.decoder.embed_positions", fields.count("max_position_embeddings") + 2, hidden),
         *layer_norm(hidden, "model.decoder.final_layer_norm"),
     )
-    head = () if fields.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
+    head = untied_head(fields)
     return before, repeat_layer(fields, layer), head
 
 
@@ -391,7 +322,7 @@ def mpt(fields: ConfigFields) -> Parts:
         *linear("ffn.up_proj", intermediate, hidden),
         *linear("ffn.down_proj", hidden, intermediate),
     )
-    head = () if fields.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
+    head = untied_head(fields)
     return (
         linear("transformer.wte", vocab, hidden),
         repeat_layer(fields, layer),

@@ -143,18 +143,17 @@ def _stem(device: Device) -> str:
 
 def find_device(name: str) -> Device | None:
     """The kind of this name, whatever its case, blanks and dashes; a name without memory, such as `H100`, is the usual
-    one.
+    one, and so may its memory be written as in `A100 80` or `80G`.
     """
     plain_name = _plain(name)
+    plain_name = f"rtx{plain_name}" if re.match(r"[345]0[89]0", plain_name) else plain_name
     plain_name += _USUAL_MEMORY.get(plain_name, "")
-    return next(
-        (
-            device
-            for device in DEVICES.values()
-            if plain_name and plain_name in (_plain(device.name), _plain(_stem(device)))
-        ),
-        None,
-    )
+
+    def names(device: Device) -> tuple[str, ...]:
+        whole = _plain(device.name)
+        return whole, whole.removesuffix("b"), whole.removesuffix("gb"), _plain(_stem(device))
+
+    return next((device for device in DEVICES.values() if plain_name and plain_name in names(device)), None)
 
 
 def usual_gpus_per_host(name: str | None) -> int:

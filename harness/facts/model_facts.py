@@ -78,11 +78,7 @@ class ModelFacts(NamedTuple):
     def embedding_parameters(self) -> int:
         """Elements of token and position embeddings and of an untied head."""
         matrices = (parameter for parameter in (*self.before, *self.after) if len(parameter.shape) == 2)
-        return sum(
-            parameter.numel
-            for parameter in matrices
-            if "vision" not in parameter.name and "projector" not in parameter.name
-        )
+        return sum(parameter.numel for parameter in matrices)
 
     @property
     def largest_parameter(self) -> int:
@@ -120,6 +116,12 @@ class ModelFacts(NamedTuple):
         if self.tied:
             embedding_elements -= self.vocab * self.hidden
         return self.active_parameters - vectors - embedding_elements
+
+    def with_label_head(self, num_labels: int) -> ModelFacts:
+        """The same layers with a head of so many outputs instead of one over the vocabulary."""
+        norms = tuple(parameter for parameter in self.after if len(parameter.shape) == 1)
+        head = Parameter("score.weight", (num_labels, self.hidden))
+        return self._replace(vocab=num_labels, tied=False, after=(*norms, head))
 
     def parameters(self) -> Iterator[Parameter]:
         """Every parameter with its full name, in the order of `model.named_parameters()`."""

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import input_limits
-from harness.facts.model_catalogue import catalogue_config, closest_name, is_language_part_only
+from harness.facts.model_catalogue import catalogue_config, closest_names, describe_origin
 from harness.facts.model_facts import LatentAttention, ModelFacts
 from harness.facts.model_families import FAMILIES, SAME_FAMILY, Family
 from harness.facts.model_parts import BadConfig, ConfigFields, Parameter, split_layers
 from harness.file_io import read_regular
+from harness.hostinfo.hub_access import hub_cache
 from harness.hostinfo.path_probe import answer_in_time
 
 _MAX_REF_BYTES = 4096
@@ -69,7 +70,8 @@ def _find_facts(config: Mapping[str, Any], source: str, *, build: bool, estimate
     kind = config.get("model_type")
     if not isinstance(kind, str):
         return ModelLookup(None, why_not=f"{source} has no `model_type`")
-    kind = SAME_FAMILY.get(kind, kind)
+    fields = _text_fields(config)
+    kind = SAME_FAMILY.get(str(fields["model_type"]), str(fields["model_type"]))
     family = FAMILIES.get(kind)
     if family is None:
         if build:
@@ -78,13 +80,22 @@ def _find_facts(config: Mapping[str, Any], source: str, *, build: bool, estimate
             return _estimate(config, kind, source, "it was not built")
         return ModelLookup(None, why_not=_unknown_family(kind))
     try:
-        inner = config.get(family.text_config_key) if family.text_config_key else None
-        merged = {**config, **inner} if isinstance(inner, Mapping) else config
         return ModelLookup(
-            _facts_of_family(kind, family, ConfigFields(merged, family.defaults, family.aliases)), source
+            _facts_of_family(kind, family, ConfigFields(fields, family.defaults, family.aliases)), source
         )
     except BadConfig as error:
         return ModelLookup(None, why_not=f"{source}: {error}")
+
+
+def _text_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of the text model, which a run trains of a model with towers for images or sound."""
+    text = config.get("text_config")
+    if not isinstance(text, Mapping):
+        return config
+    fields = {**config, **text}
+    if "tie_word_embeddings" in config:
+        fields["tie_word_embeddings"] = config["tie_word_embeddings"]
+    return fields
 
 
 def _unknown_family(kind: str) -> str:
@@ -199,10 +210,11 @@ def find_model(
         return facts._replace(config=stored.config)
     catalogue_entry = catalogue_config(name_or_path)
     if catalogue_entry is not None:
-        part = " (the language model alone)" if is_language_part_only(name_or_path) else ""
-        return facts_from_config(catalogue_entry, f"the catalogue{part}")._replace(config=catalogue_entry)
-    similar = closest_name(name_or_path)
-    hint = f"; did you mean `{similar}`?" if similar else ""
+        source = f"the catalogue{describe_origin(name_or_path, catalogue_entry)}"
+        facts = facts_from_config(catalogue_entry, source, build=build, estimate=estimate)
+        return facts._replace(config=catalogue_entry)
+    similar = " or ".join(f"`{name}`" for name in closest_names(name_or_path))
+    hint = f"; did you mean {similar}?" if similar else ""
     return ModelLookup(
         None,
         why_not=f"`{name_or_path}` is not a folder, not in the local Hugging Face cache and not in the catalogue{hint}",
@@ -302,15 +314,16 @@ def _read_config(path: Path) -> dict[str, Any] | str:
 
 
 def is_repository_cached(name: str, revision: str | None) -> bool:
-    """Is a snapshot of this Hub repository in the local cache?"""
-    return _cached_config(name, revision or "main") is not None
+    """Is a snapshot of this Hub repository with more than its configuration in the local cache? A plan fetches that
+    file alone.
+    """
+    config = _cached_config(name, revision or "main")
+    return config is not None and any(path.name != config.name for path in config.parent.iterdir())
 
 
 def _cached_config(name: str, revision: str) -> Path | None:
     """`config.json` of a Hub repository in the local cache, laid out as by `huggingface_hub`: refs name snapshots."""
-    home = os.environ.get("HF_HOME", "~/.cache/huggingface")
-    hub = Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
-    repository = hub / ("models--" + name.replace("/", "--"))
+    repository = hub_cache(os.environ) / ("models--" + name.replace("/", "--"))
     try:
         commit = read_regular(repository / "refs" / revision, _MAX_REF_BYTES).decode("ascii").strip()
     except (OSError, ValueError):

@@ -132,11 +132,8 @@ def layer_norm(hidden: int, name: str) -> Parameters:
 
 def attention(fields: ConfigFields, qkv_bias: bool, out_bias: bool) -> Parameters:
     """Four projections, keys and values at their own number of heads."""
-    hidden, queries, keys = (
-        fields.count("hidden_size"),
-        fields.count("num_attention_heads") * fields.head_dim,
-        fields.kv_heads * fields.head_dim,
-    )
+    hidden, queries = fields.count("hidden_size"), fields.count("num_attention_heads") * fields.head_dim
+    keys = fields.kv_heads * fields.head_dim
     return (
         *linear("self_attn.q_proj", queries, hidden, qkv_bias),
         *linear("self_attn.k_proj", keys, hidden, qkv_bias),
@@ -166,8 +163,18 @@ FOUR_NORMS = (*TWO_NORMS, "pre_feedforward_layernorm", "post_feedforward_layerno
 def decoder(fields: ConfigFields, layers: Layers, model: str = "model") -> Parts:
     """Embedding, layers, final norm, head: what all Llama-like models share. A tied head has no weight of its own."""
     hidden, vocab = fields.count("hidden_size"), fields.count("vocab_size")
-    head = () if fields.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
-    return linear(f"{model}.embed_tokens", vocab, hidden), layers, (*norms(hidden, f"{model}.norm"), *head)
+    return (
+        linear(f"{model}.embed_tokens", vocab, hidden),
+        layers,
+        (*norms(hidden, f"{model}.norm"), *untied_head(fields)),
+    )
+
+
+def untied_head(fields: ConfigFields) -> Parameters:
+    """The head; nothing where it shares the weight of the embedding."""
+    if fields.flag("tie_word_embeddings"):
+        return ()
+    return linear("lm_head", fields.count("vocab_size"), fields.count("hidden_size"))
 
 
 def repeat_layer(fields: ConfigFields, layer: Parameters) -> Layers:

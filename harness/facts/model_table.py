@@ -53,6 +53,14 @@ def tensor_plan(model_type: str) -> Mapping[str, str]:
     return plan
 
 
+def release_note() -> str:
+    """Whose answers these are, for a machine with another release of `transformers`; empty on any other machine."""
+    if is_of_installed_release():
+        return ""
+    installed = package_version("transformers")
+    return f"measured with transformers {read_table()['releases']['transformers']}, and {installed} is installed here"
+
+
 def is_of_installed_release() -> bool:
     """Is the installed `transformers` the release of the table, but for its last number, or not installed at all?"""
     installed = package_version("transformers")

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from harness.facts.dense_model_families import wide_qk_norms
 from harness.facts.model_parts import (
     TWO_NORMS,
     ConfigFields,
-    Layers,
     Parameter,
     Parameters,
     Parts,
@@ -24,6 +25,9 @@ from harness.facts.model_parts import (
     repeat_layer,
 )
 
+SparseLayers = Callable[[ConfigFields], tuple[bool, ...]]
+"""Says of each layer whether it has experts."""
+
 
 def fused_experts(fields: ConfigFields, intermediate: int) -> Parameters:
     """All experts of a layer in two weights: gate and up, down."""
@@ -32,6 +36,27 @@ def fused_experts(fields: ConfigFields, intermediate: int) -> Parameters:
         Parameter("mlp.experts.gate_up_proj", (experts, 2 * intermediate, hidden)),
         Parameter("mlp.experts.down_proj", (experts, hidden, intermediate)),
     )
+
+
+def routed_experts(fields: ConfigFields) -> Parameters:
+    """DeepSeek's block: experts, their router, and shared experts as one wide MLP."""
+    hidden, width = fields.count("hidden_size"), fields.count("moe_intermediate_size")
+    return (
+        *fused_experts(fields, width),
+        *linear("mlp.gate", fields.count("num_local_experts"), hidden),
+        *gated_mlp(hidden, width * fields.count("n_shared_experts"), name="mlp.shared_experts"),
+    )
+
+
+def mixture(
+    fields: ConfigFields, heads: Parameters, experts: Parameters, find_sparse: SparseLayers, *, mlp_bias: bool = False
+) -> Parts:
+    """A decoder whose layers have these attention heads, and experts or a gated MLP."""
+    hidden = fields.count("hidden_size")
+    ends = norms(hidden, *TWO_NORMS)
+    dense = (*heads, *gated_mlp(hidden, fields.count("intermediate_size"), mlp_bias), *ends)
+    sparse = (*heads, *experts, *ends)
+    return decoder(fields, tuple(sparse if is_sparse else dense for is_sparse in find_sparse(fields)))
 
 
 def mixtral(fields: ConfigFields) -> Parts:
@@ -59,9 +84,7 @@ def qwen2_moe(fields: ConfigFields) -> Parts:
         *gated_mlp(hidden, shared, name="mlp.shared_expert"),
         *linear("mlp.shared_expert_gate", 1, hidden),
     )
-    heads, ends = attention(fields, bias, False), norms(hidden, *TWO_NORMS)
-    sparse, dense = (*heads, *block, *ends), (*heads, *gated_mlp(hidden, fields.count("intermediate_size")), *ends)
-    return decoder(fields, tuple(sparse if is_sparse else dense for is_sparse in is_sparse_layer(fields)))
+    return mixture(fields, attention(fields, bias, False), block, is_sparse_layer)
 
 
 def qwen3_moe(fields: ConfigFields) -> Parts:
@@ -71,18 +94,14 @@ def qwen3_moe(fields: ConfigFields) -> Parts:
         *fused_experts(fields, fields.count("moe_intermediate_size")),
         *linear("mlp.gate", fields.count("num_local_experts"), hidden),
     )
-    heads, ends = (*attention(fields, bias, bias), *qk_norms(fields)), norms(hidden, *TWO_NORMS)
-    sparse, dense = (*heads, *block, *ends), (*heads, *gated_mlp(hidden, fields.count("intermediate_size")), *ends)
-    return decoder(fields, tuple(sparse if is_sparse else dense for is_sparse in is_sparse_layer(fields)))
+    heads = (*attention(fields, bias, bias), *qk_norms(fields))
+    return mixture(fields, heads, block, is_sparse_layer)
 
 
 def gpt_oss(fields: ConfigFields) -> Parts:
     """gpt-oss: a sink a head, biases everywhere, expert weights stored input first."""
-    hidden, intermediate, experts = (
-        fields.count("hidden_size"),
-        fields.count("intermediate_size"),
-        fields.count("num_local_experts"),
-    )
+    hidden, intermediate = fields.count("hidden_size"), fields.count("intermediate_size")
+    experts = fields.count("num_local_experts")
     bias = fields.flag("attention_bias")
     layer = (
         Parameter("self_attn.sinks", (fields.count("num_attention_heads"),)),
@@ -99,30 +118,19 @@ def gpt_oss(fields: ConfigFields) -> Parts:
 
 def deepseek(fields: ConfigFields) -> Parts:
     """DeepSeek V2, V3 and R1: latent attention; the first layers dense, then experts and shared experts."""
-    hidden, intermediate = fields.count("hidden_size"), fields.count("moe_intermediate_size")
-    block = (
-        *fused_experts(fields, intermediate),
-        *linear("mlp.gate", fields.count("num_local_experts"), hidden),
-        *gated_mlp(hidden, intermediate * fields.count("n_shared_experts"), name="mlp.shared_experts"),
-    )
-    heads, ends = latent_attention(fields), norms(hidden, *TWO_NORMS)
-    sparse, dense = (*heads, *block, *ends), (*heads, *gated_mlp(hidden, fields.count("intermediate_size")), *ends)
-    return decoder(fields, leading_dense(fields, dense, sparse))
+    return mixture(fields, latent_attention(fields), routed_experts(fields), follows_dense)
 
 
-def leading_dense(fields: ConfigFields, dense: Parameters, sparse: Parameters) -> Layers:
-    """`first_k_dense_replace` dense layers, and sparse ones after them."""
-    first = min(fields.count("first_k_dense_replace", 0, minimum=0), fields.num_layers)
-    return (dense,) * first + (sparse,) * (fields.num_layers - first)
+def follows_dense(fields: ConfigFields) -> tuple[bool, ...]:
+    """Does this layer come after the `first_k_dense_replace` dense ones?"""
+    first = fields.count("first_k_dense_replace", 0, minimum=0)
+    return tuple(index >= first for index in range(fields.num_layers))
 
 
 def latent_attention(fields: ConfigFields) -> Parameters:
     """Queries through a low rank, keys and values through another, which the heads share."""
-    hidden, heads, bias = (
-        fields.count("hidden_size"),
-        fields.count("num_attention_heads"),
-        fields.flag("attention_bias"),
-    )
+    hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    bias = fields.flag("attention_bias")
     rope, latent, value = fields.count("qk_rope_head_dim"), fields.count("kv_lora_rank"), fields.count("v_head_dim")
     width = heads * (fields.count("qk_nope_head_dim") + rope)
     if fields.get("q_lora_rank") is None:
@@ -145,24 +153,16 @@ def latent_attention(fields: ConfigFields) -> Parameters:
 
 def glm4_moe(fields: ConfigFields) -> Parts:
     """GLM-4.5 and 4.6 without the layer that predicts a second token: grouped-query attention, DeepSeek's experts."""
-    hidden, width = fields.count("hidden_size"), fields.count("moe_intermediate_size")
     heads = (
         *attention(fields, fields.flag("attention_bias"), False),
         *(qk_norms(fields) if fields.flag("use_qk_norm") else ()),
     )
-    ends = norms(hidden, *TWO_NORMS)
-    block = (
-        *fused_experts(fields, width),
-        *linear("mlp.gate", fields.count("num_local_experts"), hidden),
-        *gated_mlp(hidden, width * fields.count("n_shared_experts"), name="mlp.shared_experts"),
-    )
-    dense = (*heads, *gated_mlp(hidden, fields.count("intermediate_size")), *ends)
-    return decoder(fields, leading_dense(fields, dense, (*heads, *block, *ends)))
+    return mixture(fields, heads, routed_experts(fields), follows_dense)
 
 
 def deepseek_v32(fields: ConfigFields) -> Parts:
     """DeepSeek V3.2: V3 with an indexer in every layer, which chooses the tokens that attention sees."""
-    hidden, width = fields.count("hidden_size"), fields.count("moe_intermediate_size")
+    hidden = fields.count("hidden_size")
     index_heads, index_width = fields.count("index_n_heads"), fields.count("index_head_dim")
     heads = (
         *latent_attention(fields),
@@ -171,14 +171,7 @@ def deepseek_v32(fields: ConfigFields) -> Parts:
         *layer_norm(index_width, "self_attn.indexer.k_norm"),
         *linear("self_attn.indexer.weights_proj", index_heads, hidden),
     )
-    ends = norms(hidden, *TWO_NORMS)
-    block = (
-        *fused_experts(fields, width),
-        *linear("mlp.gate", fields.count("num_local_experts"), hidden),
-        *gated_mlp(hidden, width * fields.count("n_shared_experts"), name="mlp.shared_experts"),
-    )
-    dense = (*heads, *gated_mlp(hidden, fields.count("intermediate_size")), *ends)
-    return decoder(fields, leading_dense(fields, dense, (*heads, *block, *ends)))
+    return mixture(fields, heads, routed_experts(fields), follows_dense)
 
 
 def minimax_m2(fields: ConfigFields) -> Parts:
@@ -198,35 +191,27 @@ def ernie_moe(fields: ConfigFields) -> Parts:
     """ERNIE 4.5 with experts: a correction a router keeps as a parameter; experts between two layers, every so many."""
     hidden, experts, bias = fields.count("hidden_size"), fields.count("num_local_experts"), fields.flag("use_bias")
     width, shared = fields.count("moe_intermediate_size"), fields.count("n_shared_experts", 0, minimum=0)
-    heads, ends = attention(fields, bias, bias), norms(hidden, *TWO_NORMS)
     block = (
         *linear("mlp.gate", experts, hidden),
         Parameter("mlp.gate.moe_statics.e_score_correction_bias", (1, experts)),
         *fused_experts(fields, width),
         *(gated_mlp(hidden, width * shared, bias, name="mlp.shared_experts") if shared else ()),
     )
-    sparse = (*heads, *block, *ends)
-    dense = (*heads, *gated_mlp(hidden, fields.count("intermediate_size"), bias), *ends)
+    before, layers, after = mixture(fields, attention(fields, bias, bias), block, _is_ernie_sparse, mlp_bias=bias)
+    return before, layers, (*after, Parameter("lm_head.bias", (fields.count("vocab_size"),))) if bias else after
+
+
+def _is_ernie_sparse(fields: ConfigFields) -> tuple[bool, ...]:
     first, every = fields.count("moe_layer_start_index", 0, minimum=0), fields.count("moe_layer_interval")
     end = fields.get("moe_layer_end_index")
     last = fields.num_layers - 1 if end in (None, -1) else fields.count("moe_layer_end_index", minimum=0)
-    before, layers, after = decoder(
-        fields,
-        tuple(
-            sparse if first <= index <= last and (index + 1) % every == 0 else dense
-            for index in range(fields.num_layers)
-        ),
-    )
-    return before, layers, (*after, Parameter("lm_head.bias", (fields.count("vocab_size"),))) if bias else after
+    return tuple(first <= index <= last and (index + 1) % every == 0 for index in range(fields.num_layers))
 
 
 def llama4(fields: ConfigFields) -> Parts:
     """The language model of Llama 4: experts and a shared one in every layer (Scout) or in every other (Maverick)."""
-    hidden, experts, bias = (
-        fields.count("hidden_size"),
-        fields.count("num_local_experts"),
-        fields.flag("attention_bias"),
-    )
+    hidden, experts = fields.count("hidden_size"), fields.count("num_local_experts")
+    bias = fields.flag("attention_bias")
     width, every = fields.count("moe_intermediate_size"), fields.count("interleave_moe_layer_step")
     heads, ends = attention(fields, bias, bias), norms(hidden, *TWO_NORMS)
     block = (

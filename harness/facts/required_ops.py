@@ -11,6 +11,7 @@ from typing import Any
 COMPILE_SECONDS = {
     "deepspeed_shm_comm": 40,
     "cpu_adam": 60,
+    "cpu_adam_one_pass": 50,
     "cpu_adagrad": 60,
     "cpu_lion": 60,
     "fused_adam": 90,
@@ -36,13 +37,16 @@ WITHOUT_NVCC = {
 _QUANTIZED = ("zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients")
 
 
-def required_ops(config: Mapping[str, Any], *, accelerated: bool, pins_natively: bool = False) -> tuple[str, ...]:
+def required_ops(
+    config: Mapping[str, Any], *, accelerated: bool, pins_natively: bool = False, steps_in_one_pass: bool = False
+) -> tuple[str, ...]:
     """Names of the ops in the order of the build, from a rendered DeepSpeed JSON.
 
     Source: `runtime/engine.py` `_configure_basic_optimizer` (which Adam), `comm/torch.py` `build_shm_op` (only on the
     CPU accelerator), `runtime/swap_tensor/*` (NVMe), `utils/pin_memory.py`, `CUDAQuantizer` of
     `runtime/zero/partition_parameters.py` and `runtime/comm/coalesced_collectives.py` (ZeRO++). `accelerated` is false
-    where ranks run on the CPU accelerator; `pins_natively` is true where DeepSpeed's own allocator pins host memory.
+    where ranks run on the CPU accelerator; `pins_natively` is true where DeepSpeed's own allocator pins host memory,
+    `steps_in_one_pass` where the patch `one-pass-adam` is to be applied.
     """
     zero = config.get("zero_optimization") or {}
     stage = zero.get("stage", 0)
@@ -55,7 +59,7 @@ def required_ops(config: Mapping[str, Any], *, accelerated: bool, pins_natively:
     offloaded = optimizer_device in {"cpu", "nvme"}
     name = str(optimizer.get("type", "")).lower()
     if name in {"adam", "adamw", "muon"} and not (optimizer.get("params") or {}).get("torch_adam"):
-        ops.append("cpu_adam" if offloaded else "fused_adam")
+        ops += ["cpu_adam", *["cpu_adam_one_pass"] * steps_in_one_pass] if offloaded else ["fused_adam"]
     elif name == "lion" or (name == "adagrad" and offloaded):  # on the device Adagrad is torch's
         ops.append(f"cpu_{name}" if offloaded else "fused_lion")
     elif name == "lamb":

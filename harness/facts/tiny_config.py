@@ -3,8 +3,9 @@
 
 Layers: the shortest prefix that has two of each kind, by the lists, periods and indices that the configuration has.
 Widths: heads become narrow and fewer, and every width shrinks by the same factors, so that what was divisible is.
-Windows of attention become shorter than a document of the probe, so that layers without them show; chunks, kernels and
-states keep their sizes.
+Windows and chunks of attention become shorter than a document of the probe, so that layers without them show, and so do
+the tokens and blocks that attention chooses (`index_topk`), whose many heads stay: scores of few heads tie. Kernels and
+the chunks of states keep their sizes.
 """
 
 from __future__ import annotations
@@ -20,9 +21,15 @@ VOCAB_SIZE = 256
 _MIN_HEAD_DIM = 8
 _EXPERTS = 16
 
-_WINDOW = re.compile(r"^(sliding_window(_size)?|local_window_size|window_size)$")
+_WINDOW = re.compile(
+    r"^((sliding_|local_|attention_)?window(_size)?|attention_chunk_size|local_attention(_window_len)?)$"
+)
 _MIN_LONG_WINDOW, _SHORT_WINDOW = 128, 8
 """Tokens; those of towers for images are no longer than the first."""
+_CHOICES = {"index_topk": 8, "index_block_size": 4, "index_topk_blocks": 2}
+"""What attention chooses among: tokens, or blocks of tokens."""
+_MANY_HEADS = 16
+"""Of an indexer."""
 _LAYERS = re.compile(r"^(num_hidden_layers|n_layers?|num_layers|(de|en)coder_layers|num_(de|en)coder_layers|depth)$")
 _PERIOD = re.compile(r"period|interval|pattern|every|freq|_step")
 _FIRST_LAYERS = re.compile(r"dense|first_k|start|offset")
@@ -43,7 +50,7 @@ _NO_WIDTH = re.compile(
 
 
 class Shrinkage(NamedTuple):
-    """What to shrink beside layers and vocabulary: `head_dim` and `heads` are allowed to be divided, `windows` to be
+    """Fields to shrink beside layers and vocabulary: `head_dim` and `heads` are allowed to be divided, `windows` to be
     shortened.
     """
 
@@ -104,8 +111,8 @@ def _shrink_count(name: str, value: int, by: _Factors) -> int:
         return min(value, VOCAB_SIZE)
     if name.endswith(("token_id", "token_index")):
         return min(value, VOCAB_SIZE - 1)
-    if by.shrinkage.windows and value >= _MIN_LONG_WINDOW and _WINDOW.match(name):
-        return _SHORT_WINDOW
+    if by.shrinkage.windows and (name in _CHOICES or (value >= _MIN_LONG_WINDOW and _WINDOW.match(name))):
+        return min(value, _CHOICES.get(name, _SHORT_WINDOW))
     if _LAYERS.match(name):
         return by.kept if value == by.layers else min(value, max(by.kept, 2))
     if by.layers and "layers" in name and value <= by.layers:
@@ -116,7 +123,7 @@ def _shrink_count(name: str, value: int, by: _Factors) -> int:
 def _shrink_width(name: str, value: int, by: _Factors) -> int:
     if _HEAD_DIM.search(name):
         return value // by.narrow if value % by.narrow == 0 else value
-    if _HEADS.search(name):
+    if _HEADS.search(name) and not (name == "index_n_heads" and value >= _MANY_HEADS):
         return value // by.fewer if value % by.fewer == 0 else value
     if _WIDTH.search(name) and not _NO_WIDTH.search(name):
         factor = by.narrow * by.fewer
@@ -200,11 +207,12 @@ def _narrowing(head_dims: list[int], width: int) -> int:
 
 
 def _head_counts(config: Mapping[str, Any]) -> list[int]:
+    """Of attention, and of other layers where they have many."""
     return [
         v
         for k, v in config.items()
         if _is_count(v)
-        and v > 1
+        and v > (2 if "mamba" in k else 1)
         and _HEADS.search(k)
         and not _HEAD_DIM.search(k)
         and not k.startswith(("n_group", "topk"))

@@ -320,3 +320,7 @@ class Context:
         return Finding(
             "", severity or _FROM_GATE, message, self.source.user_key(key), place, label, labels, tuple(notes), fix
         )
+
+    def unread(self, message: str, key: str, **details: Any) -> Finding:
+        """A finding at the spec key `key`, which has no effect; `details` are those of `finding`."""
+        return self.finding(message, key, label="has no effect", **details)

@@ -17,12 +17,13 @@ from harness.gates.dtypes import dtype_of, grad_accum_dtype
 from harness.gates.optimizer_facts import TYPES_WITH_MINIMUM, is_number, read_number
 from harness.spec.auto_values import auto_in_deepspeed
 from harness.spec.parse.source import KeyPath, join_key, split_key, value_at
+from harness.spec.sections.data_spec import CHAT_FORMATS
 
 _LAUNCHER_VARIABLES = frozenset(
     """RANK LOCAL_RANK WORLD_SIZE LOCAL_SIZE CROSS_RANK CROSS_SIZE MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES
     HARNESS_RUN_DIR HARNESS_SUPERVISOR HARNESS_LEADER HARNESS_ALLOWED_CODE""".split()
 )
-_CHAT, _PROMPTS = ("messages", "sharegpt"), ("prompt-completion", "alpaca")
+_PROMPTS = ("prompt-completion", "alpaca")
 
 
 def _is_read_as_written(ctx: Context) -> bool:
@@ -113,8 +114,11 @@ UNREAD_IN: Mapping[str, Callable[[Context, str], bool]] = {
     "with-max-steps": lambda ctx, _: ctx.run.spec.train.max_steps is not None,
     "with-evaluation-data": lambda ctx, _: ctx.run.spec.data.eval is not None,
     "without-evaluation-data": lambda ctx, _: ctx.run.spec.data.eval is None and not ctx.run.spec.data.eval_fraction,
-    "without-chats": lambda ctx, _: _record_formats(ctx).isdisjoint(("auto", *_CHAT)),
+    "without-chats": lambda ctx, _: _record_formats(ctx).isdisjoint(("auto", *CHAT_FORMATS)),
     "without-completions": lambda ctx, _: _record_formats(ctx).isdisjoint(("auto", *_PROMPTS)),
+    "without-prompts": lambda ctx, _: _record_formats(ctx).isdisjoint(("auto", "prompt-completion")),
+    "without-text": lambda ctx, _: _record_formats(ctx).isdisjoint(("auto", "text")),
+    "without-turns": lambda ctx, _: _record_formats(ctx).isdisjoint(("auto", "messages", "sharegpt")),
     "without-skipped-records": lambda ctx, _: ctx.run.spec.data.on_bad_record != "skip",
     "with-equal-or-ordered-rows": lambda ctx, _: ctx.run.spec.data.packing or not ctx.run.spec.data.shuffle,
     "without-a-named-model": lambda ctx, _: ctx.run.spec.model.name_or_path is None,

@@ -7,7 +7,7 @@ A gate is a function that yields findings, with its data in the decorator and it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -17,7 +17,7 @@ from harness.findings import Finding, Severity, Upstream
 from harness.gates.context import Context
 from harness.gates.page import Page, parse_page
 
-__all__ = ["CheckFunction", "Cite", "Context", "Gate", "Need", "all_gates", "gate"]
+__all__ = ["CheckFunction", "Cite", "Context", "Gate", "Need", "all_gates", "gate", "hosts_gate", "spec_gate"]
 
 Need = Literal["world size", "a launch", "a run spec", "model facts", "the accelerator", "hosts", "the hosts' answers"]
 
@@ -134,6 +134,12 @@ def gate(
         return check
 
     return register
+
+
+spec_gate = partial(gate, needs=("a run spec",))
+"""Registers a gate of run specs: it has nothing to say of a DeepSpeed JSON."""
+hosts_gate = partial(gate, needs=("the hosts' answers", "hosts"), unseen="needs several hosts")
+"""Registers a gate of what the hosts of a launch answered."""
 
 
 @cache

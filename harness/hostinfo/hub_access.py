@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does the Hugging Face Hub answer? Where it does not, its client retries each file for half a minute."""
+"""The Hugging Face Hub: its cache here, and does it answer? Where it does not, its client retries for half a minute."""
 
 from __future__ import annotations
 
 import os
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from threading import Thread
 from urllib.parse import urlsplit
 
@@ -32,6 +33,12 @@ def is_hub_offline(environ: Mapping[str, str] | None = None) -> bool:
     """Has the user forbidden the Hub with HF_HUB_OFFLINE, as huggingface_hub reads it?"""
     env = os.environ if environ is None else environ
     return env.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def hub_cache(env: Mapping[str, str]) -> Path:
+    """The cache of `huggingface_hub`."""
+    home = env.get("HF_HOME", "~/.cache/huggingface")
+    return Path(env.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
 
 
 def _connects(endpoint: str) -> bool:

@@ -22,9 +22,9 @@ _MAPS = Path("/proc/self/maps")
 
 
 def list_loaded_files(since: float) -> dict[str, Any] | None:
-    """What `are_loaded_files_the_same` compares: `files`, with [size, ns of change, ns of status] by path, of all
-    modules and shared libraries of this process, and `modules`, the file by top-level name. None if a file is missing
-    or has changed after `since` (seconds of `time.time`): the process may have loaded what it was before.
+    """The record that `are_loaded_files_the_same` compares: `files`, with [size, ns of change, ns of status] by path,
+    of all modules and shared libraries of this process, and `modules`, the file by top-level name. None if a file is
+    missing or has changed after `since` (seconds of `time.time`): the process may have loaded what it was before.
     """
     modules = {name: file for name, file in _module_files() if "." not in name and _find_file(name) == file}
     files: dict[str, list[int]] = {}

@@ -2,8 +2,9 @@
 """Asks a model of the installed `transformers` what it does, in a process of its own, and keeps the answer.
 
 `harness/workers/model_behavior_worker.py` builds a tiny copy of the configuration and looks at its logits. It loads no
-weights, runs no code of a repository and connects to nothing. An answer holds for the configuration, the releases and
-the source of the model's class; it is kept below XDG_CACHE_HOME, else `~/.cache`.
+weights, runs no code of a repository and connects to nothing. An answer holds for the configuration, the installed
+packages (kernels among them) and the sources that were read for it: those of the model's class, and all of ours that
+the child imported. It is kept below XDG_CACHE_HOME, else `~/.cache`; an accident of this machine is not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -31,10 +33,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _TIMEOUT_SECONDS = 120
 _MAX_BYTES = 1 << 20
 _PACKAGES = ("torch", "transformers", "deepspeed")
-_ALSO_ASKED = ("peft", "bitsandbytes")
-_OWN_SOURCES = ("facts/tiny_config.py", "runtime/model_behavior.py", "workers/model_behavior_worker.py")
 _NO_CHILD = "no child process could be started"
-_OWN_FOLDER = "runtime/model_questions"
 QUESTIONS = (
     "causal",
     "apart",
@@ -119,7 +118,7 @@ def _ask(text: str) -> ModelAnswers:
         return kept
     body = _run_worker(text)
     answers = ModelAnswers.from_fields(body["answers"])
-    if answers.why_causal.startswith(_NO_CHILD):  # which says nothing about the model
+    if body["accident"]:  # which says nothing about the model
         return answers
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -146,13 +145,14 @@ def _read_kept(file: Path) -> ModelAnswers | None:
 
 
 def _run_worker(text: str) -> dict[str, Any]:
-    """`answers` by question, and the `sources` that they hold for. A child that ends early leaves those that it had;
-    the reason of the others is its end, which is kept too.
+    """`answers` by question, the `sources` that they hold for, and whether some were lost by `accident`: a child that
+    was killed or could not start, or ranks that did not reach each other. One that ends early leaves those that it had.
+    The end of a child that used up its own processor time is no accident.
     """
     script = _PACKAGE / "workers" / "model_behavior_worker.py"
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "USE_HUB_KERNELS": "0", "CUDA_VISIBLE_DEVICES": ""}
     environ |= {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    body: dict[str, Any] = {"answers": {}, "sources": {}}
+    body: dict[str, Any] = {"answers": {}, "sources": {}, "accident": {}}
     began = time.monotonic()
     end = ""
     with tempfile.TemporaryDirectory(prefix="harness-model-") as folder:
@@ -173,11 +173,13 @@ def _run_worker(text: str) -> dict[str, Any]:
                 with contextlib.suppress(ProcessLookupError):  # its ranks too
                     os.killpg(process.pid, signal.SIGKILL)
             if process.wait():
+                is_accident = process.returncode < 0 and process.returncode != -signal.SIGXCPU
+                body["accident"] |= {"its child process": True} if is_accident else {}
                 end = f"its child process ended with {process.returncode} after {time.monotonic() - began:.0f} s"
         except subprocess.TimeoutExpired:
-            end = f"killed after {_TIMEOUT_SECONDS} s"
+            body["accident"], end = {"time": True}, f"killed after {_TIMEOUT_SECONDS} s"
         except OSError as error:
-            end = f"{_NO_CHILD}: {error.strerror}"
+            body["accident"], end = {"start": True}, f"{_NO_CHILD}: {error.strerror}"
         with contextlib.suppress(OSError, ValueError):
             for line in read_regular(output, _MAX_BYTES).decode().splitlines():
                 for name, value in json.loads(line).items():
@@ -189,9 +191,17 @@ def _run_worker(text: str) -> dict[str, Any]:
 
 def _digest(text: str) -> str:
     digest = hashlib.sha256(text.encode())
-    for name in (*_PACKAGES, *_ALSO_ASKED):
-        digest.update(f"\0{name} {package_version(name)}".encode())
-    own = [_PACKAGE / name for name in _OWN_SOURCES]
-    for file in [*own, *sorted((_PACKAGE / _OWN_FOLDER).glob("*.py"))]:
-        digest.update(file.read_bytes())
+    for part in (*_installed_packages(), _PACKAGE):
+        digest.update(f"\0{part}".encode())
     return digest.hexdigest()[:32]
+
+
+def _installed_packages() -> list[str]:
+    """Name and release of every package that can be imported, as the folders of their metadata are called: whichever
+    kernels a model finds change what it does.
+    """
+    found: set[str] = set()
+    for folder in sys.path:
+        with contextlib.suppress(OSError):
+            found |= {name for name in os.listdir(folder or ".") if name.endswith((".dist-info", ".egg-info"))}  # noqa: PTH208 - 300 names, by each command
+    return sorted(found)

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.hostinfo.machine import package_version
@@ -25,13 +26,18 @@ _CHOICE = "_implementation"
 """The end of keys that choose kernels: `owner/name` there is code on the Hub, which transformers would load and run."""
 _PROGRAM = """
 import json, resource, sys
+sys.path.insert(0, sys.argv[1])
+from harness.interpreter import remove_repeated_root
+remove_repeated_root()
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from harness.runtime.text_part import find_text_part
 fields = json.load(sys.stdin)
 pages = int(open("/proc/self/statm").read().split()[5])
 limit = pages * resource.getpagesize() + (2 << 30)
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+config = find_text_part(config).config or config
 with torch.device("meta"):
     model = AutoModelForCausalLM.from_config(config)
 text = config.get_text_config()
@@ -81,7 +87,7 @@ def _run_program(config: Mapping[str, Any]) -> str | None:
     """The program's output; None when it fails, for a wrong value as well as for an unknown type."""
     try:
         process = subprocess.run(  # noqa: S603
-            python_command("-c", _PROGRAM),
+            python_command("-c", _PROGRAM, str(Path(__file__).resolve().parents[2])),
             input=json.dumps(config),
             env={**os.environ, "HF_HUB_OFFLINE": "1", "USE_HUB_KERNELS": "0"},
             text=True,

@@ -65,7 +65,7 @@ def read_identity(pynvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def read_gpu(pynvml: Any, handle: Any) -> dict[str, Any]:
-    """What changes while a GPU works: MHz, degrees Celsius, watts, percent, counts."""
+    """Readings that change while a GPU works: MHz, degrees Celsius, watts, percent, counts."""
     words = ""
     try:
         pynvml.nvmlDeviceGetTemperature(handle, 0)

@@ -67,7 +67,7 @@ def set_compile_cache_dir(environ: MutableMapping[str, str]) -> None:
 
 
 def describe_unwritable(folder: Path) -> str:
-    """Why nothing can be written in a folder, which may not exist yet; empty where it can. Leaves nothing there."""
+    """The reason why a folder, which may not exist yet, cannot be written to; or empty. Leaves nothing there."""
     place = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     try:
         with tempfile.TemporaryFile(dir=place) as file:

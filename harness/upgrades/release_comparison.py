@@ -141,7 +141,7 @@ def _finding_of_change(change: BehaviorChange, context: Context) -> Finding:
         key,
         notes=[change.note, f"said by: {change.cite}"],
         fix=fix,
-        severity="info" if change.is_bug_fix else change.severity,
+        severity=change.severity,
     )
     return finding._replace(gate="UP005" if change.is_bug_fix else "UP002")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, spec_gate
 
 _SWITCHES = ("partition_activations", "cpu_checkpointing", "contiguous_memory_optimization")
 
@@ -56,10 +56,9 @@ def unread_block(ctx: Context) -> Iterator[Finding]:
         return
     key = f"deepspeed.activation_checkpointing.{names[0]}"
     substitute = "`train.gradient_checkpointing`" if is_spec else "the Trainer's `gradient_checkpointing`"
-    yield ctx.finding(
+    yield ctx.unread(
         f"{ctx.key(key)} does nothing for Hugging Face models",
         key,
-        label="has no effect",
         notes=["only a model that calls `deepspeed.checkpointing.checkpoint` itself reads the block"],
         fix=Fix(
             f"remove {ctx.key('deepspeed.activation_checkpointing')}; {substitute} recomputes activations",
@@ -123,9 +122,7 @@ def contiguous_activations_alone(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "MD031", "recomputation-options-without-recomputation", upstream="silent", severity="warning", needs=("a run spec",)
-)
+@spec_gate("MD031", "recomputation-options-without-recomputation", upstream="silent", severity="warning")
 def options_without_recomputation(ctx: Context) -> Iterator[Finding]:
     """Options of activation checkpointing that is off.
 
@@ -143,10 +140,9 @@ def options_without_recomputation(ctx: Context) -> Iterator[Finding]:
         return
     for name in ("gradient_checkpointing_use_reentrant", "offload_activations"):
         if getattr(train, name):
-            yield ctx.finding(
+            yield ctx.unread(
                 f"`train.{name}` has no effect without `train.gradient_checkpointing: true`",
                 f"train.{name}",
-                label="has no effect",
                 fix=Fix(
                     "set `train.gradient_checkpointing: true`",
                     {"train.gradient_checkpointing": True},
@@ -155,13 +151,7 @@ def options_without_recomputation(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@gate(
-    "MD040",
-    "kept-attention-in-another-recomputation",
-    upstream="silent",
-    needs=("a run spec",),
-    when=_keeps_attention,
-)
+@spec_gate("MD040", "kept-attention-in-another-recomputation", upstream="silent", when=_keeps_attention)
 def kept_attention(ctx: Context) -> Iterator[Finding]:
     """Attention that is kept, with a recomputation that keeps nothing.
 
@@ -201,7 +191,52 @@ def kept_attention(ctx: Context) -> Iterator[Finding]:
         )
 
 
-_TILED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3", "gemma3_text")
+@spec_gate(
+    "MD048",
+    "segments-in-another-recomputation",
+    upstream="silent",
+    when=lambda ctx: ctx.run.checkpointing is not None and ctx.run.checkpointing.layers_per_segment > 1,
+)
+def segments(ctx: Context) -> Iterator[Finding]:
+    """Segments of layers, with a recomputation that has none.
+
+    `train.gradient_checkpointing: {layers_per_segment: K}` together with `recompute_every` or `keep`, with
+    `train.gradient_checkpointing_use_reentrant`, `train.offload_activations` or `train.torch_compile`, or with pipeline
+    stages.
+
+    Why: The harness puts segments into torch's non-reentrant `checkpoint` of each layer of a whole model, where it
+    takes the place of the layer's input. A reentrant checkpoint and DeepSpeed's own keep their input by themselves, a
+    pipeline engine calls its layers itself, and a compiler decides what to recompute.
+
+    Example:
+        train.gradient_checkpointing: {layers_per_segment: 4}
+        train.offload_activations: true
+
+    Use instead:
+        train.gradient_checkpointing: {layers_per_segment: 4}
+    """
+    train, layers, key = ctx.run.spec.train, ctx.run.checkpointing, "train.gradient_checkpointing"
+    obstacles = {
+        f"{key}.recompute_every": layers is not None and layers.recompute_every > 1,
+        f"{key}.keep": layers is not None and layers.keep is not None,
+        "train.gradient_checkpointing_use_reentrant": train.gradient_checkpointing_use_reentrant,
+        "train.offload_activations": train.offload_activations
+        or ctx.ds("activation_checkpointing.cpu_checkpointing") is True,
+        "train.torch_compile": train.torch_compile,
+        "parallel.pipeline_parallel_size": ctx.pipeline_parallel_size > 1,
+    }
+    obstacle = next((each for each, is_on in obstacles.items() if is_on), None)
+    if obstacle is not None:
+        key = f"{key}.layers_per_segment"
+        yield ctx.finding(
+            f"`{key}` does not go with `{obstacle}`",
+            key,
+            related=[(obstacle, "set here")],
+            fix=ctx.fix_to_remove(key, effect="keeps the input of each layer that is recomputed"),
+        )
+
+
+_TILED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text")
 """Families with gated MLPs, whose tiles are planned and were compared with one plain process."""
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, spec_gate
 
 _TYPE = "deepspeed.optimizer.type"
 
@@ -91,7 +91,7 @@ def lion_updates_without_gradient(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@spec_gate(
     "OP041",
     "adagrad-rebuilt-by-zero",
     upstream="wrong",
@@ -105,7 +105,6 @@ def lion_updates_without_gradient(ctx: Context) -> Iterator[Finding]:
             "torch.optim.Adagrad(self.fp32_partitioned_groups_flat, **self.optimizer.defaults)",
         ),
     ),
-    needs=("a run spec",),
     when=lambda ctx: ctx.optimizer.name == "adagrad",
 )
 def rebuilt_adagrad(ctx: Context) -> Iterator[Finding]:

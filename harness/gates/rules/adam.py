@@ -88,10 +88,9 @@ def unread_adam_w_mode(ctx: Context) -> Iterator[Finding]:
     """
     if ctx.optimizer.name == "adamw" and ctx.optimizer.params.get("adam_w_mode") is False:
         key = "deepspeed.optimizer.params.adam_w_mode"
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} has no effect on `AdamW`, only on `Adam`",
             key,
-            label="has no effect",
             related=[(_TYPE, "stays AdamW")],
             fix=Fix(f"remove {ctx.key(key)}, or write `Adam`", {key: None}, safe=True),
         )

@@ -120,10 +120,9 @@ def aio_without_nvme(ctx: Context) -> Iterator[Finding]:
     """
     if isinstance(ctx.ds("aio"), dict) and not _may_read_aio(ctx):
         key = "deepspeed.aio"
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} is read when something is on NVMe, and nothing is",
             key,
-            label="has no effect",
             fix=Fix("remove it", {key: None}, safe=True),
             of_key=True,
         )

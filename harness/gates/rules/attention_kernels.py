@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from harness.facts import model_table
 from harness.facts.model_lookup import has_attention_dropout
 from harness.findings import Finding, Fix
-from harness.gates.registry import Context, gate
+from harness.gates.registry import Context, spec_gate
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
 from harness.plan.tuned_defaults.model_defaults import choose_attention_kernel
 from harness.run.resolved_run import ATTN_IMPLEMENTATION
@@ -18,7 +18,7 @@ _MAX_HEAD_SIZE = 256
 _TO_SDPA = Fix("set `model.attn_implementation` to `sdpa`", {ATTN_IMPLEMENTATION: "sdpa"}, effect="another kernel")
 
 
-@gate("MD024", "borders-without-documents", upstream="silent", needs=("a run spec",))
+@spec_gate("MD024", "borders-without-documents", upstream="silent")
 def borders_without_documents(ctx: Context) -> Iterator[Finding]:
     """`sdpa_varlen` for rows that it does not support.
 
@@ -39,7 +39,7 @@ def borders_without_documents(ctx: Context) -> Iterator[Finding]:
     if spec.model.attn_implementation != "sdpa_varlen":
         return
     model_type = (spec.model.config or {}).get("model_type") or (ctx.model.family if ctx.model else None)
-    message = None
+    message, notes = None, list[str]()
     if not spec.data.packing:
         message = "`sdpa_varlen` is for packed rows, and `data.packing` is false"
     elif ctx.pipeline_parallel_size > 1:
@@ -52,11 +52,12 @@ def borders_without_documents(ctx: Context) -> Iterator[Finding]:
         and model_table.holds(model_type, "apart") is not False
     ):
         message = f"models of type `{model_type}` are not known to keep packed documents apart by `sdpa_varlen`"
+        notes = [*filter(None, (model_table.release_note(),))]
     if message:
-        yield ctx.finding(message, key, fix=_TO_SDPA)
+        yield ctx.finding(message, key, notes=notes, fix=_TO_SDPA)
 
 
-@gate("MD025", "flash-attention-beyond-its-kernels", upstream="raises", needs=("a run spec",))
+@spec_gate("MD025", "flash-attention-beyond-its-kernels", upstream="raises")
 def beyond_flash_kernels(ctx: Context) -> Iterator[Finding]:
     """Flash attention in fp32, with heads above 256, or without the model's dropout.
 
@@ -86,7 +87,7 @@ def beyond_flash_kernels(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(message, key, fix=_TO_SDPA)
 
 
-@gate("MD026", "attention-chosen", upstream="silent", severity="info", needs=("a run spec",))
+@spec_gate("MD026", "attention-chosen", upstream="silent", severity="info")
 def attention_chosen(ctx: Context) -> Iterator[Finding]:
     """The kernel that `model.attn_implementation: auto` selects.
 

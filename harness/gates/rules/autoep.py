@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from harness.findings import Finding, Fix
 from harness.gates.autoep_block import PRESETS, is_autoep_enabled, read_int
@@ -22,12 +23,14 @@ def _fix_size(ctx: Context, size: int) -> Fix:
     return ctx.fix_to_set(_SIZE, size, effect="other memory and speed")
 
 
-@gate(
+_autoep_gate = partial(gate, since="0.19.2")
+
+
+@_autoep_gate(
     "EX001",
     "expert-parallelism-not-enabled",
     upstream="silent",
     cites=(Cite("module_inject/auto_ep_config.py", 'config.enabled = param_dict.get("enabled", False)'),),
-    since="0.19.2",
     when=lambda ctx: ctx.has_key("expert_parallel") and not ctx.has_key("expert_parallel.enabled"),
 )
 def block_without_switch(ctx: Context) -> Iterator[Finding]:
@@ -52,13 +55,12 @@ def block_without_switch(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_autoep_gate(
     "EX002",
     "expert-parallelism-over-one-rank",
     upstream="silent",
     severity="warning",
     cites=(Cite("module_inject/auto_ep_config.py", "autoep_size=1 means every rank owns all experts"),),
-    since="0.19.2",
     when=lambda ctx: is_autoep_enabled(ctx) and ctx.tensor_parallel_size == 1,
 )
 def group_of_one_rank(ctx: Context) -> Iterator[Finding]:
@@ -80,13 +82,12 @@ def group_of_one_rank(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_autoep_gate(
     "EX003",
     "expert-parallelism-of-a-dense-model",
     upstream="silent",
     unread="a dense model has no experts",
     cites=(Cite("module_inject/auto_ep.py", "no MoE layers detected in model"),),
-    since="0.19.2",
     needs=("model facts",),
     when=is_autoep_enabled,
     unseen="its other half needs a transformers whose router AutoEP of 0.19.8 can replace",
@@ -111,17 +112,16 @@ def dense_model(ctx: Context) -> Iterator[Finding]:
     """
     model = ctx.model
     if model is not None and not model.built and not model.experts:
-        yield ctx.finding(
+        yield ctx.unread(
             f"a `{model.family}` model has no experts to distribute",
             _SWITCH,
-            label="has no effect",
             related=_MODEL_LABELS,
             notes=["DeepSpeed warns and trains data parallel"],
             fix=ctx.fix_to_set(_SWITCH, False, safe=True, effect="as DeepSpeed does anyway"),
         )
 
 
-@gate(
+@_autoep_gate(
     "EX004",
     "expert-groups-that-do-not-divide-the-ranks",
     upstream="raises",
@@ -130,7 +130,6 @@ def dense_model(ctx: Context) -> Iterator[Finding]:
         Cite("module_inject/auto_ep_config.py", "must divide the stage size", until="0.19.2"),
         Cite("module_inject/auto_ep_folding.py", "must be a positive integer, got", since="0.19.3"),
     ),
-    since="0.19.2",
     needs=("world size",),
     when=is_autoep_enabled,
 )
@@ -165,7 +164,7 @@ def indivisible_ranks(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate(
+@_autoep_gate(
     "EX005",
     "experts-not-divided-by-expert-groups",
     upstream="raises",
@@ -173,7 +172,6 @@ def indivisible_ranks(ctx: Context) -> Iterator[Finding]:
         Cite("module_inject/auto_ep_config.py", "Suggested autoep_size values"),
         Cite("module_inject/auto_ep_config.py", "Each rank must own at least one expert"),
     ),
-    since="0.19.2",
     needs=("model facts",),
     when=is_autoep_enabled,
     unseen="its other half needs a transformers whose router AutoEP of 0.19.8 can replace",
@@ -203,12 +201,11 @@ def indivisible_experts(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_autoep_gate(
     "EX006",
     "expert-preset-of-no-or-another-model",
     upstream="raises",
     cites=(Cite("module_inject/auto_ep_config.py", "Unknown preset_model '{config.preset_model}'"),),
-    since="0.19.2",
     when=lambda ctx: is_autoep_enabled(ctx) and isinstance(ctx.ds("expert_parallel.preset_model"), str),
 )
 def wrong_expert_preset(ctx: Context) -> Iterator[Finding]:
@@ -250,12 +247,11 @@ def wrong_expert_preset(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate(
+@_autoep_gate(
     "EX007",
     "expert-load-balancing-refused",
     upstream="raises",
     cites=(Cite("module_inject/auto_ep_presets/base.py", "is not supported in this AutoEP build"),),
-    since="0.19.2",
 )
 def refused_load_balancing(ctx: Context) -> Iterator[Finding]:
     """Load balancing that AutoEP does not have.
@@ -352,12 +348,11 @@ def _fix_option(ctx: Context, name: str, effect: str, value: int | None = None) 
     return ctx.fix_to_remove(key, effect=effect) if value is None else ctx.fix_to_set(key, value, effect=effect)
 
 
-@gate(
+@_autoep_gate(
     "EX013",
     "expert-groups-of-routing-refused",
     upstream="raises",
     cites=(Cite("module_inject/auto_ep_config.py", "num_limited_groups ({config.num_limited_groups}) must be <= "),),
-    since="0.19.2",
     when=is_autoep_enabled,
 )
 def refused_routing_groups(ctx: Context) -> Iterator[Finding]:

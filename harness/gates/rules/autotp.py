@@ -198,10 +198,9 @@ def degree_in_tp_size_alone(ctx: Context) -> Iterator[Finding]:
     """
     for key, size in _iter_inference_degrees(ctx):
         if size > 1:
-            yield ctx.finding(
+            yield ctx.unread(
                 f"training does not read {ctx.key(key)}: there is no tensor parallelism over {size} ranks",
                 key,
-                label="has no effect",
                 notes=["every rank keeps whole layers and trains data parallel"],
                 fix=Fix(
                     f"set {ctx.key(_DEGREE)} to {size} and remove it",

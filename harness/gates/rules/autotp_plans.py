@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from harness.facts.tensor_parallel_plans import UNSUPPORTED_FAMILIES
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
 from harness.gates.tensor_plans import PRESETS, SPLIT_HEAD_NORMS, has_norm_sums
@@ -20,9 +21,6 @@ _PARTITION = "deepspeed.tensor_parallel.partition_config"
 def _read_preset(ctx: Context) -> str:
     """The preset in lower case, as DeepSpeed compares it; empty if there is none."""
     return str(ctx.ds("tensor_parallel.preset_model", "")).lower()
-
-
-_UNSUPPORTED_FAMILIES = frozenset("deberta flaubert fsmt gpt2 led longformer xlm xlnet".split())
 
 
 @gate(
@@ -52,7 +50,7 @@ def unsupported_model(ctx: Context) -> Iterator[Finding]:
         parallel.tensor_parallel_size: 2
     """
     model = ctx.model
-    if model is None or model.family not in _UNSUPPORTED_FAMILIES or _read_preset(ctx) in PRESETS:
+    if model is None or model.family not in UNSUPPORTED_FAMILIES or _read_preset(ctx) in PRESETS:
         return
     yield ctx.finding(
         f"AutoTP does not support `{model.family}` models, {ctx.key(_DEGREE)} is {ctx.autotp_size}",
@@ -241,10 +239,9 @@ def preset_without_default_specs(ctx: Context) -> Iterator[Finding]:
     ):
         preset = ctx.ds("tensor_parallel.preset_model")
         switch = f"{_PARTITION}.use_default_specs"
-        yield ctx.finding(
+        yield ctx.unread(
             f"the preset `{preset}` is dropped: `partition_config` says `use_default_specs: false`",
             _PRESET,
-            label="has no effect",
             related=[(switch, "switches the preset off")],
             notes=["layers that only the preset names are not sharded"],
             fix=ctx.fix_to_set(switch, True, effect="the preset's layers are sharded as well"),

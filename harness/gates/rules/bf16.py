@@ -16,7 +16,8 @@ _BF16 = "precision.bf16"
 _STAGE = "zero.stage"
 _BF16_MASTERS = "bf16.bf16_master_weights_and_grads"
 _BF16_STATES = "bf16.bf16_optimizer_states"
-_PRECISION_KEYS = ("bf16", "bfloat16", "fp16", "torch_autocast", "bf16.enabled", "fp16.enabled")
+_ZERO_BLOCK = {"zero_optimization"}
+_PRECISION_KEYS = ("bf16", "bfloat16", "fp16", "torch_autocast", "amp", "bf16.enabled", "fp16.enabled")
 
 
 @gate(
@@ -197,8 +198,8 @@ def full_precision_by_default(ctx: Context) -> Iterator[Finding]:
     """No precision: the model trains in fp32.
 
     A run spec without `precision.bf16` and `precision.fp16`, for GPUs that compute in bf16: of `cluster.gpu`, else of
-    this machine at a launch. A JSON for plain DeepSpeed without `bf16`, `fp16` and `torch_autocast`, with parameters
-    offloaded.
+    this machine at a launch. A JSON for plain DeepSpeed without `bf16`, `fp16` and `torch_autocast`, unless it
+    trains on CPUs; of a ZeRO block alone, which something else completes, only with parameters offloaded.
 
     Why: DeepSpeed's default is fp32. Weights, gradients and activations take twice the memory, and the matrix products
     of an H100 a fifteenth of its 16-bit speed (data sheet). bf16 needs no loss scaling and keeps fp32 master weights.
@@ -216,6 +217,9 @@ def full_precision_by_default(ctx: Context) -> Iterator[Finding]:
         speed = f", {faster:.0f} times as fast" if faster > 1 else ""
         message = f"no precision is set, so the model trains in fp32; {device.name} computes in bf16{speed}"
         severity: Severity = "warning"
+    elif ctx.run.kind == "deepspeed-json" and ctx.accelerator != "cpu" and ctx.source.data.keys() - _ZERO_BLOCK:
+        key, severity = _BF16, "warning"
+        message = "no `bf16` and no `fp16`: the model trains in fp32, with twice the bytes of activations and traffic"
     elif ctx.run.kind != "spec" and ctx.offload_device("offload_param") != "none":
         key, severity = ctx.spec_key("zero_optimization.offload_param"), "info"
         message = "no `bf16` and no `fp16`: the model trains in fp32, with twice the bytes to offload"

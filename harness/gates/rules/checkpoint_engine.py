@@ -224,10 +224,9 @@ def parallel_write_without_pipeline(ctx: Context) -> Iterator[Finding]:
     if ctx.run.kind == "deepspeed-json" and ctx.has_key("pipeline"):
         return  # the script brings the stages
     key = "deepspeed.checkpoint.parallel_write.pipeline_stage"
-    yield ctx.finding(
+    yield ctx.unread(
         f"{ctx.key(key)} is read by a pipeline only, and this run has one stage",
         key,
-        label="has no effect",
         fix=ctx.fix_to_remove(key, safe=True),
     )
 

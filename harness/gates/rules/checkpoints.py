@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.findings import Finding, Fix
-from harness.gates.registry import Context, gate
+from harness.gates.registry import Context, gate, spec_gate
 from harness.units import format_seconds
 
 _SAVE_AT_END_KEY = "checkpoint.save_at_end"
@@ -17,7 +17,7 @@ _HOUR = 3600
 _MONTH = 30 * 24 * _HOUR
 
 
-@gate("CK009", "training-that-saves-nothing", upstream="silent", severity="info", needs=("a run spec",))
+@spec_gate("CK009", "training-that-saves-nothing", upstream="silent", severity="info")
 def training_without_saves(ctx: Context) -> Iterator[Finding]:
     """A run that keeps nothing of what it trained.
 
@@ -38,7 +38,7 @@ def training_without_saves(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate("CK008", "export-without-a-checkpoint", upstream="wrong", needs=("a run spec",))
+@spec_gate("CK008", "export-without-a-checkpoint", upstream="wrong")
 def export_without_checkpoint(ctx: Context) -> Iterator[Finding]:
     """An export at the end of a run that does not save its last step.
 
@@ -77,13 +77,12 @@ def _fix_missing_save(ctx: Context) -> Fix:
     return ctx.fix_to_set(_SAVE_AT_END_KEY, True, effect="a checkpoint at the end")
 
 
-@gate(
+@spec_gate(
     "CK010",
     "save-limit-without-saves",
     upstream="silent",
     severity="warning",
     unread="nothing is saved that it could limit",
-    needs=("a run spec",),
 )
 def save_limit_without_saves(ctx: Context) -> Iterator[Finding]:
     """A limit on checkpoints in a run that writes at most one.
@@ -104,16 +103,15 @@ def save_limit_without_saves(ctx: Context) -> Iterator[Finding]:
     limit = checkpoint.save_total_limit
     if limit is not None and checkpoint.save_steps is None:
         key = "checkpoint.save_total_limit"
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} is {limit}, but without `checkpoint.save_steps` only one is written",
             key,
-            label="has no effect",
             notes=["a run that dies before its last step has saved nothing"],
             fix=Fix(f"set `checkpoint.save_steps`, or remove {ctx.key(key)}", {key: None}, safe=True),
         )
 
 
-@gate("CK011", "interval-longer-than-the-run", upstream="silent", severity="warning", needs=("a run spec",))
+@spec_gate("CK011", "interval-longer-than-the-run", upstream="silent", severity="warning")
 def interval_beyond_run(ctx: Context) -> Iterator[Finding]:
     """An interval that the run never reaches.
 
@@ -197,13 +195,12 @@ def costly_saves(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@spec_gate(
     "CK012",
     "kept-where-all-are-kept",
     upstream="silent",
     severity="warning",
     unread="nothing is removed that it could keep",
-    needs=("a run spec",),
 )
 def retention_without_limit(ctx: Context) -> Iterator[Finding]:
     """Rules for keeping checkpoints where none is removed.
@@ -228,15 +225,14 @@ def retention_without_limit(ctx: Context) -> Iterator[Finding]:
     for name in ("keep_every_steps", "keep_best"):
         key = f"checkpoint.{name}"
         if getattr(checkpoint, name):
-            yield ctx.finding(
+            yield ctx.unread(
                 f"{ctx.key(key)} is set, but without `checkpoint.save_total_limit` every checkpoint is kept",
                 key,
-                label="has no effect",
                 fix=Fix(f"set `checkpoint.save_total_limit`, or remove {ctx.key(key)}", {key: None}, safe=True),
             )
 
 
-@gate("CK013", "best-that-is-never-known", upstream="silent", severity="warning", needs=("a run spec",))
+@spec_gate("CK013", "best-that-is-never-known", upstream="silent", severity="warning")
 def best_without_evaluation(ctx: Context) -> Iterator[Finding]:
     """`keep_best` where no saved step is ever evaluated.
 
@@ -263,10 +259,9 @@ def best_without_evaluation(ctx: Context) -> Iterator[Finding]:
         if common_step:
             reason = f"steps {save_steps} and {eval_steps} meet at step {common_step}"
         key = "checkpoint.keep_best"
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} never learns which checkpoint is best: {reason}",
             key,
-            label="has no effect",
             fix=Fix(
                 f"set `eval.eval_steps: {save_steps}`",
                 {"eval.eval_steps": save_steps},
@@ -275,7 +270,7 @@ def best_without_evaluation(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate("CK014", "patience-without-evaluations", upstream="silent", severity="warning", needs=("a run spec",))
+@spec_gate("CK014", "patience-without-evaluations", upstream="silent", severity="warning")
 def patience_without_evaluations(ctx: Context) -> Iterator[Finding]:
     """Early stopping in a run that is evaluated only at its end.
 
@@ -297,10 +292,9 @@ def patience_without_evaluations(ctx: Context) -> Iterator[Finding]:
     if patience is not None and spec.eval.eval_steps is None and is_evaluated:
         key = "eval.early_stopping_patience"
         interval = max(1, (spec.train.max_steps or 1000) // 10)
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} is {patience}, but without `eval.eval_steps` the run is evaluated only at its end",
             key,
-            label="has no effect",
             fix=Fix(
                 f"set `eval.eval_steps`, such as to {interval}",
                 {"eval.eval_steps": interval},
@@ -309,7 +303,7 @@ def patience_without_evaluations(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate("CK030", "restarts-without-saves", upstream="silent", severity="warning", needs=("a run spec",))
+@spec_gate("CK030", "restarts-without-saves", upstream="silent", severity="warning")
 def restarts_without_saves(ctx: Context) -> Iterator[Finding]:
     """Restarts of a run that saves nothing before its end.
 
@@ -341,13 +335,8 @@ def restarts_without_saves(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "MD013",
-    "export-options-without-export",
-    upstream="silent",
-    severity="warning",
-    unread="nothing is exported",
-    needs=("a run spec",),
+@spec_gate(
+    "MD013", "export-options-without-export", upstream="silent", severity="warning", unread="nothing is exported"
 )
 def export_options_without_export(ctx: Context) -> Iterator[Finding]:
     """Options of an export that does not take place.
@@ -376,9 +365,8 @@ def export_options_without_export(ctx: Context) -> Iterator[Finding]:
     for name in names:
         key = f"export.{name}"
         if export.is_written(name):
-            yield ctx.finding(
+            yield ctx.unread(
                 f"{ctx.key(key)} is read only with {ctx.key(switch)}",
                 key,
-                label="has no effect",
                 fix=Fix(f"set {ctx.key(switch)}, or remove it", {key: None}, safe=True),
             )

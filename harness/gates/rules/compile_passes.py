@@ -76,10 +76,9 @@ def autotp_pass_without_degree(ctx: Context) -> Iterator[Finding]:
         deepspeed.compile.passes: [autotp]
     """
     if ctx.has_key("compile") and ctx.ds("compile.passes") == ["autotp"] and ctx.tensor_parallel_size <= 1:
-        yield ctx.finding(
+        yield ctx.unread(
             f"the pass `autotp` shards nothing while {ctx.key('parallel.tensor_parallel_size')} is 1",
             _PASSES,
-            label="has no effect",
             fix=Fix(f"remove {ctx.key(_PASSES)}, or set a tensor degree", {_PASSES: None}, safe=True),
         )
 

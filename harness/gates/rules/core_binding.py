@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from harness.findings import Finding, Fix
 from harness.gates.host_names import format_hosts, list_reachable_hosts
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, hosts_gate
 
 MAX_CORES = 1 << 16
 """No host has as many cores: a higher number is a typing error, and its range is not expanded."""
@@ -124,19 +124,17 @@ def binding_without_reader(ctx: Context) -> Iterator[Finding]:
     """
     launch = ctx.run.spec.launch
     if not launch.bind_cores_to_rank:
-        yield ctx.finding(
+        yield ctx.unread(
             f"nothing reads {ctx.key(_CORE_LIST)} without {ctx.key(_BINDING)}",
             _CORE_LIST,
-            label="has no effect",
             fix=Fix(
                 "set `launch.bind_cores_to_rank: true`", {_BINDING: True}, effect="each rank keeps to its own cores"
             ),
         )
     elif launch.launcher != "pdsh" and len(ctx.slots or ()) > 1:
-        yield ctx.finding(
+        yield ctx.unread(
             f"`{launch.launcher}` starts the ranks itself and does not bind them to cores",
             _BINDING,
-            label="has no effect",
             fix=Fix(
                 "remove it, and let `srun` or `mpirun` bind them; or start them by pdsh",
                 {_BINDING: None},
@@ -145,22 +143,14 @@ def binding_without_reader(ctx: Context) -> Iterator[Finding]:
         )
     elif "OMP_NUM_THREADS" in launch.env:
         key = "launch.env.OMP_NUM_THREADS"
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} is overwritten: a rank that is bound has as many threads as cores",
             key,
-            label="has no effect",
             fix=Fix("remove it", {key: None}, safe=True, effect="as now"),
         )
 
 
-@gate(
-    "EN052",
-    "no-numactl-there",
-    upstream="raises",
-    cites=(Cite("utils/numa.py", "get_numactl_cmd"),),
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("EN052", "no-numactl-there", upstream="raises", cites=(Cite("utils/numa.py", "get_numactl_cmd"),))
 def missing_numactl(ctx: Context) -> Iterator[Finding]:
     """Ranks bound to cores on a host without numactl.
 
@@ -183,14 +173,8 @@ def missing_numactl(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "EN053",
-    "ranks-on-any-core",
-    upstream="silent",
-    severity="info",
-    cites=(Cite("utils/numa.py", "get_numactl_cmd"),),
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
+@hosts_gate(
+    "EN053", "ranks-on-any-core", upstream="silent", severity="info", cites=(Cite("utils/numa.py", "get_numactl_cmd"),)
 )
 def ranks_on_any_core(ctx: Context) -> Iterator[Finding]:
     """CPU Adam on hosts with several NUMA nodes, without core binding.

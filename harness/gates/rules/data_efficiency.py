@@ -6,18 +6,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, spec_gate
 
 _CURRICULUM = "data_efficiency.data_sampling.curriculum_learning"
 
 
-@gate(
+@spec_gate(
     "UT005",
     "data-efficiency-that-is-not-read",
     upstream="silent",
     severity="warning",
     cites=(Cite("runtime/engine.py", "def data_efficiency_enabled(self):"),),
-    needs=("a run spec",),
     when=lambda ctx: ctx.has_key("data_efficiency"),
 )
 def unread_data_efficiency(ctx: Context) -> Iterator[Finding]:
@@ -37,10 +36,9 @@ def unread_data_efficiency(ctx: Context) -> Iterator[Finding]:
     """
     if ctx.is_enabled("data_efficiency"):
         key = "deepspeed.data_efficiency"
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} works in DeepSpeed's own data loader, which the harness does not use",
             key,
-            label="has no effect",
             fix=ctx.fix_to_remove(key, effect="the same, without the block and its paths"),
             of_key=True,
         )
@@ -96,10 +94,9 @@ def data_sampling_without_outer_switch(ctx: Context) -> Iterator[Finding]:
         outer_key = _find_false_outer_switch(ctx, block)
         if ctx.is_enabled(block) and outer_key:
             key = f"deepspeed.{block}.enabled"
-            yield ctx.finding(
+            yield ctx.unread(
                 f"{ctx.key(key)} is true, but {ctx.key(outer_key)} is not",
                 key,
-                label="has no effect",
                 fix=Fix(f"set {ctx.key(outer_key)} to true, or this to false", {key: False}, safe=True),
             )
             return
@@ -250,10 +247,9 @@ def curriculum_without_own_switch(ctx: Context) -> Iterator[Finding]:
     """
     if ctx.has_key(f"{_CURRICULUM}.curriculum_metrics") and not ctx.has_key(f"{_CURRICULUM}.enabled"):
         key = f"deepspeed.{_CURRICULUM}"
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} has no `enabled: true`, so its metrics are not read",
             key,
-            label="has no effect",
             fix=Fix(
                 "write `enabled`, true or false, in the block",
                 {f"{key}.enabled": False},
@@ -366,14 +362,13 @@ def dynamic_batching_without_max_tokens(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@spec_gate(
     "UT016",
     "loader-option-that-is-not-read",
     upstream="silent",
     severity="warning",
     unread="the harness has its own data loader",
     cites=(Cite("runtime/engine.py", "dataloader_drop_last=self.dataloader_drop_last(),"),),
-    needs=("a run spec",),
 )
 def unread_loader_option(ctx: Context) -> Iterator[Finding]:
     """An option of DeepSpeed's data loader.
@@ -391,10 +386,9 @@ def unread_loader_option(ctx: Context) -> Iterator[Finding]:
     """
     if ctx.has_key("dataloader_drop_last"):
         key = "deepspeed.dataloader_drop_last"
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} is read by DeepSpeed's own data loader, which the harness does not use",
             key,
-            label="has no effect",
             fix=ctx.fix_to_remove(key, safe=True),
         )
 

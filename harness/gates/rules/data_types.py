@@ -247,10 +247,9 @@ def sequence_communication_format(ctx: Context) -> Iterator[Finding]:
         values: dict[str, str | None] = {_COMMUNICATION_FORMAT: None}
         if not ctx.has_key(setting):
             values[sequence_key] = dtype
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(_COMMUNICATION_FORMAT)} is not read with sequence parallelism; {ctx.key(sequence_key)} is",
             _COMMUNICATION_FORMAT,
-            label="has no effect",
             related=[("parallel.sequence_parallel_size", "the degree"), (sequence_key, "this one counts")],
             notes=[f"gradients are reduced in {sequence_dtype}"],
             fix=Fix(

@@ -44,10 +44,9 @@ def uncalled_compile(ctx: Context) -> Iterator[Finding]:
     for name in ("deepcompile", "autoep_non_moe"):
         if ctx.ds(f"compile.{name}") is True:
             key = f"deepspeed.compile.{name}"
-            yield ctx.finding(
+            yield ctx.unread(
                 f"{ctx.key(key)} has no effect without `train.torch_compile: true`",
                 key,
-                label="has no effect",
                 fix=ctx.fix_to_remove(key, safe=True),
             )
 
@@ -258,10 +257,9 @@ def options_without_deepcompile(ctx: Context) -> Iterator[Finding]:
     keys = [f"deepspeed.compile.{name}" for name in _OPTIONS if ctx.ds(f"compile.{name}") is True]
     if keys and not _is_deepcompile_on(ctx) and not ctx.ds("compile.passes"):
         key, *other_keys = keys
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} is read only when `deepcompile` is true",
             key,
-            label="has no effect",
             related=[(other, "nor has this") for other in other_keys],
             fix=Fix("set `deepcompile` to true, or remove it", dict.fromkeys(keys), safe=True),
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, spec_gate
 
 _FP16 = "precision.fp16"
 _BF16 = "precision.bf16"
@@ -288,14 +288,7 @@ def inputs_cast_without_fp16(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate(
-    "MD010",
-    "loss-scale-without-fp16",
-    upstream="silent",
-    severity="warning",
-    unread="only fp16 is scaled",
-    needs=("a run spec",),
-)
+@spec_gate("MD010", "loss-scale-without-fp16", upstream="silent", severity="warning", unread="only fp16 is scaled")
 def loss_scale_without_fp16(ctx: Context) -> Iterator[Finding]:
     """Loss scaling where nothing is scaled.
 
@@ -315,11 +308,8 @@ def loss_scale_without_fp16(ctx: Context) -> Iterator[Finding]:
     for name in ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale"):
         if precision.is_written(name):
             key = f"precision.{name}"
-            yield ctx.finding(
-                f"{ctx.key(key)} is read with `precision.fp16` only",
-                key,
-                label="has no effect",
-                fix=ctx.fix_to_remove(key, safe=True),
+            yield ctx.unread(
+                f"{ctx.key(key)} is read with `precision.fp16` only", key, fix=ctx.fix_to_remove(key, safe=True)
             )
 
 

@@ -325,10 +325,9 @@ def unread_immediate_update(ctx: Context) -> Iterator[Finding]:
     """
     if ctx.is_enabled("bf16") and ctx.ds("bf16.immediate_grad_update") is True and not _has_bf16_optimizer(ctx):
         key = "deepspeed.bf16.immediate_grad_update"
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} is not read at ZeRO stage {ctx.stage} here",
             key,
-            label="has no effect",
             related=[("zero.stage", "the stage is set here")],
             notes=["only stage 1 with fp32 accumulation and without offload has the optimizer that reads it"],
             fix=ctx.fix_to_remove(key, safe=True),

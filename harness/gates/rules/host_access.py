@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.findings import Finding, Fix
 from harness.gates.host_names import format_hosts, list_reachable_hosts
-from harness.gates.registry import Context, gate
+from harness.gates.registry import Context, hosts_gate
 
 if TYPE_CHECKING:
     from harness.hostinfo.host_survey import HostFacts, HostState
@@ -24,9 +24,7 @@ def _quote_ssh(hosts: Sequence[HostFacts]) -> list[str]:
     return [f"`{host.name}`: {host.words or 'ssh printed nothing'}" for host in hosts[:8]]
 
 
-@gate(
-    "HO012", "host-not-reached", upstream="hangs", needs=("the hosts' answers", "hosts"), unseen="needs several hosts"
-)
+@hosts_gate("HO012", "host-not-reached", upstream="hangs")
 def unreachable_hosts(ctx: Context) -> Iterator[Finding]:
     """A host that ssh does not reach.
 
@@ -50,7 +48,7 @@ def unreachable_hosts(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate("HO013", "ssh-key-refused", upstream="hangs", needs=("the hosts' answers", "hosts"), unseen="needs several hosts")
+@hosts_gate("HO013", "ssh-key-refused", upstream="hangs")
 def refused_ssh_key(ctx: Context) -> Iterator[Finding]:
     """A host that refuses our ssh key.
 
@@ -74,13 +72,7 @@ def refused_ssh_key(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "HO014",
-    "unknown-or-changed-host-key",
-    upstream="hangs",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("HO014", "unknown-or-changed-host-key", upstream="hangs")
 def unexpected_host_key(ctx: Context) -> Iterator[Finding]:
     """A host whose host key is unknown or has changed.
 
@@ -106,9 +98,7 @@ def unexpected_host_key(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "HO015", "no-answer-in-time", upstream="hangs", needs=("the hosts' answers", "hosts"), unseen="needs several hosts"
-)
+@hosts_gate("HO015", "no-answer-in-time", upstream="hangs")
 def no_answer_in_time(ctx: Context) -> Iterator[Finding]:
     """A host that does not answer in time.
 
@@ -135,13 +125,7 @@ def no_answer_in_time(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "HO016",
-    "host-without-this-python",
-    upstream="hangs",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("HO016", "host-without-this-python", upstream="hangs")
 def host_without_this_python(ctx: Context) -> Iterator[Finding]:
     """A host where the probe does not run.
 
@@ -165,13 +149,7 @@ def host_without_this_python(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "HO018",
-    "rendezvous-port-taken",
-    upstream="raises",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("HO018", "rendezvous-port-taken", upstream="raises")
 def taken_rendezvous_port(ctx: Context) -> Iterator[Finding]:
     """A rendezvous port that is taken.
 
@@ -200,13 +178,7 @@ def taken_rendezvous_port(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "HO019",
-    "port-not-reached",
-    upstream="hangs",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("HO019", "port-not-reached", upstream="hangs")
 def unreachable_port(ctx: Context) -> Iterator[Finding]:
     """A port of the first host that another host does not reach.
 
@@ -247,14 +219,12 @@ def unreachable_port(ctx: Context) -> Iterator[Finding]:
 _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
-@gate(
+@hosts_gate(
     "HO020",
     "several-networks",
     upstream="silent",
     severity="warning",
-    needs=("the hosts' answers", "hosts"),
     when=lambda ctx: not any(name in ctx.run.spec.launch.env for name in _INTERFACE_VARIABLES),
-    unseen="needs several hosts",
 )
 def several_networks(ctx: Context) -> Iterator[Finding]:
     """Several networks between the hosts, and none is chosen.
@@ -283,14 +253,7 @@ def several_networks(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "HO023",
-    "clock-off",
-    upstream="silent",
-    severity="warning",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("HO023", "clock-off", upstream="silent", severity="warning")
 def wrong_clock(ctx: Context) -> Iterator[Finding]:
     """A host whose clock is off.
 

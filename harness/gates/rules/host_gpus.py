@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from harness.findings import Finding, Fix, Severity
 from harness.gates.host_names import list_reachable_hosts
-from harness.gates.registry import Context, gate
+from harness.gates.registry import Context, hosts_gate
 from harness.hostinfo.gpu_health import group_gpu_problems, select_gpus
 
 _HOSTFILE = "launch.hostfile"
@@ -25,13 +25,7 @@ def _find_problems(ctx: Context, gate_id: str) -> Iterator[Finding]:
         yield ctx.finding(group.message, _HOSTFILE, severity=severity, notes=group.notes, fix=Fix(group.fix))
 
 
-@gate(
-    "EN080",
-    "gpu-with-memory-errors",
-    upstream="crashes",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs a broken GPU",
-)
+@hosts_gate("EN080", "gpu-with-memory-errors", upstream="crashes", unseen="needs a broken GPU")
 def gpu_memory_errors(ctx: Context) -> Iterator[Finding]:
     """A GPU whose memory has errors that it cannot correct.
 
@@ -49,13 +43,7 @@ def gpu_memory_errors(ctx: Context) -> Iterator[Finding]:
     yield from _find_problems(ctx, "EN080")
 
 
-@gate(
-    "EN081",
-    "gpu-lost",
-    upstream="crashes",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs a broken GPU",
-)
+@hosts_gate("EN081", "gpu-lost", upstream="crashes", unseen="needs a broken GPU")
 def lost_gpu(ctx: Context) -> Iterator[Finding]:
     """A GPU that the driver has lost.
 
@@ -72,14 +60,7 @@ def lost_gpu(ctx: Context) -> Iterator[Finding]:
     yield from _find_problems(ctx, "EN081")
 
 
-@gate(
-    "EN082",
-    "gpu-slowed-down",
-    upstream="silent",
-    severity=("error", "warning"),
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs a hot GPU",
-)
+@hosts_gate("EN082", "gpu-slowed-down", upstream="silent", severity=("error", "warning"), unseen="needs a hot GPU")
 def slowed_down_gpu(ctx: Context) -> Iterator[Finding]:
     """A GPU that is slowed down by heat or its power supply.
 
@@ -97,13 +78,7 @@ def slowed_down_gpu(ctx: Context) -> Iterator[Finding]:
     yield from _find_problems(ctx, "EN082")
 
 
-@gate(
-    "EN083",
-    "nvlink-down",
-    upstream="silent",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs a broken GPU",
-)
+@hosts_gate("EN083", "nvlink-down", upstream="silent", unseen="needs a broken GPU")
 def nvlink_down(ctx: Context) -> Iterator[Finding]:
     """A GPU with fewer NVLinks up than others of its model.
 
@@ -121,14 +96,7 @@ def nvlink_down(ctx: Context) -> Iterator[Finding]:
     yield from _find_problems(ctx, "EN083")
 
 
-@gate(
-    "EN084",
-    "pcie-link-degraded",
-    upstream="silent",
-    severity="warning",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs a broken GPU",
-)
+@hosts_gate("EN084", "pcie-link-degraded", upstream="silent", severity="warning", unseen="needs a broken GPU")
 def degraded_pcie_link(ctx: Context) -> Iterator[Finding]:
     """A GPU with fewer lanes of PCIe than it could have.
 
@@ -146,14 +114,7 @@ def degraded_pcie_link(ctx: Context) -> Iterator[Finding]:
     yield from _find_problems(ctx, "EN084")
 
 
-@gate(
-    "EN085",
-    "gpu-power-limited",
-    upstream="silent",
-    severity="warning",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs a GPU",
-)
+@hosts_gate("EN085", "gpu-power-limited", upstream="silent", severity="warning", unseen="needs a GPU")
 def power_limited_gpu(ctx: Context) -> Iterator[Finding]:
     """A GPU whose power limit is below its default.
 

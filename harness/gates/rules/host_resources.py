@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
 from harness.gates.host_names import format_hosts, list_reachable_hosts
-from harness.gates.registry import Context, gate
+from harness.gates.registry import Context, hosts_gate
 from harness.spec.pinned_memory import pins_natively
 from harness.units import format_bytes
 
@@ -15,13 +15,7 @@ _HOSTFILE = "launch.hostfile"
 _RUN_FOLDER = "launch.output_dir"
 
 
-@gate(
-    "EN042",
-    "run-folder-not-shared",
-    upstream="silent",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("EN042", "run-folder-not-shared", upstream="silent")
 def unshared_run_folder(ctx: Context) -> Iterator[Finding]:
     """A folder of run directories that is not shared.
 
@@ -52,13 +46,7 @@ def unshared_run_folder(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "EN043",
-    "folder-not-writable",
-    upstream="raises",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("EN043", "folder-not-writable", upstream="raises")
 def read_only_folders(ctx: Context) -> Iterator[Finding]:
     """A folder of the run that a host cannot write.
 
@@ -84,13 +72,7 @@ def read_only_folders(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@gate(
-    "EN044",
-    "disk-too-full",
-    upstream="raises",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("EN044", "disk-too-full", upstream="raises")
 def full_disk(ctx: Context) -> Iterator[Finding]:
     """A disk without room for the checkpoints.
 
@@ -120,13 +102,7 @@ def full_disk(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "EN045",
-    "nvme-too-full",
-    upstream="wrong",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("EN045", "nvme-too-full", upstream="wrong")
 def full_nvme(ctx: Context) -> Iterator[Finding]:
     """Less space on NVMe than the plan needs.
 
@@ -158,13 +134,7 @@ def full_nvme(ctx: Context) -> Iterator[Finding]:
                 return
 
 
-@gate(
-    "EN046",
-    "host-memory-below-plan",
-    upstream="raises",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("EN046", "host-memory-below-plan", upstream="raises")
 def small_host_memory(ctx: Context) -> Iterator[Finding]:
     """Less host memory than the plan needs.
 
@@ -196,14 +166,7 @@ def small_host_memory(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "EN049",
-    "small-shared-memory",
-    upstream="raises",
-    severity="warning",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("EN049", "small-shared-memory", upstream="raises", severity="warning")
 def small_shared_memory(ctx: Context) -> Iterator[Finding]:
     """Too little shared memory on a host.
 
@@ -231,14 +194,12 @@ def small_shared_memory(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@hosts_gate(
     "EN050",
     "little-lockable-memory",
     upstream="raises",
     severity=("warning", "error"),
-    needs=("the hosts' answers", "hosts"),
     when=lambda ctx: ctx.is_nvme_used or pins_natively(ctx.run.spec.zero, ctx.run.spec.launch.env),
-    unseen="needs several hosts",
 )
 def little_lockable_memory(ctx: Context) -> Iterator[Finding]:
     """A limit on locked memory, with offload to NVMe or with DeepSpeed's own pinned memory.
@@ -271,14 +232,7 @@ def little_lockable_memory(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "EN051",
-    "few-open-files",
-    upstream="raises",
-    severity="warning",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("EN051", "few-open-files", upstream="raises", severity="warning")
 def few_open_files(ctx: Context) -> Iterator[Finding]:
     """A low limit on open files.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from harness.facts.required_ops import CUDA_OPS, WITHOUT_NVCC
 from harness.findings import Finding, Fix
 from harness.gates.host_names import format_hosts, list_reachable_hosts
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, hosts_gate
 from harness.hostinfo.torch_devices import TorchProblem, find_torch_problem, format_device_names
 
 if TYPE_CHECKING:
@@ -23,13 +23,7 @@ def _get_versions(host: HostFacts) -> dict[str, str]:
     return {"Python": host.python} | {name: version or "none" for name, version in host.packages.items()}
 
 
-@gate(
-    "EN040",
-    "versions-differ",
-    upstream="silent",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("EN040", "versions-differ", upstream="silent")
 def different_versions(ctx: Context) -> Iterator[Finding]:
     """Hosts with different versions of Python or a package.
 
@@ -61,13 +55,7 @@ def different_versions(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@gate(
-    "EN041",
-    "harness-differs",
-    upstream="silent",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("EN041", "harness-differs", upstream="silent")
 def different_harness_code(ctx: Context) -> Iterator[Finding]:
     """Hosts with different code of the harness.
 
@@ -94,13 +82,7 @@ def different_harness_code(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(message, _HOSTFILE, fix=fix)
 
 
-@gate(
-    "EN047",
-    "no-libaio-there",
-    upstream="raises",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("EN047", "no-libaio-there", upstream="raises")
 def missing_libaio(ctx: Context) -> Iterator[Finding]:
     """NVMe offload on a host without libaio.
 
@@ -126,14 +108,7 @@ def missing_libaio(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "EN048",
-    "no-compiler-there",
-    upstream="raises",
-    severity="warning",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("EN048", "no-compiler-there", upstream="raises", severity="warning")
 def missing_compiler(ctx: Context) -> Iterator[Finding]:
     """A host without a compiler for the ops of the run.
 
@@ -172,13 +147,12 @@ def missing_compiler(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@hosts_gate(
     "EN054",
     "torch-cannot-use-devices",
     upstream="silent",
     severity=("error", "warning"),
     cites=(Cite("accelerator/real_accelerator.py", "Setting accelerator to CPU", since="0.14.1"),),
-    needs=("the hosts' answers", "hosts"),
     unseen="needs several hosts with CUDA",
 )
 def unusable_devices(ctx: Context) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from harness.findings import Finding, Fix
 from harness.gates.divisors import largest_divisor
 from harness.gates.host_names import format_hosts, list_reachable_hosts
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, hosts_gate
 from harness.spec.hostfile import Host
 
 _HOSTFILE = "launch.hostfile"
@@ -232,13 +232,7 @@ def more_slots_than_devices(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@gate(
-    "HO022",
-    "one-machine-twice",
-    upstream="silent",
-    needs=("the hosts' answers", "hosts"),
-    unseen="needs several hosts",
-)
+@hosts_gate("HO022", "one-machine-twice", upstream="silent")
 def one_machine_twice(ctx: Context) -> Iterator[Finding]:
     """Two lines of the hostfile that are one machine.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, spec_gate
 
 _LAUNCHER_VARIABLES = frozenset(
     """RANK LOCAL_RANK WORLD_SIZE LOCAL_SIZE CROSS_RANK CROSS_SIZE MASTER_ADDR MASTER_PORT
@@ -14,14 +14,13 @@ _LAUNCHER_VARIABLES = frozenset(
 )
 
 
-@gate(
+@spec_gate(
     "SE002",
     "environment-that-the-launcher-sets",
     upstream="silent",
     severity="warning",
     unread="the launcher sets the variable for each rank",
     cites=(Cite("launcher/launch.py", 'current_env["MASTER_PORT"] = str(args.master_port)'),),
-    needs=("a run spec",),
 )
 def launcher_variables(ctx: Context) -> Iterator[Finding]:
     """A variable that the launcher sets itself.
@@ -42,10 +41,9 @@ def launcher_variables(ctx: Context) -> Iterator[Finding]:
     for name in ctx.run.spec.launch.env:
         if name in _LAUNCHER_VARIABLES:
             key = f"launch.env.{name}"
-            yield ctx.finding(
+            yield ctx.unread(
                 f"{ctx.key(key)} is set by the launcher for each rank, so this value is lost",
                 key,
-                label="has no effect",
                 notes=[
                     "set `launch.master_port` instead"
                     if name == "MASTER_PORT"
@@ -118,10 +116,9 @@ def devices_in_environment(ctx: Context) -> Iterator[Finding]:
     """
     key = f"launch.env.{_DEVICES}"
     devices = ctx.run.spec.launch.env[_DEVICES]
-    yield ctx.finding(
+    yield ctx.unread(
         f"the launcher chooses devices by slots, {ctx.key(key)} `{devices[:40]}` is lost",
         key,
-        label="has no effect",
         notes=["the ranks would train on other devices than these"],
         fix=Fix(
             f"remove it here, and export {_DEVICES} in the shell that launches", {key: None}, safe=True, effect="as now"

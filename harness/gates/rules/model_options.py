@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from harness.findings import Finding, Fix
-from harness.gates.registry import Context, gate
+from harness.gates.registry import Context, gate, spec_gate
 
 _POSITION_TABLES = ("wpe.weight", "embed_positions.weight", "position_embeddings.weight")
 
@@ -82,7 +82,7 @@ def _rotary_positions(config: Mapping[str, Any]) -> int | None:
     return max(positions, int(original * factor))
 
 
-@gate("MD032", "adapters-on-random-weights", upstream="silent", severity="warning", needs=("a run spec",))
+@spec_gate("MD032", "adapters-on-random-weights", upstream="silent", severity="warning")
 def adapters_on_random_weights(ctx: Context) -> Iterator[Finding]:
     """Adapters on frozen random weights.
 
@@ -111,7 +111,7 @@ def adapters_on_random_weights(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate("MD030", "two-ways-to-freeze", upstream="silent", needs=("a run spec",))
+@spec_gate("MD030", "two-ways-to-freeze", upstream="silent")
 def two_ways_to_freeze(ctx: Context) -> Iterator[Finding]:
     """Two lists that say which parameters are trained.
 

@@ -41,10 +41,9 @@ def utility_block_without_enabled(ctx: Context) -> Iterator[Finding]:
         block = ctx.ds(name)
         if isinstance(block, dict) and block and _ENABLED_SPELLINGS.isdisjoint(block):
             key = f"deepspeed.{name}"
-            yield ctx.finding(
+            yield ctx.unread(
                 f"{ctx.key(key)} has no `enabled: true`, so nothing in it is read",
                 key,
-                label="has no effect",
                 fix=Fix(
                     f"write `enabled: true` in it, or remove {ctx.key(key)}",
                     {key: None},
@@ -131,10 +130,9 @@ def operations_not_logged_alone(ctx: Context) -> Iterator[Finding]:
     key = "deepspeed.comms_logger.prof_ops"
     if ctx.ds("comms_logger.prof_all", default=True) is True:
         all_key = "deepspeed.comms_logger.prof_all"
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} is read with {ctx.key(all_key)} false only; every collective is logged",
             key,
-            label="has no effect",
             fix=ctx.fix_to_set(all_key, False, effect="these operations alone are logged"),
         )
         return

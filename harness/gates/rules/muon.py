@@ -79,11 +79,13 @@ def muon_without_newton_schulz(ctx: Context) -> Iterator[Finding]:
     """Muon that takes the steps of plain SGD.
 
     `optimizer.type: Muon` at ZeRO stage 0 up to 0.19.6, and in bf16 with fp32 accumulation at stage 1 up to 0.19.7.
+    At stage 3 up to 0.19.6, on a model that was built under `zero.Init`.
 
     Why: DeepSpeed orthogonalises the gradients inside its ZeRO optimizers alone, and `Muon` itself only subtracts what
     it is given: without such an optimizer Newton-Schulz never runs, and matrices are trained by SGD without momentum
     (#8441; the source of 0.17.6 to 0.19.7 was read). 0.19.7 runs Newton-Schulz at stage 0 too, and 0.19.8 in
-    BF16_Optimizer.
+    BF16_Optimizer. Under `zero.Init` every parameter looks one-dimensional, so that none is marked for Muon and AdamW
+    trains all of them (#8438; run on 0.18.9: 0 of 2 matrices are marked, 2 without `zero.Init`).
 
     Example:
         train.max_grad_norm: 0.0
@@ -94,6 +96,14 @@ def muon_without_newton_schulz(ctx: Context) -> Iterator[Finding]:
         deepspeed.optimizer.params.lr: 2.0e-2
     """
     by_wrapper = _is_in_bf16_optimizer(ctx)
+    if ctx.stage == 3 and (0, 18, 9) <= ctx.target.version < (0, 19, 7) and ctx.consumer != "deepspeed":
+        yield ctx.finding(
+            "`Muon` trains nothing at ZeRO stage 3: AdamW trains all parameters of a model built under `zero.Init`",
+            _TYPE,
+            related=[("zero.stage", "the stage is set here")],
+            notes=["up to 0.19.6 DeepSpeed marks no partitioned parameter as a matrix"],
+            fix=ctx.fix_to_set("zero.stage", 2, effect="matrices are trained by Muon"),
+        )
     if not by_wrapper and (ctx.stage > 0 or ctx.target.version >= (0, 19, 7)):
         return
     last = "0.19.7" if by_wrapper else "0.19.6"

@@ -373,10 +373,9 @@ def nvme_settings_with_cpu(ctx: Context) -> Iterator[Finding]:
         others = len(names) - 1
         subject = ctx.key(key) + (f" and {others} other key{'s' if others > 1 else ''}" if others else "")
         has_path = "nvme_path" in names
-        yield ctx.finding(
+        yield ctx.unread(
             f"{subject} {'are' if others else 'is'} read with `device: nvme` alone, this is `cpu`",
             key,
-            label="has no effect",
             related=[(f"zero.{section}.device", "the device is set here")],
             notes=[f"not read: {', '.join(f'`{name}`' for name in names)}"] if others else [],
             fix=Fix(

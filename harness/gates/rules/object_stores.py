@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding
-from harness.gates.registry import Context, gate
+from harness.gates.registry import Context, spec_gate
 from harness.object_stores.store_url import is_store_url, parse_store_url
 
 
-@gate("ST001", "store-url", upstream="silent", needs=("a run spec",), policy="DeepSpeed knows no object stores")
+@spec_gate("ST001", "store-url", upstream="silent", policy="DeepSpeed knows no object stores")
 def unusable_store_url(ctx: Context) -> Iterator[Finding]:
     """A URL of an object store that cannot be used.
 
@@ -51,7 +51,7 @@ def _find_problem(text: str, *, is_prefix: bool = True) -> str:
     return "it names a bucket, and no prefix below it" if is_prefix and not url.path else ""
 
 
-@gate("ST002", "upload-of-nothing", upstream="silent", severity="warning", needs=("a run spec",))
+@spec_gate("ST002", "upload-of-nothing", upstream="silent", severity="warning")
 def upload_without_files(ctx: Context) -> Iterator[Finding]:
     """An upload in a run that writes nothing to upload.
 

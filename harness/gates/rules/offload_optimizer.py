@@ -223,10 +223,9 @@ def forced_contiguous_gradients(ctx: Context) -> Iterator[Finding]:
     """
     if ctx.stage in (1, 2) and ctx.is_optimizer_offloaded and ctx.ds("zero_optimization.contiguous_gradients") is False:
         key = "zero.contiguous_gradients"
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} is `false`, and an offloaded optimizer switches it on",
             key,
-            label="has no effect",
             related=[(_DEVICE, "offloaded here")],
             fix=Fix(f"set {ctx.key(key)} to `true`", {key: True}, safe=True),
         )

@@ -44,11 +44,10 @@ def parameter_offload_below_stage_3(ctx: Context) -> Iterator[Finding]:
     """
     device = ctx.offload_device("offload_param")
     if device != "none" and ctx.stage != 3:
-        yield ctx.finding(
+        yield ctx.unread(
             f"parameters are not offloaded to {device} at ZeRO stage {ctx.stage}, only at stage 3",
             _DEVICE,
             severity="warning" if ctx.run.kind == "deepspeed-json" else "error",
-            label="has no effect",
             related=[("zero.stage", "the stage is set here")],
             notes=["DeepSpeed silently accepts this and keeps the parameters on the device"],
             fix=ctx.fix_to_set("zero.stage", 3, effect="the same steps with sharded parameters, which are offloaded"),

@@ -17,7 +17,7 @@ from harness.gates.optimizer_facts import (
     read_number,
     report_unknown_parameter,
 )
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, spec_gate
 from harness.spec.suggestions import Suggestions
 
 
@@ -218,13 +218,12 @@ def default_rate(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate(
+@spec_gate(
     "MD009",
     "parameter-of-another-optimizer",
     upstream="silent",
     severity="warning",
     unread="the optimizer has no such parameter",
-    needs=("a run spec",),
 )
 def parameter_of_another_optimizer(ctx: Context) -> Iterator[Finding]:
     """A parameter that this optimizer does not have.
@@ -249,10 +248,9 @@ def parameter_of_another_optimizer(ctx: Context) -> Iterator[Finding]:
     for name in ("betas", "eps") if kind == "sgd" else ("momentum",):
         if optimizer.is_written(name):
             key = f"optimizer.{name}"
-            yield ctx.finding(
+            yield ctx.unread(
                 f"{ctx.key(key)} is no parameter of {kind}",
                 key,
-                label="has no effect",
                 related=[("optimizer.type", "the optimizer is chosen here")],
                 fix=Fix(f"remove {ctx.key(key)}, or change the type", {key: None}, safe=True),
             )

@@ -17,7 +17,7 @@ from harness.gates.optimizer_facts import (
     has_misspelt_type,
     is_one_bit,
 )
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, spec_gate
 from harness.spec.deepspeed_optimizer import NAME_BY_CLASS
 
 _TYPE = "deepspeed.optimizer.type"
@@ -167,14 +167,13 @@ _SECTION_KEYS = tuple(
 )
 
 
-@gate(
+@spec_gate(
     "OP038",
     "two-optimizers",
     upstream="silent",
     severity="warning",
     unread="`deepspeed.optimizer` decides",
     cites=(Cite("runtime/config.py", "return param_dict[OPTIMIZER][OPTIMIZER_PARAMS]"),),
-    needs=("a run spec",),
     when=lambda ctx: ctx.run.kind == "spec" and ctx.optimizer.key == "deepspeed.optimizer",
 )
 def two_optimizers(ctx: Context) -> Iterator[Finding]:

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, spec_gate
 from harness.patches.patch_registry import all_patches, is_switched_off
 from harness.plan.settings.patch_facts import patch_facts
 from harness.spec.suggestions import nearest_name
 
 
-@gate(
+@spec_gate(
     "EN055",
     "correctness-patch-off",
     upstream="wrong",
@@ -20,7 +20,6 @@ from harness.spec.suggestions import nearest_name
         Cite("runtime/fp16/fused_optimizer.py", "self.initialize_optimizer_states()"),
         Cite("runtime/zero/muon/muon_optimizer.py", "use_muon", since="0.17.6"),
     ),
-    needs=("a run spec",),
     when=lambda ctx: ctx.run.spec.launch.patches != "auto",
 )
 def correctness_patch_off(ctx: Context) -> Iterator[Finding]:
@@ -57,7 +56,7 @@ def correctness_patch_off(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate("EN056", "unknown-patch", upstream="silent", needs=("a run spec",))
+@spec_gate("EN056", "unknown-patch", upstream="silent")
 def unknown_patch(ctx: Context) -> Iterator[Finding]:
     """A switch for an unknown patch, or for one without a switch.
 

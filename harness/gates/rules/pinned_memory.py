@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, spec_gate
 from harness.spec.pinned_memory import BACKEND_VARIABLE, pins_natively
 
 _KEY = "zero.pin_memory_backend"
@@ -18,13 +18,12 @@ def _take_torch(ctx: Context) -> Fix:
     return Fix("let torch pin the memory", {key: "torch"}, effect=effect)
 
 
-@gate(
+@spec_gate(
     "OF033",
     "native-pinning-not-there",
     upstream="silent",
     severity="warning",
     until="0.19.5",
-    needs=("a run spec",),
     when=lambda ctx: pins_natively(ctx.run.spec.zero, ctx.run.spec.launch.env),
 )
 def native_pinning_not_there(ctx: Context) -> Iterator[Finding]:
@@ -49,12 +48,11 @@ def native_pinning_not_there(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate(
+@spec_gate(
     "OF034",
     "native-pinning-of-nothing",
     upstream="silent",
     severity="warning",
-    needs=("a run spec",),
     cites=(Cite("utils/pin_memory.py", "DS_PIN_MEMORY_BACKEND", since="0.19.6"),),
     when=lambda ctx: ctx.run.spec.zero.pin_memory_backend == "native",
 )
@@ -76,12 +74,11 @@ def native_pinning_of_nothing(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(f"`native` pins no buffer here: {what}", _KEY, fix=_take_torch(ctx))
 
 
-@gate(
+@spec_gate(
     "OF035",
     "native-pinning-keeps-shards",
     upstream="silent",
     severity="warning",
-    needs=("a run spec",),
     cites=(Cite("utils/pin_memory.py", "locked = base[:numel]", since="0.19.6"),),
     when=lambda ctx: (
         pins_natively(ctx.run.spec.zero, ctx.run.spec.launch.env)

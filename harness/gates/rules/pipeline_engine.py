@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, spec_gate
 
 _STAGES = "parallel.pipeline_parallel_size"
 _PIPELINE = (_STAGES, "the pipeline is set here")
@@ -236,10 +236,9 @@ def ignored_blocks(ctx: Context) -> Iterator[Finding]:
     for name, is_on in blocks.items():
         if is_on:
             key = f"deepspeed.{name}"
-            yield ctx.finding(
+            yield ctx.unread(
                 f"a pipeline does not read {ctx.key(key)}",
                 key,
-                label="has no effect",
                 related=[_PIPELINE],
                 fix=ctx.fix_to_remove(key, safe=name != "data_efficiency", effect="the same"),
             )
@@ -281,19 +280,17 @@ def unread_pipeline_keys(ctx: Context) -> Iterator[Finding]:
         title = f"remove {ctx.key(key)}"
         if name == "stages" and ctx.run.kind == "spec":
             title += f", and set `{_STAGES}`"
-        yield ctx.finding(
+        yield ctx.unread(
             f"DeepSpeed does not read {ctx.key(key)}; the script's PipelineModule decides",
             key,
-            label="has no effect",
             fix=Fix(title, {key: None}, safe=True, effect="the same"),
         )
 
 
-@gate(
+@spec_gate(
     "PP016",
     "pipeline-with-what-needs-the-whole-model",
     upstream="silent",
-    needs=("a run spec",),
     when=lambda ctx: ctx.pipeline_parallel_size > 1,
 )
 def whole_model_options_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
@@ -331,12 +328,11 @@ def whole_model_options_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@gate(
+@spec_gate(
     "PP017",
     "bf16-pipeline-at-stage-0",
     upstream="crashes",
     cites=(Cite("runtime/bf16_optimizer.py", "current_rank_sd = state_dict_list[dp_rank]"),),
-    needs=("a run spec",),
     when=lambda ctx: ctx.pipeline_parallel_size > 1 and ctx.stage == 0,
 )
 def bf16_pipeline_at_stage_0(ctx: Context) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from harness.facts import model_table
 from harness.facts.pipeline_support import compile_layer_pattern, layer_class_names
 from harness.findings import Finding, Fix
 from harness.gates.divisors import largest_divisor
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, spec_gate
 
 _STAGES = "parallel.pipeline_parallel_size"
 
@@ -62,7 +62,10 @@ def unsupported_family(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"`{model.family}` models cannot be split into {stages} pipeline stages",
             _STAGES,
-            notes=[answer.reason, "ZeRO stage 3 is the way to large models of such families"],
+            notes=[
+                *filter(None, (answer.reason, model_table.release_note())),
+                "ZeRO stage 3 is the way to large models of such families",
+            ],
             fix=ctx.fix_to_set(_STAGES, 1, effect="more data-parallel ranks, other memory"),
         )
 
@@ -215,13 +218,12 @@ def _compute_idle_share(stages: int, micro_batches: int) -> float:
     return (stages - 1) / (micro_batches + stages - 1)
 
 
-@gate(
+@spec_gate(
     "PP015",
     "pipeline-partition-that-cannot-be-made",
     upstream="raises",
     severity=("error", "warning"),
     cites=(Cite("runtime/pipe/module.py", "typeregex = regex.compile(layername, regex.IGNORECASE)"),),
-    needs=("a run spec",),
 )
 def unusable_partition_method(ctx: Context) -> Iterator[Finding]:
     """A partition method without pipeline stages, or with a pattern that is invalid or matches no layer.
@@ -249,12 +251,8 @@ def unusable_partition_method(ctx: Context) -> Iterator[Finding]:
     fix = ctx.fix_to_remove(key, effect="stages of about as many parameters each")
     if ctx.pipeline_parallel_size == 1:
         if ctx.source.has_key(key):
-            yield ctx.finding(
-                f"{ctx.key(key)} is set, but there are no pipeline stages",
-                key,
-                severity="warning",
-                label="has no effect",
-                fix=fix,
+            yield ctx.unread(
+                f"{ctx.key(key)} is set, but there are no pipeline stages", key, severity="warning", fix=fix
             )
         return
     try:

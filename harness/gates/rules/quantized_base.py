@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from harness.findings import Finding, Fix
-from harness.gates.registry import Context, gate
+from harness.gates.registry import Context, gate, spec_gate
 
 _KEY = "model.quantization"
 _CONVERTED_METHODS = ("fp8", "mxfp4")
@@ -17,7 +17,7 @@ def _is_quantized(ctx: Context) -> bool:
     return ctx.run.spec.model.quantization is not None
 
 
-@gate("MD042", "quantized-weights-without-adapters", upstream="raises", needs=("a run spec",), when=_is_quantized)
+@spec_gate("MD042", "quantized-weights-without-adapters", upstream="raises", when=_is_quantized)
 def without_adapters(ctx: Context) -> Iterator[Finding]:
     """4-bit weights with nothing over them that could be trained.
 
@@ -43,7 +43,7 @@ def without_adapters(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate("MD043", "quantized-weights-at-stage-3", upstream="silent", needs=("a run spec",), when=_is_quantized)
+@spec_gate("MD043", "quantized-weights-at-stage-3", upstream="silent", when=_is_quantized)
 def at_stage_3(ctx: Context) -> Iterator[Finding]:
     """4-bit weights under ZeRO stage 3.
 
@@ -72,7 +72,7 @@ def at_stage_3(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate("MD044", "quantized-weights-with-other-models", upstream="silent", needs=("a run spec",), when=_is_quantized)
+@spec_gate("MD044", "quantized-weights-with-other-models", upstream="silent", when=_is_quantized)
 def with_other_models(ctx: Context) -> Iterator[Finding]:
     """4-bit weights of a model that is divided, compiled, new, or built by a plug-in.
 
@@ -107,7 +107,7 @@ def with_other_models(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate("MD045", "quantized-weights-in-an-export", upstream="wrong", needs=("a run spec",), when=_is_quantized)
+@spec_gate("MD045", "quantized-weights-in-an-export", upstream="wrong", when=_is_quantized)
 def in_an_export(ctx: Context) -> Iterator[Finding]:
     """Adapters merged into 4-bit weights.
 
@@ -144,7 +144,7 @@ def in_an_export(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate("MD046", "weights-that-are-quantized-already", upstream="silent", needs=("a run spec",))
+@spec_gate("MD046", "weights-that-are-quantized-already", upstream="silent")
 def quantized_already(ctx: Context) -> Iterator[Finding]:
     """A base whose weights are quantized already.
 

@@ -6,14 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.registry import Context, gate
+from harness.gates.registry import Context, spec_gate
+from harness.run.objective_facts import facts_of
 
 
-@gate("MD001", "no-model-or-two", upstream="raises", needs=("a run spec",))
+@spec_gate("MD001", "no-model-or-two", upstream="raises")
 def no_model_or_two(ctx: Context) -> Iterator[Finding]:
     """A run spec that names no model, or two.
 
-    Exactly one of `model.name_or_path` and `model.config` is given.
+    Exactly one of `model.name_or_path` and `model.config` is given, but for `objective: custom`, which has neither.
 
     Why: There is no model to train, or it is not clear which. DeepSpeed does not check this, since it gets a finished
     model.
@@ -22,6 +23,8 @@ def no_model_or_two(ctx: Context) -> Iterator[Finding]:
         model.name_or_path: null
     """
     model = ctx.run.spec.model
+    if not facts_of(ctx.run.spec.objective).loads_model:
+        return
     if model.name_or_path and model.config:
         key = "model.config"
         yield ctx.finding(
@@ -57,7 +60,7 @@ def no_model_or_two(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate("MD002", "no-training-data", upstream="raises", needs=("a run spec",))
+@spec_gate("MD002", "no-training-data", upstream="raises")
 def no_training_data(ctx: Context) -> Iterator[Finding]:
     """A run spec that names no training data.
 
@@ -72,7 +75,9 @@ def no_training_data(ctx: Context) -> Iterator[Finding]:
         data.train: corpus/*.txt
     """
     spec = ctx.run.spec
-    if not spec.data.train and not spec.plugins.file:  # a plugin's `load_documents` may bring the data
+    has_code = spec.plugins.file or spec.plugins.script
+    brings_data = has_code or not facts_of(spec.objective).loads_model
+    if not spec.data.train and not brings_data:
         key = "data.train"
         yield ctx.finding(
             "`data.train` is not given",
@@ -85,7 +90,7 @@ def no_training_data(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate("MD003", "no-training-length", upstream="raises", needs=("a run spec",))
+@spec_gate("MD003", "no-training-length", upstream="raises")
 def no_training_length(ctx: Context) -> Iterator[Finding]:
     """A run without an end.
 
@@ -112,14 +117,7 @@ def no_training_length(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "MD006",
-    "two-lengths-of-training",
-    upstream="silent",
-    severity="warning",
-    unread="`max_steps` decides",
-    needs=("a run spec",),
-)
+@spec_gate("MD006", "two-lengths-of-training", upstream="silent", severity="warning", unread="`max_steps` decides")
 def two_training_lengths(ctx: Context) -> Iterator[Finding]:
     """Two lengths of training.
 
@@ -135,22 +133,20 @@ def two_training_lengths(ctx: Context) -> Iterator[Finding]:
     train = ctx.run.spec.train
     if train.max_steps is not None and train.num_train_epochs is not None:
         key = "train.num_train_epochs"
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} is not read, since `train.max_steps` is {train.max_steps}",
             key,
-            label="has no effect",
             related=[("train.max_steps", "this one decides")],
             fix=Fix("remove one of the two", {key: None}, safe=True),
         )
 
 
-@gate(
+@spec_gate(
     "MD017",
     "options-of-a-named-model",
     upstream="silent",
     severity=("warning", "info"),
     unread="no model is loaded by name",
-    needs=("a run spec",),
 )
 def options_without_named_model(ctx: Context) -> Iterator[Finding]:
     """Options for a named model without a name.
@@ -169,16 +165,15 @@ def options_without_named_model(ctx: Context) -> Iterator[Finding]:
     for name in ("revision", "random_init"):
         key = f"model.{name}"
         if getattr(model, name):
-            yield ctx.finding(
+            yield ctx.unread(
                 f"{ctx.key(key)} is for a model that `model.name_or_path` names",
                 key,
                 severity="warning" if name == "revision" else "info",
-                label="has no effect",
                 fix=ctx.fix_to_remove(key, safe=True),
             )
 
 
-@gate("MD015", "ignore-without-a-reason", upstream="silent", severity="warning", needs=("a run spec",))
+@spec_gate("MD015", "ignore-without-a-reason", upstream="silent", severity="warning")
 def ignore_without_reason(ctx: Context) -> Iterator[Finding]:
     """A gate that is ignored without a reason.
 

@@ -20,7 +20,7 @@ from harness.gates.optimizer_facts import (
     read_number,
     report_unknown_parameter,
 )
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, spec_gate
 from harness.spec.suggestions import Suggestions, nearest_name
 
 _BLOCK = "deepspeed.scheduler"
@@ -125,13 +125,12 @@ def scheduler_without_type(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@spec_gate(
     "OP037",
     "two-schedulers",
     upstream="silent",
     severity="warning",
     cites=(Cite("runtime/engine.py", "lr_scheduler = self._scheduler_from_config(self.optimizer)"),),
-    needs=("a run spec",),
     when=lambda ctx: bool(ctx.scheduler) and ctx.source.has_key("scheduler.type"),
 )
 def two_schedulers(ctx: Context) -> Iterator[Finding]:

@@ -9,19 +9,18 @@ from harness.facts.environment_variables import code_loading_reason
 from harness.facts.model_lookup import find_own_code
 from harness.facts.secret_names import is_secret
 from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, spec_gate
 from harness.secret_text import HIDDEN, has_password, remove_passwords
 from harness.spec.parse.source import KeyPath, join_key
 
 _PIN = "pin `model.revision` to a full commit that was read"
 
 
-@gate(
+@spec_gate(
     "SE001",
     "remote-code-allowed",
     upstream="silent",
     severity=("error", "warning"),
-    needs=("a run spec",),
     policy="the code that `transformers` would run is not known beforehand",
 )
 def allowed_remote_code(ctx: Context) -> Iterator[Finding]:
@@ -67,7 +66,7 @@ def allowed_remote_code(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate("SE003", "secret-in-the-file", upstream="silent", severity="warning", needs=("a run spec",))
+@spec_gate("SE003", "secret-in-the-file", upstream="silent", severity="warning")
 def secret_in_environment(ctx: Context) -> Iterator[Finding]:
     """A secret written into the file.
 
@@ -94,11 +93,10 @@ def secret_in_environment(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@gate(
+@spec_gate(
     "SE009",
     "password-in-an-address",
     upstream="silent",
-    needs=("a run spec",),
     policy="a spec is copied to run directories, reports, checkpoints and stores",
     ignorable=False,
 )
@@ -190,12 +188,11 @@ _UNSAFE_OVER_PDSH = ('"', "$", "\\")
 """Characters that a shell interprets between double quotes."""
 
 
-@gate(
+@spec_gate(
     "SE005",
     "shell-code-in-the-environment",
     upstream="wrong",
     cites=(Cite("launcher/multinode_runner.py", 'exports += "export {}={}; ".format(key, val)'),),
-    needs=("a run spec",),
     policy="on one host the text would arrive as it is written",
 )
 def shell_code_in_environment(ctx: Context) -> Iterator[Finding]:
@@ -240,12 +237,8 @@ def shell_code_in_environment(ctx: Context) -> Iterator[Finding]:
 _METACHARACTERS = frozenset(""";&|<>$`"'\\(){}[]*?!#""")
 
 
-@gate(
-    "SE006",
-    "shell-code-in-a-path",
-    upstream="wrong",
-    needs=("a run spec",),
-    policy="on one host the path would be taken as it is written",
+@spec_gate(
+    "SE006", "shell-code-in-a-path", upstream="wrong", policy="on one host the path would be taken as it is written"
 )
 def shell_code_in_path(ctx: Context) -> Iterator[Finding]:
     """A path that a shell would run or split.
@@ -306,11 +299,10 @@ def path_with_variable(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@gate(
+@spec_gate(
     "SE008",
     "code-in-the-environment",
     upstream="silent",
-    needs=("a run spec",),
     policy="another person's spec could run any code",
     ignorable=False,
 )
@@ -349,13 +341,8 @@ def code_in_environment(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@gate(
-    "MD034",
-    "spec-that-allows-its-own-code",
-    upstream="silent",
-    unread="the harness refuses it",
-    needs=("a run spec",),
-    ignorable=False,
+@spec_gate(
+    "MD034", "spec-that-allows-its-own-code", upstream="silent", unread="the harness refuses it", ignorable=False
 )
 def spec_that_allows_its_own_code(ctx: Context) -> Iterator[Finding]:
     """A spec that allows its own code.

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from harness.findings import Finding, Fix
 from harness.gates.dtypes import grad_accum_dtype, model_dtype
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, spec_gate
 
 _DEGREE = "parallel.sequence_parallel_size"
 _DATA_PARALLEL_SIZE = "deepspeed.data_parallel_size"
+
+
+_ulysses_gate = partial(gate, since="0.17.0")
 
 
 @gate(
@@ -65,13 +69,12 @@ def _is_degree_of_json(ctx: Context) -> bool:
     )
 
 
-@gate(
+@_ulysses_gate(
     "SQ001",
     "sequence-degree-without-groups",
     upstream="silent",
     severity="warning",
     cites=(Cite("__init__.py", 'if "sequence_parallel_size" in config and "data_parallel_size" in config:'),),
-    since="0.17.0",
 )
 def degree_without_groups(ctx: Context) -> Iterator[Finding]:
     """A sequence degree that makes no sequence groups.
@@ -103,7 +106,7 @@ def degree_without_groups(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_ulysses_gate(
     "SQ002",
     "sequence-groups-alone-split-nothing",
     upstream="silent",
@@ -112,7 +115,6 @@ def degree_without_groups(ctx: Context) -> Iterator[Finding]:
         Cite("runtime/sequence_parallel/ulysses_sp.py", "def register_with_transformers("),
         Cite("utils/groups.py", 'return mesh_device.get_group(mesh_dim="data_parallel")'),
     ),
-    since="0.17.0",
     when=lambda ctx: _is_degree_of_json(ctx) and ctx.has_key("data_parallel_size"),
 )
 def groups_without_wrapper(ctx: Context) -> Iterator[Finding]:
@@ -209,7 +211,7 @@ def mesh_of_another_size(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate(
+@_ulysses_gate(
     "SQ004",
     "heads-not-divided-by-sequence-degree",
     upstream="raises",
@@ -217,7 +219,6 @@ def mesh_of_another_size(ctx: Context) -> Iterator[Finding]:
         Cite("runtime/sequence_parallel/ulysses_sp.py", "is not divisible by SP size {self.world_size}"),
         Cite("runtime/sequence_parallel/ulysses_sp.py", "KV attention head count {self.global_kv_head_count}"),
     ),
-    since="0.17.0",
     needs=("model facts",),
     when=lambda ctx: ctx.sequence_parallel_size > 1,
 )
@@ -262,14 +263,13 @@ def _is_valid_degree(degree: int, tensor: int, heads: int, kv_heads: int) -> boo
     return heads % degree == 0 and (kv_heads % degree == 0 or degree % kv_heads == 0)
 
 
-@gate(
+@spec_gate(
     "SQ009",
     "length-not-divided-by-sequence-degree",
     upstream="raises",
     severity="warning",
     cites=(Cite("runtime/sequence_parallel/ulysses_sp.py", "isn't divisible by sp-size={self.sp_world_size}"),),
     since="0.17.0",
-    needs=("a run spec",),
     when=lambda ctx: ctx.sequence_parallel_size > 1,
     unseen="the harness does not use the adapter",
 )
@@ -304,12 +304,11 @@ def indivisible_length(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_ulysses_gate(
     "SQ005",
     "eager-attention-with-sequence-parallelism",
     upstream="raises",
     cites=(Cite("runtime/sequence_parallel/ulysses_sp.py", "isn't currently supported by Ulysses"),),
-    since="0.17.0",
 )
 def eager_attention(ctx: Context) -> Iterator[Finding]:
     """Eager attention under sequence parallelism.
@@ -338,12 +337,11 @@ def eager_attention(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_ulysses_gate(
     "SQ006",
     "sequence-with-tensor-or-pipeline",
     upstream="silent",
     cites=(Cite("utils/groups.py", "def _get_sequence_parallel_world_size():"),),
-    since="0.17.0",
     when=lambda ctx: (
         ctx.sequence_parallel_size > 1
         and (ctx.pipeline_parallel_size > 1 or (ctx.tensor_parallel_size > 1 and ctx.run.kind == "deepspeed-json"))
@@ -380,7 +378,7 @@ def sequence_with_tensor_or_pipeline(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate(
+@spec_gate(
     "SQ011",
     "bf16-optimizer-with-sequence-parallelism",
     upstream="raises",
@@ -389,7 +387,6 @@ def sequence_with_tensor_or_pipeline(ctx: Context) -> Iterator[Finding]:
         Cite("runtime/utils.py", "torch.stack(all_norms)"),
     ),
     since="0.17.0",
-    needs=("a run spec",),
     when=lambda ctx: ctx.sequence_parallel_size > 1 and ctx.stage == 1 and ctx.has_key("data_types.grad_accum_dtype"),
 )
 def bf16_optimizer(ctx: Context) -> Iterator[Finding]:

@@ -57,10 +57,9 @@ def super_offload_below_stage_3(ctx: Context) -> Iterator[Finding]:
         deepspeed.zero_optimization.offload_optimizer.super_offload: true
     """
     if 0 < ctx.stage < 3 and _is_super_offload_on(ctx):
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(_SWITCH)} is not read at ZeRO stage {ctx.stage}, only at stage 3",
             _SWITCH,
-            label="has no effect",
             related=[("zero.stage", "the stage is set here")],
             fix=Fix(f"remove it, or set {ctx.key('zero.stage')} to 3", {_SWITCH: None}, safe=True),
         )
@@ -162,10 +161,9 @@ def cores_without_super_offload(ctx: Context) -> Iterator[Finding]:
         deepspeed.zero_optimization.offload_optimizer.cpuadam_cores_perc: 0.5
     """
     if _get_share_of_cores(ctx) is not None and ctx.is_optimizer_offloaded and not _is_super_offload_on(ctx):
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(_CORES)} is read by SuperOffload alone, which is not switched on",
             _CORES,
-            label="has no effect",
             fix=Fix("remove it; `OMP_NUM_THREADS` sets the threads of CPU Adam", {_CORES: None}, safe=True),
             of_key=True,
         )

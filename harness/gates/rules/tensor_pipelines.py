@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from harness.findings import Finding
 from harness.gates.divisors import largest_divisor
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, spec_gate
 
 _DEGREE = "parallel.tensor_parallel_size"
 _STAGES = ("parallel.pipeline_parallel_size", "the pipeline is set here")
@@ -67,12 +67,11 @@ def layers_that_do_not_divide(ctx: Context) -> Iterator[Finding]:
 _WHOLE_MATRIX_OPTIMIZERS = frozenset("lamb fusedlamb onebitlamb muon onebitadam zerooneadam".split())
 
 
-@gate(
+@spec_gate(
     "PP019",
     "whole-matrix-optimizer-over-shards",
     upstream="silent",
     cites=(Cite("runtime/zero/muon/original_muon.py", "zeropower_via_newtonschulz5"),),
-    needs=("a run spec",),
     when=_is_tensor_pipeline,
     unseen="the update differs, without an error",
 )

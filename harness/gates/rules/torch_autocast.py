@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from harness.facts.torch_nn_modules import TORCH_NN_MODULES
 from harness.findings import Finding, Fix
@@ -39,7 +40,10 @@ def _is_fp16_autocast_under_zero(ctx: Context) -> bool:
     )
 
 
-@gate(
+_autocast_gate = partial(gate, since="0.17.2")
+
+
+@_autocast_gate(
     "PR008",
     "autocast-without-format",
     upstream="silent",
@@ -48,7 +52,6 @@ def _is_fp16_autocast_under_zero(ctx: Context) -> bool:
         Cite("runtime/engine.py", "self.torch_autocast_dtype() == torch.float16", since="0.18.0"),
         Cite("runtime/engine.py", "torch_autocast_dtype()"),
     ),
-    since="0.17.2",
     when=lambda ctx: ctx.is_enabled("torch_autocast"),
     unseen="needs CUDA, where torch's default is fp16",
 )
@@ -76,13 +79,12 @@ def autocast_without_format(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_autocast_gate(
     "PR038",
     "autocast-module-that-torch-lacks",
     upstream="raises",
     severity=("error", "warning"),
     cites=(Cite("runtime/torch_autocast.py", "Failed to import lower precision safe module {module_name}"),),
-    since="0.17.2",
     when=lambda ctx: ctx.is_enabled("torch_autocast"),
 )
 def unknown_safe_module(ctx: Context) -> Iterator[Finding]:
@@ -126,7 +128,7 @@ def unknown_safe_module(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_autocast_gate(
     "PR009",
     "autocast-to-full-precision",
     upstream="silent",
@@ -135,7 +137,6 @@ def unknown_safe_module(ctx: Context) -> Iterator[Finding]:
         Cite("runtime/torch_autocast.py", "dtype=engine.torch_autocast_dtype()", since="0.17.6"),
         Cite("runtime/engine.py", "with torch.autocast(", until="0.17.5"),
     ),
-    since="0.17.2",
 )
 def autocast_to_full_precision(ctx: Context) -> Iterator[Finding]:
     """Autocast to a format that torch does not autocast to.
@@ -159,7 +160,7 @@ def autocast_to_full_precision(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_autocast_gate(
     "PR010",
     "autocast-with-fp16",
     upstream="silent",
@@ -168,7 +169,6 @@ def autocast_to_full_precision(ctx: Context) -> Iterator[Finding]:
         Cite("runtime/engine.py", "self.torch_autocast_z0_gradscaler.step(self.optimizer)", since="0.18.0"),
         Cite("runtime/torch_autocast.py", "Cannot enable both torch autocast and fp16", until="0.18.2"),
     ),
-    since="0.17.2",
     when=lambda ctx: ctx.is_enabled("torch_autocast") and ctx.is_enabled("fp16"),
 )
 def autocast_with_fp16(ctx: Context) -> Iterator[Finding]:
@@ -208,7 +208,7 @@ def autocast_with_fp16(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate(
+@_autocast_gate(
     "PR011",
     "autocast-with-bf16",
     upstream="silent",
@@ -217,7 +217,6 @@ def autocast_with_fp16(ctx: Context) -> Iterator[Finding]:
         Cite("runtime/torch_autocast.py", "the engine will follow the settings in bf16/fp16 section", since="0.17.6"),
         Cite("runtime/torch_autocast.py", "Cannot enable both torch autocast and bfloat16", until="0.18.2"),
     ),
-    since="0.17.2",
     when=lambda ctx: ctx.is_enabled("torch_autocast") and ctx.is_enabled("bf16") and not ctx.is_enabled("fp16"),
 )
 def autocast_with_bf16(ctx: Context) -> Iterator[Finding]:
@@ -257,12 +256,11 @@ def autocast_with_bf16(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate(
+@_autocast_gate(
     "PR012",
     "fp16-autocast-clips-scaled-gradients",
     upstream="silent",
     cites=(Cite("runtime/zero/stage_1_and_2.py", "self.torch_autocast_gradscaler.step(self.optimizer)"),),
-    since="0.17.2",
 )
 def clipping_of_scaled_gradients(ctx: Context) -> Iterator[Finding]:
     """fp16 autocast with clipping under ZeRO.
@@ -325,12 +323,11 @@ def fp16_autocast_stuck_after_overflow(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_autocast_gate(
     "PR015",
     "autocast-modules-without-package",
     upstream="raises",
     cites=(Cite("runtime/torch_autocast.py", "package_name, class_name = module_name.rsplit('.', 1)"),),
-    since="0.17.2",
     when=lambda ctx: ctx.is_enabled("torch_autocast"),
 )
 def autocast_modules_without_package(ctx: Context) -> Iterator[Finding]:
@@ -365,7 +362,7 @@ def autocast_modules_without_package(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_autocast_gate(
     "PR016",
     "autocast-ignores-communication-format",
     upstream="silent",
@@ -375,7 +372,6 @@ def autocast_modules_without_package(ctx: Context) -> Iterator[Finding]:
         Cite("runtime/zero/stage_1_and_2.py", "comm_dtypes = get_all_comm_dtypes(", since="0.17.6"),
         Cite("runtime/torch_autocast.py", "Communication data type must be float32 for torch autocast", until="0.17.5"),
     ),
-    since="0.17.2",
 )
 def ignored_communication_format(ctx: Context) -> Iterator[Finding]:
     """A communication format with autocast.
@@ -448,13 +444,12 @@ def fp16_autocast_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_autocast_gate(
     "PR066",
     "bf16-autocast-clipped-by-a-loss-scale",
     upstream="wrong",
     severity="warning",
     cites=(Cite("runtime/zero/stage_1_and_2.py", "self.torch_autocast_gradscaler = torch.amp.GradScaler("),),
-    since="0.17.2",
     until="0.17.5",
     when=lambda ctx: ctx.is_enabled("torch_autocast") and ctx.stage in (1, 2),
 )

@@ -7,17 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from harness.facts import model_table
 from harness.findings import Finding, Fix, Severity
-from harness.gates.registry import Context, gate
+from harness.gates.registry import Context, spec_gate
+from harness.spec.sections.data_spec import CHAT_FORMATS
 
 
-@gate(
-    "MD011",
-    "evaluation-without-data",
-    upstream="silent",
-    severity="warning",
-    unread="nothing is evaluated",
-    needs=("a run spec",),
-)
+@spec_gate("MD011", "evaluation-without-data", upstream="silent", severity="warning", unread="nothing is evaluated")
 def evaluation_without_data(ctx: Context) -> Iterator[Finding]:
     """Evaluation of nothing.
 
@@ -36,25 +30,80 @@ def evaluation_without_data(ctx: Context) -> Iterator[Finding]:
     spec = ctx.run.spec
     if spec.data.eval is not None or spec.data.eval_fraction > 0:
         return
-    for name in ("eval_steps", "per_device_eval_batch_size", "max_batches", "early_stopping_patience"):
+    for name in ("eval_steps", "per_device_eval_batch_size", "max_batches", "early_stopping_patience", "samples"):
         key = f"eval.{name}"
         if spec.eval.is_written(name):
-            yield ctx.finding(
+            yield ctx.unread(
                 f"{ctx.key(key)} has nothing to evaluate on: `data.eval_fraction` is 0 and `data.eval` is not given",
                 key,
-                label="has no effect",
                 related=[("data.eval_fraction", "nothing is held out")],
                 fix=Fix("remove it, or give `data.eval` or `data.eval_fraction`", {key: None}, safe=True),
             )
 
 
-@gate(
-    "MD012",
-    "fraction-with-evaluation-data",
-    upstream="silent",
-    severity="warning",
-    unread="`data.eval` decides",
-    needs=("a run spec",),
+@spec_gate("MD169", "samples-of-a-divided-model", upstream="hangs")
+def samples_of_a_divided_model(ctx: Context) -> Iterator[Finding]:
+    """Samples of a model whose ranks do not see whole rows or whole layers.
+
+    `eval.samples` with pipeline stages, tensor ranks or sequence ranks.
+
+    Why: Each token takes a forward of the whole model on whole rows. A stage has some of the layers alone, and a
+    sequence rank a part of each row; tensor ranks were not run.
+
+    Example:
+        eval.samples: [Once upon a time]
+        parallel.tensor_parallel_size: 2
+        launch.num_gpus: 2
+    """
+    degrees = {
+        "parallel.pipeline_parallel_size": ctx.pipeline_parallel_size,
+        "parallel.tensor_parallel_size": ctx.tensor_parallel_size,
+        "parallel.sequence_parallel_size": ctx.run.spec.parallel.sequence_parallel_size,
+    }
+    divided = next((key for key, degree in degrees.items() if degree > 1), None)
+    if ctx.run.spec.eval.samples and divided is not None:
+        yield ctx.finding(
+            f"`eval.samples` are not generated with `{divided}: {degrees[divided]}`",
+            "eval.samples",
+            related=[(divided, "divides the model or its rows")],
+            fix=Fix(
+                "remove `eval.samples`; `export.at_end: true` with `export.sample_prompt` generates from the export",
+                {"eval.samples": None},
+                effect="trains the same",
+            ),
+        )
+
+
+@spec_gate(
+    "MD170", "sample-options-without-samples", upstream="silent", severity="warning", unread="nothing is generated"
+)
+def sample_options_without_samples(ctx: Context) -> Iterator[Finding]:
+    """Options of samples that are not generated.
+
+    `eval.sample_tokens` and `eval.sample_format` without `eval.samples`.
+
+    Why: They are for the prompts of `eval.samples`, of which there is none.
+
+    Example:
+        eval.sample_format: chat
+
+    Use instead:
+        eval.sample_format: chat
+        eval.samples: [The number after 41 is]
+    """
+    spec = ctx.run.spec.eval
+    for name in ("sample_tokens", "sample_format"):
+        key = f"eval.{name}"
+        if spec.is_written(name) and not spec.samples:
+            yield ctx.unread(
+                f"{ctx.key(key)} is read only with {ctx.key('eval.samples')}",
+                key,
+                fix=Fix("give prompts in `eval.samples`, or remove it", {key: None}, safe=True),
+            )
+
+
+@spec_gate(
+    "MD012", "fraction-with-evaluation-data", upstream="silent", severity="warning", unread="`data.eval` decides"
 )
 def fraction_with_evaluation_data(ctx: Context) -> Iterator[Finding]:
     """A held-out share next to evaluation data.
@@ -72,16 +121,15 @@ def fraction_with_evaluation_data(ctx: Context) -> Iterator[Finding]:
     has_fraction = data.is_written("eval_fraction") and data.eval_fraction != 0
     if data.eval is not None and has_fraction:
         key = "data.eval_fraction"
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} is not read, since `data.eval` names the text to evaluate on",
             key,
-            label="has no effect",
             related=[("data.eval", "this one decides")],
             fix=Fix("remove one of the two", {key: None}, safe=True),
         )
 
 
-@gate("MD018", "source-of-weight-0", upstream="silent", severity=("error", "warning"), needs=("a run spec",))
+@spec_gate("MD018", "source-of-weight-0", upstream="silent", severity=("error", "warning"))
 def source_of_weight_0(ctx: Context) -> Iterator[Finding]:
     """A source of weight 0 in the mixture.
 
@@ -107,7 +155,7 @@ def source_of_weight_0(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@gate("MD019", "weights-of-some-sources", upstream="silent", needs=("a run spec",))
+@spec_gate("MD019", "weights-of-some-sources", upstream="silent")
 def weights_of_some_sources(ctx: Context) -> Iterator[Finding]:
     """A mixture in which only some sources have a weight.
 
@@ -134,7 +182,7 @@ def weights_of_some_sources(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate("MD020", "packing-across-documents", upstream="wrong", needs=("a run spec",))
+@spec_gate("MD020", "packing-across-documents", upstream="wrong")
 def packing_across_documents(ctx: Context) -> Iterator[Finding]:
     """Packing with a model whose attention runs across the documents of a row.
 
@@ -163,7 +211,10 @@ def packing_across_documents(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"models of type `{model_type}` attend across the documents of a packed row",
             key,
-            notes=["the model does not see where a document ends, and attends to the one before"],
+            notes=[
+                "the model does not see where a document ends, and attends to the one before",
+                *filter(None, (model_table.release_note(),)),
+            ],
             fix=Fix("set `data.packing: false`", {key: False}, effect="more padding, fewer tokens a step"),
         )
     attention = spec.model.attn_implementation
@@ -179,27 +230,33 @@ def packing_across_documents(ctx: Context) -> Iterator[Finding]:
         )
 
 
-_FORMATS_OF_LOSS = {
-    "assistant_only_loss": ("messages", "sharegpt"),
+_FORMATS_OF_OPTIONS = {
+    "assistant_only_loss": CHAT_FORMATS,
     "completion_only_loss": ("prompt-completion", "alpaca"),
+    "text_column": ("text",),
+    "prompt_column": ("prompt-completion",),
+    "completion_column": ("prompt-completion",),
+    "messages_column": ("messages", "sharegpt"),
 }
+"""Option of `data` -> the formats that read it."""
 
 
-@gate(
+@spec_gate(
     "MD021",
-    "loss-of-another-format",
+    "option-of-another-format",
     upstream="silent",
     severity="warning",
-    unread="records of this format have one loss",
-    needs=("a run spec",),
+    unread="records of this format have one loss, and columns of their own",
 )
-def loss_of_another_format(ctx: Context) -> Iterator[Finding]:
-    """A loss mask option for another data format.
+def option_of_another_format(ctx: Context) -> Iterator[Finding]:
+    """A column or a loss mask option for another data format.
 
-    `data.assistant_only_loss` is written only where `data.format` can be a chat, `data.completion_only_loss` only where
-    it can be prompts with completions.
+    `data.assistant_only_loss` and `data.messages_column` are written only where `data.format` can be a chat,
+    `data.completion_only_loss`, `data.prompt_column` and `data.completion_column` only where it can be prompts with
+    completions, `data.text_column` only where it can be text.
 
-    Why: It has no effect: each format has its own rule for the loss, and plain text trains on every token.
+    Why: It has no effect: each format has its own columns and its own rule for the loss, and plain text trains on every
+    token.
 
     Example:
         data.format: text
@@ -207,13 +264,13 @@ def loss_of_another_format(ctx: Context) -> Iterator[Finding]:
     """
     data = ctx.run.spec.data
     formats = {source.format or data.format for source in data.train or ()} or {data.format}
-    for field, loss_formats in _FORMATS_OF_LOSS.items():
-        if data.is_written(field) and not formats & {"auto", *loss_formats}:
+    for field, readers in _FORMATS_OF_OPTIONS.items():
+        if data.is_written(field) and not formats & {"auto", *readers}:
             key = f"data.{field}"
             yield ctx.finding(
                 f"{ctx.key(key)} is not read: the format is {_format_names(sorted(formats))}",
                 key,
-                notes=[f"it is for {_format_names(loss_formats)}"],
+                notes=[f"it is for {_format_names(readers)}"],
                 fix=Fix("remove it", {key: None}, safe=True),
             )
 
@@ -223,14 +280,7 @@ def _format_names(names: Iterable[str]) -> str:
     return " and ".join(f"`{name}`" for name in names)
 
 
-@gate(
-    "MD022",
-    "limit-without-skipping",
-    upstream="silent",
-    severity="warning",
-    unread="no record is skipped",
-    needs=("a run spec",),
-)
+@spec_gate("MD022", "limit-without-skipping", upstream="silent", severity="warning", unread="no record is skipped")
 def limit_without_skipping(ctx: Context) -> Iterator[Finding]:
     """A limit on bad records that are not skipped.
 
@@ -255,13 +305,12 @@ def limit_without_skipping(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@spec_gate(
     "MD023",
     "grouping-without-effect",
     upstream="silent",
     severity="warning",
     unread="rows of equal length have no groups",
-    needs=("a run spec",),
 )
 def grouping_without_effect(ctx: Context) -> Iterator[Finding]:
     """Grouping by length with equal lengths or a fixed order.

@@ -17,7 +17,7 @@ from harness.gates.optimizer_facts import (
     is_number,
     read_number,
 )
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, gate, spec_gate
 
 _ENDS = {"constant": "stays at the peak", "inverse_sqrt": "falls without a limit"}
 """The last rate of a schedule without a minimum, where it is not 0."""
@@ -386,7 +386,7 @@ def schedule_in_micro_batches(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate("OP040", "decay-that-does-not-fit-the-run", upstream="silent", needs=("a run spec",))
+@spec_gate("OP040", "decay-that-does-not-fit-the-run", upstream="silent")
 def decay_beyond_run(ctx: Context) -> Iterator[Finding]:
     """Warm-up and decay longer than the run.
 
@@ -422,14 +422,7 @@ def _count_steps(count: int | None, ratio: float, steps: int) -> int:
     return math.ceil(ratio * steps) if count is None else count
 
 
-@gate(
-    "MD007",
-    "two-lengths-of-warmup",
-    upstream="silent",
-    severity="warning",
-    unread="`warmup_steps` decides",
-    needs=("a run spec",),
-)
+@spec_gate("MD007", "two-lengths-of-warmup", upstream="silent", severity="warning", unread="`warmup_steps` decides")
 def two_warmup_lengths(ctx: Context) -> Iterator[Finding]:
     """Two lengths of the warm-up.
 
@@ -444,22 +437,20 @@ def two_warmup_lengths(ctx: Context) -> Iterator[Finding]:
     scheduler = ctx.run.spec.scheduler
     if scheduler.warmup_steps is not None and scheduler.is_written("warmup_ratio"):
         key = "scheduler.warmup_ratio"
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} is not read, since `scheduler.warmup_steps` is {scheduler.warmup_steps}",
             key,
-            label="has no effect",
             related=[("scheduler.warmup_steps", "this one decides")],
             fix=Fix("remove one of the two", {key: None}, safe=True),
         )
 
 
-@gate(
+@spec_gate(
     "MD008",
     "minimum-rate-that-is-not-read",
     upstream="silent",
     severity="warning",
     unread="the schedule has no minimum",
-    needs=("a run spec",),
 )
 def min_lr_not_read(ctx: Context) -> Iterator[Finding]:
     """A minimum learning rate for a schedule without one.
@@ -482,16 +473,15 @@ def min_lr_not_read(ctx: Context) -> Iterator[Finding]:
     if scheduler.type not in TYPES_WITH_MINIMUM and scheduler.min_lr_ratio:
         key = "scheduler.min_lr_ratio"
         end = _ENDS.get(scheduler.type, "falls to 0")
-        yield ctx.finding(
+        yield ctx.unread(
             f"{ctx.key(key)} is not read: a {scheduler.type} schedule {end}",
             key,
-            label="has no effect",
             related=[("scheduler.type", "the schedule is set here")],
             fix=Fix("remove it, or set `scheduler.type` to cosine", {key: None}, safe=True),
         )
 
 
-@gate("MD016", "warmup-longer-than-the-run", upstream="silent", severity="warning", needs=("a run spec",))
+@spec_gate("MD016", "warmup-longer-than-the-run", upstream="silent", severity="warning")
 def warmup_beyond_run(ctx: Context) -> Iterator[Finding]:
     """A warm-up as long as the run.
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
@@ -18,6 +19,9 @@ def _count_micro_batches(count: int) -> str:
 def _has_zenflow(ctx: Context) -> bool:
     """Has `zero_optimization` a `zenflow` block?"""
     return ctx.ds("zero_optimization.zenflow") is not None
+
+
+_zenflow_gate = partial(gate, since="0.17.5")
 
 
 @gate(
@@ -69,12 +73,11 @@ def scrambled_weights(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_zenflow_gate(
     "ZR031",
     "zenflow-without-offload",
     upstream="raises",
     cites=(Cite("runtime/zenflow/zenflow_stage_1_and_2.py", "Zenflow must be used with cpu offload"),),
-    since="0.17.5",
     when=lambda ctx: ctx.stage in (1, 2) and _has_zenflow(ctx),
 )
 def zenflow_without_offload(ctx: Context) -> Iterator[Finding]:
@@ -101,12 +104,11 @@ def zenflow_without_offload(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_zenflow_gate(
     "ZR032",
     "zenflow-without-an-update-interval",
     upstream="wrong",
     cites=(Cite("runtime/zenflow/engine.py", "engine._config.gradient_accumulation_steps = engine.update_interval"),),
-    since="0.17.5",
     when=lambda ctx: ctx.stage > 0 and _has_zenflow(ctx),
     unseen="needs CUDA, as ZenFlow at stage 3 does",
 )
@@ -142,12 +144,11 @@ def zenflow_without_update_interval(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate(
+@_zenflow_gate(
     "ZR033",
     "zenflow-overrides-accumulation",
     upstream="silent",
     cites=(Cite("runtime/zenflow/engine.py", "engine._config.gradient_accumulation_steps = engine.update_interval"),),
-    since="0.17.5",
     when=lambda ctx: ctx.stage > 0 and _has_zenflow(ctx),
     unseen="needs CUDA, as ZenFlow at stage 3 does",
 )
@@ -191,7 +192,7 @@ def overridden_accumulation(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate(
+@_zenflow_gate(
     "ZR034",
     "zenflow-intervals-refused",
     upstream="raises",
@@ -199,7 +200,6 @@ def overridden_accumulation(ctx: Context) -> Iterator[Finding]:
         Cite("runtime/zenflow/engine.py", "Select interval must be greater or equal to update interval"),
         Cite("runtime/zenflow/engine.py", "If don't use auto select strategy, select_interval must be a number"),
     ),
-    since="0.17.5",
     when=_has_zenflow,
 )
 def refused_zenflow_intervals(ctx: Context) -> Iterator[Finding]:
@@ -246,12 +246,11 @@ def refused_zenflow_intervals(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate(
+@_zenflow_gate(
     "ZR035",
     "zenflow-without-zero",
     upstream="crashes",
     cites=(Cite("runtime/zenflow/engine.py", "engine.zenflow = True"),),
-    since="0.17.5",
 )
 def zenflow_at_stage_0(ctx: Context) -> Iterator[Finding]:
     """ZenFlow without ZeRO.
@@ -318,12 +317,11 @@ def zenflow_off_cuda(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_zenflow_gate(
     "ZR037",
     "zenflow-with-another-optimizer",
     upstream="wrong",
     cites=(Cite("runtime/zenflow/zenflow_stage_1_and_2.py", "self.selective_optimizer = ZenFlowSelectiveAdamW("),),
-    since="0.17.5",
     when=lambda ctx: ctx.stage > 0 and _has_zenflow(ctx),
     unseen="needs CUDA, as ZenFlow at stage 3 does",
 )
@@ -359,7 +357,7 @@ def zenflow_with_another_optimizer(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
+@_zenflow_gate(
     "ZR038",
     "zenflow-offload-without-overlap",
     upstream="asserts",
@@ -373,7 +371,6 @@ def zenflow_with_another_optimizer(ctx: Context) -> Iterator[Finding]:
             since="0.18.1",
         ),
     ),
-    since="0.17.5",
 )
 def zenflow_offload_without_overlap(ctx: Context) -> Iterator[Finding]:
     """ZenFlow's own offload without overlapped communication.
@@ -415,12 +412,11 @@ _PARAMETERS_OF_DEEPSPEED = ("adam_w_mode", "adamw_mode", "torch_adam", "bias_cor
 """Parameters that DeepSpeed's own classes take and torch's AdamW does not."""
 
 
-@gate(
+@_zenflow_gate(
     "ZR039",
     "zenflow-parameters-that-adamw-lacks",
     upstream="crashes",
     cites=(Cite("runtime/zenflow/zenflow_stage_1_and_2.py", "**optimizer_params)"),),
-    since="0.17.5",
     when=lambda ctx: ctx.stage in (1, 2) and _has_zenflow(ctx),
 )
 def parameters_unknown_to_adamw(ctx: Context) -> Iterator[Finding]:
@@ -477,14 +473,7 @@ def parameters_unknown_to_adamw(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "PP012",
-    "zenflow-in-a-pipeline",
-    upstream="asserts",
-    since="0.17.5",
-    until="0.19.6",
-    unseen="needs an older DeepSpeed",
-)
+@_zenflow_gate("PP012", "zenflow-in-a-pipeline", upstream="asserts", until="0.19.6", unseen="needs an older DeepSpeed")
 def zenflow_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
     """ZenFlow in a pipeline.
 

@@ -140,10 +140,9 @@ def keys_of_stage_3_below_it(ctx: Context) -> Iterator[Finding]:
         return
     keys = [ctx.spec_key(f"zero_optimization.{name}") for name in names]
     is_one = len(keys) == 1
-    yield ctx.finding(
+    yield ctx.unread(
         f"{_count_keys(ctx, keys)} of stage 3 {'is' if is_one else 'are'} not read at ZeRO stage {ctx.stage}",
         keys[0],
-        label="has no effect",
         related=[("zero.stage", "the stage is set here")],
         notes=[] if is_one else [f"not read: {', '.join(f'`{name}`' for name in names)}"],
         fix=Fix(
@@ -198,10 +197,9 @@ def keys_of_other_stages(ctx: Context) -> Iterator[Finding]:
         return
     keys = [ctx.spec_key(f"zero_optimization.{name}") for name in names]
     is_one = len(keys) == 1
-    yield ctx.finding(
+    yield ctx.unread(
         f"{_count_keys(ctx, keys)} {'is' if is_one else 'are'} not read at ZeRO stage {ctx.stage}",
         keys[0],
-        label="has no effect",
         related=[("zero.stage", "the stage is set here")],
         notes=[] if is_one else [f"not read: {', '.join(f'`{name}`' for name in names)}"],
         fix=Fix(f"remove {'it' if is_one else 'them'}", dict.fromkeys(keys), safe=True),
@@ -376,10 +374,6 @@ def keys_that_nothing_reads(ctx: Context) -> Iterator[Finding]:
         names.append(bucket)
     for name in names:
         key = ctx.spec_key(name)
-        yield ctx.finding(
-            f"nothing in DeepSpeed uses {ctx.key(key)}",
-            key,
-            label="has no effect",
-            fix=Fix("remove it", {key: None}, safe=True),
-            of_key=True,
+        yield ctx.unread(
+            f"nothing in DeepSpeed uses {ctx.key(key)}", key, fix=Fix("remove it", {key: None}, safe=True), of_key=True
         )

@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a model fit: each way of training it by numbers of GPUs, with host memory, disks, the step and the money."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from harness.check.auto_plan import check_request, name_of
+from harness.check.check_file import check_file
+from harness.errors import UserError
+from harness.facts.devices import find_device, usual_gpus_per_host
+from harness.facts.gpu_prices import GPU_PRICES, GpuPrice
+from harness.facts.model_lookup import ModelFacts
+from harness.findings import Finding
+from harness.plan.memory.memory_estimate import Capacity
+from harness.plan.planner import Plan, make_plan
+from harness.plan.search.alternatives import (
+    STAGES_AND_OFFLOADS,
+    Alternative,
+    evaluate_alternative,
+    is_stage_supported,
+    with_offload,
+)
+from harness.plan.search.machine_costs import lost_share
+from harness.plan.search.pinned_keys import keep_pinned
+from harness.plan.search.plan_request import ADAPTERS, QUANTIZED, PlanRequest, min_gpus_for_states, spec_from_request
+from harness.plan.search.settings_search import (
+    CandidateSettings,
+    fits_with_headroom,
+    may_fit,
+    rank_alternatives,
+)
+from harness.plan.search.spec_changes import merge_changes, spec_changes_for
+from harness.plan.settings.checkpointed_layers import with_checkpointing
+from harness.plan.settings.plan_settings import OffloadDevice, PlanSettings
+from harness.plan.time.cost_range import CostRange, cost_range
+from harness.plan.time.step_time import estimate_step_time
+from harness.run.resolved_run import resolve_run
+from harness.spec.parse.source import KeyPath
+from harness.spec.run_spec import RunSpec
+from harness.spec.yaml_text import spec_as_yaml
+
+State = Literal["fits", "not certain", "host", "disks", "no"]
+"""`host` and `disks`: the GPUs hold it, on hosts with more memory or disks than these have or are known to have."""
+_STATES: tuple[State, ...] = ("fits", "disks", "not certain", "host", "no")
+_MICRO_BATCHES = (1, 2, 4, 8)
+_MOST_HOSTS = 512
+
+
+class Way(NamedTuple):
+    """A way of training: stages with the places of optimizer and parameters, and the keys of its adapters."""
+
+    name: str
+    places: tuple[tuple[int, OffloadDevice, OffloadDevice], ...]
+    adapters: tuple[str, ...] = ()
+
+
+WAYS = (
+    Way("all on GPUs", ((3, "none", "none"), (2, "none", "none"), (0, "none", "none"))),
+    Way("CPU offload", ((3, "cpu", "none"), (3, "cpu", "cpu"), (2, "cpu", "none"))),
+    Way("NVMe offload", ((3, "nvme", "none"), (3, "nvme", "nvme"))),
+    Way("LoRA", ((3, "none", "none"), (2, "none", "none"), (3, "cpu", "cpu")), ADAPTERS),
+    Way("QLoRA", ((2, "none", "none"),), (*ADAPTERS, *QUANTIZED)),
+)
+
+
+@dataclass(frozen=True)
+class FitCell:
+    """A way on so many GPUs: the fastest settings that fit, else the closest ones. `cost`: of the table's tokens."""
+
+    way: str
+    gpus: int
+    state: State
+    best: Alternative
+    cost: CostRange | None = None
+
+
+@dataclass(frozen=True)
+class FitTable:
+    """`rows`: the cells of each way by rising numbers of GPUs; `fewest`: of each way the first that holds it.
+    `refused`: why `harness launch` does not start a way. `host_memory`: bytes of a host of `gpus_per_host`, None where
+    nobody knows them; `assumed_from`: whose hosts they are, where the user gave none.
+    """
+
+    model: str
+    gpu: str
+    max_length: int
+    tokens_per_step: int
+    tokens: float
+    gpus_per_host: int
+    host_memory: int | None
+    assumed_from: GpuPrice | None
+    nvme: int | None
+    price: float | None
+    state_bytes: float
+    raw_floor_gpus: int
+    rows: Mapping[str, tuple[FitCell, ...]]
+    fewest: Mapping[str, FitCell | None]
+    refused: Mapping[str, Finding]
+
+    @property
+    def fewest_of_all(self) -> FitCell | None:
+        """The smallest number on which all parameters can be trained: `harness launch` takes it, no size is unknown."""
+        sure = [each for way, each in self.fewest.items() if each and each.state == "fits" and self.takes(way)]
+        full = [each for each in sure if not _way(each.way).adapters] or sure
+        return min(full, key=lambda each: each.gpus, default=None)
+
+    def takes(self, way: str) -> bool:
+        """Does `harness launch` start it?"""
+        return way not in self.refused
+
+    @property
+    def tight(self) -> FitCell | None:
+        """A smaller number that is not certain."""
+        best, cells = self.fewest_of_all, [cell for row in self.rows.values() for cell in row]
+        unsure = [each for each in cells if each.state == "not certain" and not _way(each.way).adapters]
+        unsure = [each for each in unsure if self.nvme is not None or not each.best.nvme_bytes]
+        first = min(unsure, key=lambda each: each.gpus, default=None)
+        return first if first is not None and (best is None or first.gpus < best.gpus) else None
+
+
+def _places_of(
+    way: Way, stage: int | None, settings: PlanSettings
+) -> Iterable[tuple[int, OffloadDevice, OffloadDevice]]:
+    """The places of a way. `stage`: the user's own, which those of its places take that it has."""
+    if stage is None:
+        return way.places
+    places = dict.fromkeys((stage, *devices) for _, *devices in way.places)
+    return [each for each in STAGES_AND_OFFLOADS if each in places and is_stage_supported(stage, settings)]
+
+
+def _way(name: str) -> Way:
+    return next(way for way in WAYS if way.name == name)
+
+
+def state_of(best: Alternative, capacity: Capacity) -> State:
+    """The resource that an alternative lacks."""
+    if capacity.gpu is not None and best.gpu_peak > capacity.gpu and best.fit.uncertain is None:
+        return "no"
+    if best.fit.fits is False and best.fit.uncertain is None:
+        return "disks" if best.fit.binding == "NVMe" else "host" if best.fit.binding == "host memory" else "no"
+    if best.fit.uncertain is not None or not (fits_with_headroom(best) or best.nvme_bytes):
+        return "not certain"
+    if best.nvme_bytes and capacity.nvme is None:
+        return "disks"
+    offloads = (best.settings.optimizer_device, best.settings.param_device) != ("none", "none")
+    return "host" if capacity.host is None and offloads else "fits"
+
+
+def needs_other_hosts(cell: FitCell, host_memory: int | None) -> bool:
+    """Does it lack more memory than anybody puts into such a host: another as much?"""
+    return cell.state == "host" and host_memory is not None and cell.best.host_peak > 2 * host_memory
+
+
+class FitSearch:
+    """The cells of one model. `request`: the run; its number of GPUs is that of no cell, and its adapters are those of
+    the ways. `sections`: the other keys of a spec, None without one. `trainer`: a key of `TRAINERS`, whose loop is
+    planned. `host_price`: whose hosts they are, by default those of the price table. Raises
+    UserError for a request that no cell can have.
+    """
+
+    def __init__(
+        self,
+        request: PlanRequest,
+        tokens: float = 1e9,
+        price: float | None = None,
+        sections: Mapping[str, Any] | None = None,
+        trainer: str = "",
+        host_price: GpuPrice | None = None,
+    ) -> None:
+        own = [text for text in request.overrides if not text.startswith(("model.lora", "model.quantization"))]
+        per_host = request.gpus_per_node or usual_gpus_per_host(request.gpu)
+        self.request, self.tokens = replace(request, overrides=tuple(own), gpus_per_node=per_host), tokens
+        self.sections, self.trainer = sections, trainer
+        check_request(replace(self.request, gpus=1, gpus_per_node=None))
+        device = find_device(request.gpu)
+        listed = (row for row in GPU_PRICES if device is not None and row.kind == device.name)
+        self.price = host_price or next(listed, None)
+        self.dollars = price if price is not None else self.price.dollars if self.price else None
+
+    @property
+    def gpus_per_host(self) -> int:
+        """GPUs of a whole host."""
+        return self.request.gpus_per_node or usual_gpus_per_host(self.request.gpu)
+
+    def assumed_host(self, gpus: int) -> int | None:
+        """Bytes of the part of a host that is sold with so many GPUs; None where no host is known."""
+        return None if self.price is None else self.price.host_memory * min(gpus, self.gpus_per_host)
+
+    @cached_property
+    def _plans(self) -> dict[tuple[int, tuple[str, ...], int], Plan]:
+        return {}
+
+    def _raw(self, gpus: int, way: Way) -> dict[str, Any]:
+        request = replace(self.request, gpus=gpus, overrides=(*self.request.overrides, *way.adapters))
+        raw = spec_from_request(request)
+        if self.sections is None:
+            return raw
+        raw = merge_changes(raw, {"precision": None, "optimizer": None, "train": {"num_train_epochs": None}})
+        return merge_changes(raw, self.sections)
+
+    def _plan(self, gpus: int, way: Way) -> Plan:
+        key = (gpus, way.adapters, self.request.max_length)
+        if key not in self._plans:
+            spec = RunSpec.model_validate(self._raw(gpus, way))
+            run = resolve_run(spec, name=name_of(self.request), world_size=gpus)
+            plan = make_plan(run, Path.cwd(), with_alternatives=False, trainer=self.trainer)
+            if self.request.host_memory is None:
+                plan = replace(plan, capacity=replace(plan.capacity, host=self.assumed_host(gpus)))
+            self._plans[key] = plan
+        return self._plans[key]
+
+    def capacity(self, gpus: int) -> Capacity:
+        """Memory of a GPU and of a host of such a cell."""
+        return self._plan(gpus, WAYS[0]).capacity
+
+    def cell(self, gpus: int, way: Way) -> FitCell | None:
+        """The best of a way; None where the user's own keys leave nothing."""
+        plan = self._plan(gpus, way)
+        if plan.model is None or plan.settings is None or plan.device is None:
+            return None
+        ranked = rank_alternatives(self._alternatives(plan, plan.model, plan.settings, way, gpus))
+        if not ranked:
+            return None
+        states = [state_of(each, plan.capacity) for each in ranked]
+        state = min(states, key=_STATES.index)
+        best = ranked[states.index(state)]
+        return FitCell(way.name, gpus, state, best, self._cost(plan.model, best))
+
+    def _cost(self, model: ModelFacts, best: Alternative) -> CostRange | None:
+        if best.time is None:
+            return None
+        lost = lost_share(model, best.settings, self._plan(best.settings.world_size, WAYS[0]).rates)
+        return cost_range(self.tokens, best.time, best.settings, lost, self.dollars)
+
+    def _alternatives(
+        self, plan: Plan, model: ModelFacts, settings: PlanSettings, way: Way, gpus: int
+    ) -> Iterator[Alternative]:
+        """Each place with growing micro-batches, as long as they fit, with checkpointing and without."""
+        candidates = CandidateSettings(plan.run, model)
+        sequences = settings.micro_batch * settings.accumulation
+        raw, pinned = self._raw(gpus, way), [key for key in self.request.pinned if key[0] != "model"]
+        for stage, optimizer_device, param_device in _places_of(way, self.request.stage, settings):
+            if stage == 0 and gpus > 1 and self.request.stage is None:
+                continue
+            base = with_offload(settings, stage, optimizer_device, param_device)
+            for checkpointing in (True, False):
+                for micro in _MICRO_BATCHES:
+                    if sequences % micro:
+                        break
+                    sketch = replace(base, micro_batch=micro, accumulation=sequences // micro)
+                    other = candidates.resolve(with_checkpointing(sketch, checkpointing=checkpointing))
+                    if other is None or not _is_kept(other, model, raw, pinned):
+                        continue
+                    found = evaluate_alternative(model, settings, other, plan.device, plan.capacity, plan.rates)
+                    yield found
+                    if not may_fit(found) and not (found.nvme_bytes and found.fit.fits is None):
+                        break
+
+    def with_batch(self, cell: FitCell, ratio: float) -> FitCell | None:
+        """The same settings with so many times the accumulation; None where that is no whole number."""
+        plan, accumulation = self._plan(cell.gpus, _way(cell.way)), cell.best.settings.accumulation * ratio
+        if plan.model is None or accumulation != int(accumulation):
+            return None
+        settings = replace(cell.best.settings, accumulation=int(accumulation))
+        time = estimate_step_time(plan.model, settings, plan.device, plan.rates)
+        best = replace(cell.best, settings=settings, time=time)
+        return replace(cell, best=best, cost=self._cost(plan.model, best))
+
+    def fewest(self, row: Sequence[FitCell]) -> FitCell | None:
+        """The first cell of a row that fits, or would on other hosts; between two numbers of hosts each is tried."""
+        index = next((index for index, cell in enumerate(row) if cell.state in ("fits", "disks")), None)
+        if index is None:
+            gpu, host = (whole := self.capacity(self.gpus_per_host)).gpu, whole.host
+            held = (cell for cell in row if cell.state != "no" and (gpu is None or cell.best.gpu_peak <= gpu))
+            return next((cell for cell in held if not needs_other_hosts(cell, host)), None)
+        best = row[index]
+        if index == 0 or best.gpus <= self.gpus_per_host:
+            return best
+        low, high = row[index - 1].gpus // self.gpus_per_host, best.gpus // self.gpus_per_host
+        while high - low > 1:
+            middle = (low + high) // 2
+            cell = self.cell(middle * self.gpus_per_host, _way(best.way))
+            if cell is not None and cell.state in ("fits", "disks"):
+                best, high = cell, middle
+            else:
+                low = middle
+        return best
+
+    def refusal(self, cell: FitCell) -> Finding | None:
+        """The reason why `harness launch` does not start these settings."""
+        way = _way(cell.way)
+        plan, raw = self._plan(cell.gpus, way), self._raw(cell.gpus, way)
+        if plan.model is None:
+            return None
+        text = spec_as_yaml(merge_changes(raw, spec_changes_for(cell.best.settings, plan.model, raw)))
+        checked = check_file(name_of(self.request), text=text, world_size=cell.gpus, launching=True, allow_code=True)
+        return next((each for each in checked.report.findings if each.is_error), None)
+
+    def at(self, max_length: int, tokens_per_step: int) -> FitSearch:
+        """The same model with other sequences and another batch."""
+        request = replace(self.request, max_length=max_length, tokens_per_step=tokens_per_step)
+        return FitSearch(request, self.tokens, self.dollars, self.sections, self.trainer, self.price)
+
+
+def _is_kept(settings: PlanSettings, model: ModelFacts, raw: Mapping[str, Any], pinned: Sequence[KeyPath]) -> bool:
+    """Do these settings have the values of the user's own keys?"""
+    try:
+        return bool(keep_pinned([settings], lambda each: each, model, raw, pinned))
+    except UserError:
+        return False
+
+
+def counts_of(per_host: int) -> tuple[int, ...]:
+    """Parts of a host, then hosts, doubled, six or seven of them."""
+    inside = tuple(n for n in (1, 2, 4) if n < per_host)
+    return (*inside, *(per_host * 2**power for power in range(4)))
+
+
+def make_fit_table(search: FitSearch, gpus: int = 1) -> FitTable:
+    """The table on these GPUs, on parts of a host and on up to eight hosts; on more where a way that trains all
+    parameters without offload still fits on none. Raises UserError for a model of unknown size.
+    """
+    per_host = search.gpus_per_host
+    numbers = sorted({*counts_of(per_host), gpus})
+    rows = {way.name: [cell for gpus in numbers if (cell := search.cell(gpus, way))] for way in WAYS}
+    while numbers[-1] < per_host * _MOST_HOSTS and not _has_fit(rows, WAYS[0]):
+        numbers.append(numbers[-1] * 2)
+        for way in WAYS:
+            rows[way.name] += [cell for cell in (search.cell(numbers[-1], way),) if cell]
+    wanted = {name: tuple(row) for name, row in rows.items() if row}
+    fewest = {name: search.fewest(row) for name, row in wanted.items()}
+    refused = {}
+    for name, cell in fewest.items():
+        finding = search.refusal(cell) if cell is not None else None
+        if finding is not None:
+            refused[name] = finding
+    plans, request = [search._plan(each, WAYS[0]) for each in numbers], search.request
+    plan = next((each for each in plans if each.settings is not None), plans[0])
+    if plan.model is None or plan.settings is None or plan.device is None:
+        raise UserError(plan.findings)
+    states = plan.settings.bytes_per_parameter.per_rank(plan.model.num_parameters, 1, 0)
+    is_given = request.host_memory is not None
+    return FitTable(
+        request.model,
+        plan.device.name,
+        request.max_length,
+        request.tokens_per_step,
+        search.tokens,
+        per_host,
+        plan.capacity.host if is_given else search.assumed_host(per_host),
+        None if is_given else search.price,
+        plan.capacity.nvme,
+        search.dollars,
+        states,
+        min_gpus_for_states(states, plan.device),
+        wanted,
+        fewest,
+        refused,
+    )
+
+
+def make_page_tables(search: FitSearch, gpus: int) -> list[FitTable]:
+    """The table of a page first, then those of its sliders on the same GPUs: sequences of a quarter and of four times
+    the tokens, each with a quarter and with four times the batch, by accumulation. Raises UserError.
+    """
+    request, batch = search.request, search.request.tokens_per_step
+    lengths = sorted({max(256, request.max_length // 4), request.max_length * 4} - {request.max_length})
+    first = make_fit_table(search, gpus)
+    tables = [first]
+    numbers = sorted({cell.gpus for row in first.rows.values() for cell in row})
+    for length in lengths:
+        other = search.at(length, batch)
+        rows = {way.name: tuple(cell for n in numbers if (cell := other.cell(n, way))) for way in WAYS}
+        tables.append(replace(first, max_length=length, rows=rows))
+    for table in tuple(tables):
+        for ratio in (0.25, 4.0):
+            rows = {
+                name: tuple(found for cell in row if (found := search.with_batch(cell, ratio)))
+                for name, row in table.rows.items()
+            }
+            tables.append(replace(table, tokens_per_step=int(batch * ratio), rows=rows))
+    return tables
+
+
+def _has_fit(rows: Mapping[str, Sequence[FitCell]], way: Way) -> bool:
+    return not rows[way.name] or any(cell.state == "fits" for cell in rows[way.name])

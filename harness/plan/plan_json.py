@@ -32,6 +32,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "world": plan.run.parallel_dims.world_size,
         "ranks_per_host": memory.ranks_per_host if memory else None,
         "model": None if model is None else _model_json(model, plan.model_source),
+        "own_module": plan.own_states.to_json() if plan.own_states else None,
         "trainable_parameters": plan.trainable.num_trainable if plan.trainable else None,
         "parameters_with_adapters": plan.trainable.num_parameters if plan.trainable else None,
         "device": device.name if device else None,
@@ -177,14 +178,14 @@ def _item_json(item: MemoryItem) -> dict[str, Any]:
 
 
 def _alternative_json(plan: Plan, alternative: Alternative) -> dict[str, Any]:
-    time = alternative.time if alternative.fit.fits is not False else None
+    time = alternative.time if alternative.fit.verdict is not False else None
     cost = plan.cost_at(time)
     return {
         "title": alternative.title,
         "gpu_peak_bytes": alternative.gpu_peak,
         "host_peak_bytes": alternative.host_peak,
         "nvme_bytes": alternative.nvme_bytes,
-        "fits": alternative.fit.fits,
+        "fits": alternative.fit.verdict,
         "binding_constraint": alternative.fit.binding or None,
         "headroom": alternative.fit.headroom,
         "step_seconds": time.seconds if time else None,

@@ -9,6 +9,7 @@ from harness.facts.model_lookup import ModelLookup
 from harness.findings import Finding, Fix
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.sections.data_spec import DataSpec
+from harness.units import format_count
 
 _TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 
@@ -63,3 +64,16 @@ def built_model_findings(lookup: ModelLookup) -> tuple[Finding, ...]:
     else:
         message = f"`model_type: {model.family}` is counted by formula, and no run of it was measured"
     return (Finding("MM006", "info", message, "model.name_or_path", notes=notes),)
+
+
+def tower_findings(lookup: ModelLookup) -> list[Finding]:
+    """MM022 for a model that reads images or sound, of which the text part alone is counted."""
+    config = lookup.config or {}
+    has_towers = "the language model alone" in lookup.source or "vision_config" in config or "audio_config" in config
+    if lookup.facts is None or not has_towers:
+        return []
+    count = format_count(lookup.facts.num_parameters)
+    message = f"the model also reads images or sound: this plan is of its text part, {count} parameters"
+    notes = ("`harness launch` trains the text part and keeps the other weights as they are",)
+    fix = Fix("add the towers yourself where another program trains them")
+    return [Finding("MM022", "warning", message, "model.name_or_path", notes=notes, fix=fix)]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from harness.facts.devices import DEVICES, TERA, Device, describe_device, find_device, suggest_device
 from harness.facts.model_lookup import ModelFacts, ModelLookup
 from harness.findings import Finding, Fix
+from harness.hostinfo.module_probe import OwnParameter
 from harness.plan.memory.memory_estimate import Capacity, Fit, MemoryEstimate, check_fit, estimate_memory
 from harness.plan.memory.zero_partitions import count_frozen_bytes, count_trainable
-from harness.plan.plan_notes import attention_findings, built_model_findings, row_kernel_findings
+from harness.plan.own_states import OwnStates, count_own_states, own_module_finding
+from harness.plan.plan_notes import attention_findings, built_model_findings, row_kernel_findings, tower_findings
 from harness.plan.search.alternatives import Alternative, best_of_each_kind, title_of
 from harness.plan.search.async_offload import (
     AsyncOffload,
@@ -26,16 +28,17 @@ from harness.plan.search.async_offload import (
 from harness.plan.search.settings_search import filter_fitting, list_alternatives, search_settings
 from harness.plan.settings.checkpointed_layers import tiles_mlp
 from harness.plan.settings.cluster_sizes import parse_size
-from harness.plan.settings.plan_settings import PlanSettings, settings_of
+from harness.plan.settings.plan_settings import PlanSettings, block_value, settings_of
 from harness.plan.time.collective_traffic import CollectiveTraffic, list_collectives
 from harness.plan.time.cost_range import CostRange, cost_range
 from harness.plan.time.goodput import CheckpointCost, IntervalCost, checkpoint_cost
 from harness.plan.time.rates import BadRate, Rates, override_links, parse_disks, parse_rate, rates_of
 from harness.plan.time.step_time import StepTime, estimate_step_time
-from harness.plan.trainer_loop import LoopMemory, estimate_loop, logits_bytes, with_trainer
+from harness.plan.trainer_loop import LoopMemory, estimate_loop, logits_bytes
 from harness.plan.tuned_defaults.impact import DefaultImpact, compute_impacts
-from harness.plan.tuned_defaults.rules import with_tuned_defaults
+from harness.plan.tuned_defaults.rules import with_trainer, with_tuned_defaults
 from harness.plan.weights.trainable_split import TrainableChoice, TrainableSplit, split_parameters
+from harness.run.objective_facts import facts_of
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.sections.cluster_spec import ClusterSpec
 from harness.units import format_bytes, parse_bytes
@@ -82,6 +85,8 @@ class Plan:
     """Why a calibration of such GPUs is not of the machine of this plan."""
     other_loop: LoopMemory | None = None
     """The same settings in the loop of another trainer; of `harness launch` where the plan is that of a trainer."""
+    own_states: OwnStates | None = None
+    """Of a module of the user's own, which was built to be counted."""
 
     @property
     def cost(self) -> CostRange | None:
@@ -154,6 +159,7 @@ def make_plan(
     build: bool = True,
     trainer: str = "",
     compare_with: str = "trainer",
+    own_parameters: Sequence[OwnParameter] | str = "",
 ) -> Plan:
     """Plan a run; `base_dir` is the folder that a relative `model.name_or_path` starts from. `gpu` is
     the kind of device where the spec names none (`cpu`: this machine has no other). `tokens` of the whole run and
@@ -161,7 +167,8 @@ def make_plan(
     names no hosts and no `cluster.host_memory`. Without alternatives the plan is that of the run alone; without a
     search it has no fastest ones. The one of `calibrations` that is of its machine scales its rates. Without `build`,
     for a run of somebody else, no program is started, a family without a formula is estimated. `trainer`: plan the loop
-    of this one (`trainer_loop.TRAINERS`) beside ours, else ours beside that of `compare_with`. Raises nothing.
+    of this one (`trainer_loop.TRAINERS`) beside ours, else ours beside that of `compare_with`. `own_parameters`:
+    those of a module of the user's own, or the reason why they are not known. Raises nothing.
     """
     run = with_tuned_defaults(run, base_dir)
     spec = run.spec
@@ -172,13 +179,15 @@ def make_plan(
     settings = settings_of(run)
     is_local = _is_local_cpu_run(run, device, capacity, settings)
     capacity = replace(capacity, host=local_memory) if is_local else capacity
-    findings = (*_check_inputs(run, lookup, device, settings), *cluster_findings)
+    findings = (*_check_inputs(run, lookup, device, settings, own_parameters), *cluster_findings)
     plan = Plan(
         run, lookup.facts, lookup.source, device, capacity, settings, None, Fit(None, ""), None, (), findings, rates
     )
     plan = replace(
         plan, is_capacity_local=local_memory is not None and capacity.host == local_memory, tokens=tokens, price=price
     )
+    if settings is not None and not isinstance(own_parameters, str):
+        plan = replace(plan, own_states=count_own_states(own_parameters, settings))
     if lookup.facts is None or settings is None:
         return plan
     if calibrations is not None:
@@ -281,7 +290,9 @@ def _logits_findings(
     if run.kind != "spec" or "torch_autocast" not in run.spec.deepspeed or capacity.gpu is None or memory.pooled:
         return ()
     block = {key: value for key, value in run.spec.deepspeed.items() if key != "torch_autocast"}
-    precision = run.spec.precision.model_copy(update={"bf16": not run.spec.precision.fp16})
+    is_half = block_value(run.spec.deepspeed, "torch_autocast", "dtype") in ("fp16", "float16", "torch.float16")
+    name = "fp16" if is_half or run.spec.precision.fp16 else "bf16"
+    precision = run.spec.precision.model_copy(update={"bf16": name == "bf16", "fp16": name == "fp16"})
     spec = run.spec.model_copy(update={"deepspeed": block, "precision": precision})
     other = run._replace(spec=spec, tuned_defaults=None)
     loop = estimate_loop(with_tuned_defaults(other, base_dir), "", model, device, capacity)
@@ -290,10 +301,10 @@ def _logits_findings(
     verdict = {True: "fits", False: "does not fit", None: "may fit"}[loop.fit.verdict]
     message = (
         f"`torch_autocast` switches the chunked loss off: logits take {format_bytes(logits_bytes(memory))};"
-        f" in bf16 without it a rank needs {format_bytes(loop.memory.gpu_peak)}, which {verdict}"
+        f" in {name} without it a rank needs {format_bytes(loop.memory.gpu_peak)}, which {verdict}"
     )
-    sets = {"deepspeed.torch_autocast": None, "precision.bf16": True}
-    fix = Fix("replace it by `precision.bf16: true`, which has fp32 masters too", sets)
+    sets = {"deepspeed.torch_autocast": None, f"precision.{name}": True}
+    fix = Fix(f"replace it by `precision.{name}: true`, which has fp32 masters too", sets)
     return (Finding("MM021", "warning", message, "deepspeed.torch_autocast", fix=fix),)
 
 
@@ -323,10 +334,16 @@ def _rounding_note(memory: MemoryEstimate, fit: Fit) -> tuple[str, ...]:
 
 
 def _check_inputs(
-    run: ResolvedRun, lookup: ModelLookup, device: Device | None, settings: PlanSettings | None
+    run: ResolvedRun,
+    lookup: ModelLookup,
+    device: Device | None,
+    settings: PlanSettings | None,
+    own_parameters: Sequence[OwnParameter] | str,
 ) -> tuple[Finding, ...]:
     findings = []
-    if lookup.facts is None:
+    if not facts_of(run.spec.objective).loads_model:
+        findings.append(own_module_finding(own_parameters, is_script=run.spec.plugins.script is not None))
+    elif lookup.facts is None:
         key = "model.config" if run.spec.model.config is not None else "model.name_or_path"
         notes = ("memory and time are not planned",)
         fix = Fix("name a folder that has a `config.json`, or write `model.config` out")
@@ -342,6 +359,7 @@ def _check_inputs(
         )
         notes = ("memory and time are not planned",)
         findings.append(Finding("MM002", "info", f"the {missing} is not known", "train", notes=notes, fix=fix))
+    findings += tower_findings(lookup)
     gpu = run.spec.cluster.gpu
     if gpu and device is None:
         similar = suggest_device(gpu)
@@ -365,7 +383,8 @@ def untested_findings(settings: PlanSettings, device: Device | None) -> Iterator
         fix = Fix("render its DeepSpeed JSON with `harness render`; a launch takes NVIDIA GPUs and the CPU")
         yield Finding("EN022", "warning", message, "cluster.gpu", fix=fix)
     keys = {
-        "train.gradient_checkpointing.every": settings.checkpointing and settings.checkpoint_every > 1,
+        "train.gradient_checkpointing.recompute_every": settings.checkpointing and settings.checkpoint_every > 1,
+        "train.gradient_checkpointing.layers_per_segment": settings.checkpointing and settings.layers_per_segment > 1,
         "train.gradient_checkpointing.keep": settings.checkpointing and settings.keeps_attention,
         "train.mlp_tile_size": tiles_mlp(settings),
         "model.quantization": settings.quantization is not None,

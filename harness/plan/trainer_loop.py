@@ -9,15 +9,14 @@ A fused loss (Liger kernels, cut cross-entropy) is an option of theirs that no r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.memory.memory_estimate import Capacity, Fit, MemoryEstimate, check_fit, estimate_memory
 from harness.plan.settings.plan_settings import settings_of
-from harness.run.resolved_run import ATTN_IMPLEMENTATION, ResolvedRun
-from harness.run.tuned_default import TunedDefault
+from harness.plan.tuned_defaults.rules import with_trainer
+from harness.run.resolved_run import ResolvedRun
 
 TRAINERS = {
     "trainer": "the Trainer",
@@ -27,12 +26,6 @@ TRAINERS = {
     "accelerate": "an accelerate loop",
 }
 """Names of `--as`, and in sentences."""
-_BY_HIDDEN_SIZE: Mapping[str, Callable[[int], int]] = {
-    "reduce_bucket_size": lambda hidden: hidden * hidden,
-    "stage3_prefetch_bucket_size": lambda hidden: int(0.9 * hidden * hidden),
-    "stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
-}
-"""`"auto"` at stage 3, as transformers and accelerate fill it in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +45,6 @@ class LoopMemory:
 def logits_bytes(memory: MemoryEstimate) -> int:
     """Bytes of vocabulary-sized tensors, the most at once."""
     return max((item.bytes for item in memory.items_of("gpu") if item.kind == "logits"), default=0)
-
-
-def with_trainer(run: ResolvedRun, trainer: str, model: ModelFacts | None) -> ResolvedRun:
-    """The run as this trainer would train it: no patch, no chunked loss, and none of our defaults."""
-    hidden = model.hidden if model is not None and run.spec.zero.stage == 3 else 0
-    filled = [
-        TunedDefault(key, f"zero_optimization.{key}", size(hidden), None, "filled in for `auto`")
-        for key, size in _BY_HIDDEN_SIZE.items()
-        if hidden
-    ]
-    kept = [each for each in run.tuned_defaults or () if each.key == ATTN_IMPLEMENTATION]
-    return run._replace(kind="deepspeed-json", trainer=trainer, tuned_defaults=(*kept, *filled))
 
 
 def estimate_loop(

@@ -139,7 +139,7 @@ def build_spec_text(search: TuneSearch, candidate: Candidate, file: Path) -> tup
 
 
 def find_mismatch(search: TuneSearch, text: str, candidate: Candidate, file: Path) -> str | None:
-    """Why the text is not what was measured; None where it is: same global batch, same settings, no error."""
+    """The difference of the text from the measured spec; None without: same global batch, same settings, no error."""
     checked = _check_text(search, text, str(file))
     error = next(iter(_errors(checked)), None)
     if error is not None or checked.run is None:

@@ -60,9 +60,11 @@ class DegreesPlan:
 
     @property
     def checkpoint(self) -> CheckpointCost:
-        """A checkpoint of masters and states, weights too below stage 3; the run stops where one GPU fails."""
+        """A checkpoint of masters and states; weights too below stage 3, and where there are no masters. The run stops
+        where one GPU fails.
+        """
         recipe, degrees = self.request.recipe, self.request.degrees
-        weights = recipe.parameters if self.request.zero_stage < 3 else 0
+        weights = recipe.parameters if self.request.zero_stage < 3 or not recipe.master else 0
         size = self.model.num_parameters * (weights + recipe.master + recipe.states)
         return cost_of_size(size, -(-degrees.world_size // degrees.gpus_per_host), degrees.world_size, self.rates)
 

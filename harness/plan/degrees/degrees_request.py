@@ -17,9 +17,9 @@ from harness.plan.weights.bytes_per_parameter import BytesPerParameter
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 Checkpointing = Literal["none", "selective", "full"]
-StateFormat = Literal["fp32", "bf16", "int8"]
+StateFormat = Literal["fp32", "bf16", "int8", "momentum", "none"]
 
-_STATE_BYTES: dict[StateFormat, int] = {"fp32": 8, "bf16": 4, "int8": 2}
+_STATE_BYTES: dict[StateFormat, int] = {"fp32": 8, "bf16": 4, "int8": 2, "momentum": 4, "none": 0}
 _MAX_GPUS = 1_000_000
 _MAX_DEGREE = 1 << 20
 

@@ -135,7 +135,7 @@ def _gemma_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Paramet
     """Norms that keep two fp32 tensors each: two in the first Gemma, four later; Gemma-3 norms queries and keys."""
     each = micro_batch.element_bytes * model.hidden if micro_batch.mlp_tile else 8 * model.hidden + 4
     norms = (2 if model.family == "gemma" else 4) * each + 2 * micro_batch.element_bytes * model.hidden
-    heads = (model.heads + model.kv_heads) * (8 * model.head_dim + 4) if model.family.startswith("gemma3") else 0
+    heads = (model.heads + model.kv_heads) * (8 * model.head_dim + 4) if model.family == "gemma3_text" else 0
     return norms, heads + _attention_bytes(model, micro_batch) + _mlp_bytes(model, micro_batch, layer)
 
 
@@ -260,7 +260,6 @@ _FAMILIES: dict[str, Callable[[ModelFacts, MicroBatchShape, Parameters], _BytesP
     "phi": _phi_bytes,
     "gemma": _gemma_bytes,
     "gemma2": _gemma_bytes,
-    "gemma3": _gemma_bytes,
     "gemma3_text": _gemma_bytes,
 }
 
@@ -289,10 +288,10 @@ def forward_logits_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int
 
 
 def forward_layer_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
-    """What a recomputed layer of the Llama kind holds at most in its forward pass, beyond the inputs that wait (counted
-    on the simulated device): the sum of its input and the attention's output, and that normed, with three tensors as
-    wide as the MLP; or with Ulysses the normed input, queries, keys and values before and after they change ranks,
-    outputs also once more while they are put in order, and the rotary tables. 0 for other families and experts.
+    """Bytes that a recomputed layer of the Llama kind holds at most in its forward pass, beyond the inputs that wait
+    (counted on the simulated device): the sum of its input and the attention's output, and that normed, with three
+    tensors as wide as the MLP; or with Ulysses the normed input, queries, keys and values before and after they change
+    ranks, outputs also once more while they are put in order, and the rotary tables. 0 for other families and experts.
     """
     if model.family in _FAMILIES or model.experts or model.latent:
         return 0

@@ -30,7 +30,7 @@ from harness.plan.memory.memory_items import (
     keep_largest_moments,
 )
 from harness.plan.memory.zero_partitions import local_vocab_size, tensor_parallel_shard
-from harness.plan.settings.checkpointed_layers import count_recomputed, is_recomputed, tiles_mlp
+from harness.plan.settings.checkpointed_layers import count_recomputed, is_recomputed, most_inputs, tiles_mlp
 from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.weights.trained_weights import ModelTraining, frozen_head_bytes, model_training
 
@@ -136,7 +136,8 @@ def _layer_items(
         items.append(MemoryItem("gpu", "activations", what, in_flight * sum(kept), formula, _SOURCE, MICRO_BATCH))
     if not settings.checkpointing:
         return items
-    inputs = in_flight * (num_layers - len(kept))
+    per_stage = num_layers - len(kept)
+    inputs = in_flight * most_inputs(per_stage, settings.layers_per_segment)[0]
     items += _checkpointed_items(model, settings, micro_batch, inputs, in_flight_note)
     if settings.keeps_attention:
         size = kept_attention_bytes(model, micro_batch)
@@ -264,12 +265,26 @@ def _peak_items(
         what = "a tile of an MLP while it is recomputed"
     recompute = MemoryItem("gpu", "recompute", what, recompute_bytes, formula, _SOURCE, BACKWARD)
     items.append(at_moments(recompute, "backward layer"))
+    if settings.checkpointing and settings.layers_per_segment > 1:
+        items.append(_segment_item(model, settings, micro_batch, training))
     if settings.checkpointing and settings.pipeline_parallel_size == 1:
         size = forward_layer_bytes(model, micro_batch)
         formula = _bytes_formula(size, micro_batch)
         computed = MemoryItem("gpu", "recompute", "one layer while it is computed", size, formula, _SOURCE, FORWARD)
         items.append(at_moments(computed, "forward layer"))
     return items
+
+
+def _segment_item(
+    model: ModelFacts, settings: PlanSettings, micro_batch: MicroBatchShape, training: ModelTraining | None
+) -> MemoryItem:
+    """Inputs of the layers of one segment, which are computed before the first of these layers is differentiated."""
+    num_layers = model.num_layers if training is None else sum(layer.saves for layer in training.layers)
+    count = most_inputs(num_layers, settings.layers_per_segment)[1]
+    size = count * checkpointed_input_bytes(model, micro_batch)
+    formula = f"{count} layers x {micro_batch.element_bytes} x hidden x {micro_batch.tokens} tokens"
+    what, source = "inputs of the layers of a segment", "runtime/models/segment_checkpointing.py of the harness"
+    return at_moments(MemoryItem("gpu", "activations", what, size, formula, source, BACKWARD), "backward layer")
 
 
 def _freed_before_recomputation(

@@ -70,7 +70,7 @@ FSDP), 1.26 to 1.35 in four (meta-llama/llama-cookbook#41, #165). A GPU that is 
 
 
 HOST_RESERVE = 0.05
-_STATES = (
+STATE_KINDS = (
     "parameters",
     "frozen",
     "gradients",
@@ -83,7 +83,17 @@ _STATES = (
 
 
 ITEM_GROUPS: Mapping[str, tuple[str, ...]] = {
-    "parameters": ("parameters", "frozen", "persistent", "gathered", "secondary", "staging", "model", "cache"),
+    "parameters": (
+        "parameters",
+        "frozen",
+        "persistent",
+        "gathered",
+        "secondary",
+        "staging",
+        "outgoing",
+        "model",
+        "cache",
+    ),
     "gradients": (
         "gradients",
         "gradients_whole",
@@ -229,7 +239,7 @@ class MemoryEstimate:
     @property
     def model_state_bytes(self) -> int:
         """Bytes a rank of parameters, gradients, master weights and optimizer states, in GPU and host memory."""
-        items = [item for item in self.items if item.kind in _STATES and item.tier != "nvme"]
+        items = [item for item in self.items if item.kind in STATE_KINDS and item.tier != "nvme"]
         return max(sum(item.bytes for item in items if phase in item.phases) for phase in ("backward", "step"))
 
 
@@ -264,9 +274,9 @@ def estimate_memory(
 
 def _is_for_a_gpu_alone(item: MemoryItem) -> bool:
     """On the CPU accelerator nothing is page-locked: torch keeps no cache of it, and a save needs no blocks of it.
-    States that are read are already where the optimizer wants them, and not copied.
+    States that are read are already where the optimizer wants them, and not copied, and neither are updated weights.
     """
-    return item.kind in ("cache", "staged") or (item.tier, item.kind) == ("gpu", "resume")
+    return item.kind in ("cache", "staged", "outgoing") or (item.tier, item.kind) == ("gpu", "resume")
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +340,10 @@ def check_fit(memory: MemoryEstimate, capacity: Capacity) -> Fit:
 def _uncertain_range(memory: MemoryEstimate, gpu: int | None, others_fit: bool) -> tuple[int, int] | None:
     """The range of a GPU's peak where its memory lies inside, and the GPU alone decides."""
     low, high = memory.gpu_peak_range
-    return (low, high) if gpu is not None and others_fit and low <= gpu < high else None
+    if gpu is None or not others_fit or not low <= gpu < high:
+        return None
+    is_sure_elsewhere = any(memory.bytes_at("gpu", phase) > gpu for phase in PHASES if phase not in TRAINING)
+    return None if is_sure_elsewhere else (low, high)
 
 
 def replace_settings(settings: PlanSettings, **changes: object) -> PlanSettings:

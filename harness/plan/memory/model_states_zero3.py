@@ -166,6 +166,11 @@ def _reduction_copies(settings: PlanSettings, bucket: int, largest: int) -> list
 
 def _optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     master_bytes, source = settings.master_bytes, "s3 fp32_partitioned_groups_flat"
+    if settings.steps_in_one_pass and settings.optimizer_device != "none" and settings.param_device == "none":
+        label = ("outgoing", "updated parameters on their way to the device")
+        buffers = ElementBytes(settings.param_bytes, partitions.largest_sub_group, "largest sub-group / N")
+        for _ in partitions.sub_groups[:2]:
+            yield pinned_item(label, buffers, "harness/patches/one_pass_adam.py")
     if settings.optimizer_device == "nvme":
         yield from _nvme_optimizer_items(settings, partitions)
     elif settings.optimizer_device == "cpu":

@@ -30,6 +30,7 @@ from harness.plan.memory.zero_partitions import ZeroPartitions, partition_model
 from harness.plan.search.alternatives import SMALL_SUB_GROUP, Alternative, title_of, with_offload
 from harness.plan.settings.checkpointed_layers import recompute_shares
 from harness.plan.settings.plan_settings import PlanSettings
+from harness.plan.time.comm_volume import cpu_optimizer_bytes
 from harness.plan.time.rates import CPU_STEP_BYTES, Rates
 from harness.plan.time.step_time import StepTime, TimePart, estimate_step_time
 from harness.plan.weights.optimizer_states import Optimizer
@@ -123,7 +124,7 @@ def with_async_offload(
 
 def _is_replaced(item: MemoryItem) -> bool:
     """Items of the ordinary optimizer on the CPU, and those that follow from all others."""
-    is_state = item.tier == "host" and item.kind in ("master", "master_gradients", "states")
+    is_state = item.tier == "host" and item.kind in ("master", "master_gradients", "states", "outgoing")
     return is_state or item.assumed or item.kind == "rounding"
 
 
@@ -220,13 +221,15 @@ def _with_exposed_step(
     if part is None:
         return time
     compute = time.seconds_of("compute")
+    in_order = cpu_optimizer_bytes(1.0, replace(settings, steps_in_one_pass=False))
+    step = part.seconds * in_order / cpu_optimizer_bytes(1.0, settings)  # neither is stepped in one pass
     if isinstance(offload, ZenFlow):
-        exposed = zenflow_exposed_seconds(offload, part.seconds, compute)
+        exposed = zenflow_exposed_seconds(offload, step, compute)
     else:
         passes = 3 + recomputed
         backward = compute / settings.accumulation * (passes - 1) / passes
-        exposed = super_offload_exposed_seconds(offload, part.seconds, backward, num_sub_groups)
-    less = part.exposed - min(exposed, part.exposed)
+        exposed = super_offload_exposed_seconds(offload, step, backward, num_sub_groups)
+    less = part.exposed - min(exposed, step)
     parts = tuple(
         TimePart(each.name, each.seconds, each.exposed - less) if each is part else each for each in time.parts
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from harness.facts.devices import Device
+from harness.facts.devices import Device, usual_gpus_per_host
 from harness.facts.gpu_prices import GpuPrice
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.memory.memory_estimate import HOST_RESERVE, Capacity, Fit
@@ -24,12 +24,10 @@ from harness.plan.time.step_time import estimate_step_time
 from harness.plan.time.step_work import StepWork, count_step_work
 from harness.run.resolved_run import ResolvedRun
 
-GPUS_PER_HOST = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """GPUs of one kind: parts of a host, or whole hosts of eight. `host_memory`: bytes a host."""
+    """GPUs of one kind: parts of a host, or whole hosts as they are built. `host_memory`: bytes a host."""
 
     device: Device
     gpus: int
@@ -39,7 +37,7 @@ class Machine:
     @property
     def gpus_per_host(self) -> int:
         """GPUs of a host."""
-        return min(self.gpus, GPUS_PER_HOST)
+        return min(self.gpus, usual_gpus_per_host(self.device.name))
 
     @property
     def capacity(self) -> Capacity:
@@ -141,6 +139,7 @@ def place_of(settings: PlanSettings) -> tuple[object, ...]:
         settings.sequence_parallel_size,
         settings.checkpointing,
         settings.checkpoint_every,
+        settings.layers_per_segment,
         settings.keeps_attention,
     )
 

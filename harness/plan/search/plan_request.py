@@ -9,7 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.facts.devices import DEVICES, Device, find_device, suggest_device
+from harness.facts.devices import DEVICES, Device, find_device, suggest_device, usual_gpus_per_host
+from harness.facts.model_catalogue import size_in_name
 from harness.facts.model_lookup import find_configuration, find_model, find_positions
 from harness.findings import Finding, Fix
 from harness.plan.search.pinned_keys import key_of_override
@@ -22,6 +23,10 @@ from harness.units import parse_bytes, pluralize
 _MAX_GPUS = 1_000_000
 _DEFAULT_LENGTH = 4096
 DEFAULT_BATCH_TOKENS = "1048576"
+ADAPTERS = ("model.lora.r=16", "model.lora.target_modules=all-linear")
+"""Overrides that `--lora` stands for: adapters at all linear layers, as QLoRA's authors train them."""
+QUANTIZED = ("model.quantization.load_in_4bit=true",)
+"""With these ones, `--qlora`."""
 OPTION_KEYS: Mapping[str, str] = {
     "model": "model.name_or_path",
     "gpus": "cluster.gpus_per_node",
@@ -53,8 +58,8 @@ class PlanRequest:
 
     @property
     def gpus_per_host(self) -> int:
-        """GPUs a host: 8 by default, and never more than there are."""
-        return min(self.gpus_per_node or 8, self.gpus)
+        """GPUs a host: as hosts of the kind are built by default, and never more than there are."""
+        return min(self.gpus_per_node or usual_gpus_per_host(self.gpu), self.gpus)
 
     @property
     def pinned(self) -> tuple[KeyPath, ...]:
@@ -124,7 +129,9 @@ def validate_request(request: PlanRequest) -> list[Finding]:
         findings.append(Finding("MM007", "error", message, fix=Fix("give `--gpus-per-node`")))
     model = find_model(request.model, build=False)
     if model.facts is None and "not among the families" not in model.why_not:
-        fix = Fix("name a folder with a `config.json`, or a model of the catalogue such as `llama-3.1-70b`")
+        size = size_in_name(request.model)
+        count = f"; `--params {size / 1e9:g}e9` counts the states alone" if size else ""
+        fix = Fix(f"name a folder with a `config.json`, or a model of the catalogue such as `llama-3.1-70b`{count}")
         message = f"the model's size is not known: {model.why_not}"
         findings.append(Finding("MM001", "error", message[:400], "model.name_or_path", fix=fix))
     return [*findings, *validate_gpu(request.gpu), *_validate_sizes(request), *_validate_overrides(request)]
@@ -207,7 +214,8 @@ def spec_from_request(request: PlanRequest) -> dict[str, Any]:
     cluster |= {"host_memory": request.host_memory} if request.host_memory else {}
     cluster |= {"nvme": request.nvme} if request.nvme else {}
     parallel, degree = replica_of(request)
-    stage = 1 if parallel == "pipeline_parallel_size" else 3
+    is_quantized = any(key[:2] == ("model", "quantization") for key in request.pinned)
+    stage = 1 if parallel == "pipeline_parallel_size" else 2 if is_quantized else 3
     values = {
         **({"parallel": {parallel: degree}} if parallel else {}),
         "model": {"name_or_path": request.model, "attn_implementation": "sdpa"},

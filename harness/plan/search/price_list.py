@@ -24,10 +24,13 @@ _OWN_PRICES_FIX = "give `--price KIND=X` for each kind to compare, or a file of 
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """Prices by kind. `read_on`: the day of the oldest of them; None where all are the user's."""
+    """Prices by kind. `read_on`: the day of the oldest of them; None where all are the user's. `is_of_one_kind`: the
+    others were left out, whether they have a price or not.
+    """
 
     prices: tuple[GpuPrice, ...]
     read_on: date | None
+    is_of_one_kind: bool = False
 
     def only(self, name: str) -> PriceList:
         """The price of one kind alone. Raises UserError for a kind without a price, or an unknown one."""
@@ -37,7 +40,7 @@ class PriceList:
         prices = tuple(price for price in self.prices if price.kind == device.name)
         if not prices:
             raise usage_error(f"there is no price of {device.name}", f"give `--price {device.name}=X`")
-        return PriceList(prices, self.read_on)
+        return PriceList(prices, self.read_on, is_of_one_kind=True)
 
 
 def split_price_options(options: Sequence[str] | None) -> tuple[float | None, tuple[str, ...]]:

@@ -27,7 +27,7 @@ from harness.plan.search.spec_changes import merge_changes, spec_changes_for
 from harness.plan.settings.checkpointed_layers import checkpointing_value, list_checkpointing, with_checkpointing
 from harness.plan.settings.plan_settings import PlanSettings, settings_of
 from harness.plan.time.rates import Rates
-from harness.plan.tuned_defaults.rules import tuned_defaults_for
+from harness.plan.tuned_defaults.rules import tuned_defaults_for, with_trainer
 from harness.plan.weights.tensor_shard import shard_model
 from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.run_spec import RunSpec
@@ -45,6 +45,7 @@ _NO_PART_IN_PARTITIONS = {
     "accumulation": 1,
     "checkpointing": False,
     "checkpoint_every": 1,
+    "layers_per_segment": 1,
     "keeps_attention": False,
     "loss_chunk_size": 0,
     "trainable": None,
@@ -84,6 +85,8 @@ class CandidateSettings:
             return None
         world = run.parallel_dims.world_size
         other = resolve_run(spec, name=run.name, cluster=run.cluster, world_size=world, kind=run.kind)
+        if run.trainer:
+            return settings_of(with_trainer(other, run.trainer, self._model))
         return settings_of(other._replace(tuned_defaults=tuned_defaults_for(other, self._model)))
 
 
@@ -179,7 +182,9 @@ def fits_with_headroom(alternative: Alternative) -> bool:
 
 
 def may_fit(alternative: Alternative) -> bool:
-    """Does it fit, however tightly, as far as is known, and without disks of unknown size?"""
+    """Does it fit, however tightly, as far as is known, and without disks of unknown size? A search goes by the middle
+    of the estimate's range, since it has to end; `verdict` says of each result what is certain.
+    """
     return alternative.fit.fits is True or (alternative.fit.fits is None and not alternative.nvme_bytes)
 
 

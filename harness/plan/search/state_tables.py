@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from harness.errors import ExitCode, UserError
-from harness.facts.devices import Device, find_device
+from harness.facts.devices import Device, find_device, usual_gpus_per_host
 from harness.findings import Finding, Fix
 from harness.plan.search.plan_request import min_gpus_for_states, nominal_memory, validate_count, validate_gpu
 from harness.plan.weights.bytes_per_parameter import BytesPerParameter
@@ -31,6 +31,13 @@ RECIPES: Mapping[str, BytesPerParameter] = {
     "mixed, 8-bit states": BytesPerParameter(2, 2, 4, 2),
 }
 """Adam in fp32; 16-bit weights and gradients with fp32 masters; the same with two 8-bit moments (arXiv 2110.02861)."""
+OTHER_OPTIMIZERS: Mapping[str, BytesPerParameter] = {
+    "fp32, one state": BytesPerParameter(4, 4, 0, 4),
+    "fp32, no state": BytesPerParameter(4, 4, 0, 0),
+    "mixed, one state": BytesPerParameter(2, 2, 4, 4),
+    "mixed, no state": BytesPerParameter(2, 2, 4, 0),
+}
+"""SGD with momentum and Lion keep one state in fp32, SGD without momentum none."""
 _MAX_GPUS = 1_000_000
 
 
@@ -96,16 +103,17 @@ class PeakTable:
 
 
 def tabulate_peak(
-    parameters: float, recipe_name: str, gpu: str, peak: int, gpus: int | None = None, gpus_per_host: int = 8
+    parameters: float, recipe_name: str, gpu: str, peak: int, gpus: int | None = None, gpus_per_host: int | None = None
 ) -> PeakTable:
     """Does the run fit on `gpus`, or on the first three numbers of whole hosts that hold the states alone?
 
     The capacity is the vendor's (80 GB: 80e9), which the literature divides by. The peak is taken to be the same on any
     number of GPUs, as with one micro-batch. Raises UserError with everything that is wrong.
     """
+    per_host = usual_gpus_per_host(gpu) if gpus_per_host is None else gpus_per_host
     findings = [
         *validate_gpu(gpu),
-        *validate_count("--gpus-per-node", gpus_per_host, 1024),
+        *validate_count("--gpus-per-node", per_host, 1024),
         *(validate_count("--gpus", gpus, _MAX_GPUS) if gpus is not None else ()),
     ]
     device = find_device(gpu)
@@ -115,10 +123,10 @@ def tabulate_peak(
         findings += _validate_peak(peak, device)
     if findings or device is None:
         raise UserError(findings, ExitCode.USAGE)
-    recipe, capacity = RECIPES[recipe_name], nominal_memory(device)
+    recipe, capacity = {**RECIPES, **OTHER_OPTIMIZERS}[recipe_name], nominal_memory(device)
     floor = min_gpus_for_states(recipe.per_rank(parameters, 1, 0), device)
-    first = ceil(floor / gpus_per_host) * gpus_per_host
-    counts = [first, first + gpus_per_host, first + 2 * gpus_per_host] if gpus is None else [gpus]
+    first = ceil(floor / per_host) * per_host
+    counts = [first, first + per_host, first + 2 * per_host] if gpus is None else [gpus]
     rows = tuple(
         PeakRow(
             stage,

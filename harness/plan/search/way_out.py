@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.memory.memory_estimate import HOST_RESERVE, Capacity
-from harness.plan.search.alternatives import STAGES_AND_OFFLOADS, Alternative, evaluate_alternative, with_offload
+from harness.plan.search.alternatives import (
+    STAGES_AND_OFFLOADS,
+    Alternative,
+    evaluate_alternative,
+    is_stage_supported,
+    with_offload,
+)
+from harness.plan.search.sequence_lengths import find_longest
 from harness.plan.search.settings_search import HEADROOM, CandidateSettings, fits_with_headroom
 from harness.plan.settings.checkpointed_layers import with_checkpointing
 from harness.plan.settings.plan_settings import settings_of
@@ -21,9 +28,10 @@ _GPUS_OF_A_HOST = 8
 
 @dataclass(frozen=True, slots=True)
 class WayOut:
-    """`closest` lacks least. `ranks`: the fewest of the same kind that would do, on hosts of `ranks_per_host`, None
-    where 4,096 hosts do not. `host_bytes`: host memory with which the same ranks would do; `nvme_bytes`: disks of a
-    host with which they would, where nobody said that there are any.
+    """`closest` lacks least: disks alone, where disks would do, else host memory alone, where that would. `ranks`: the
+    fewest of the same kind that would do, on hosts of `ranks_per_host`, None where 4,096 hosts do not. `host_bytes`:
+    host memory with which the same ranks would do; `nvme_bytes`: disks of a host with which they would, where nobody
+    said that there are any. `length`: tokens of the longest sequence that the same ranks hold, if any.
     """
 
     closest: Alternative | None
@@ -31,6 +39,7 @@ class WayOut:
     ranks_per_host: int
     host_bytes: int | None
     nvme_bytes: int | None
+    length: int | None = None
 
 
 def find_way_out(
@@ -44,8 +53,7 @@ def find_way_out(
     settings = settings_of(run)
     if settings is None:
         return None
-    too_large = [each for each in alternatives if each.fit.fits is False]
-    closest = max(too_large, key=lambda each: each.fit.headroom or 0.0, default=None)
+    closest = _closest(alternatives, capacity)
     per_host, world = settings.ranks_per_host, settings.world_size
     host_bytes, nvme_bytes = _enough_host(alternatives, capacity), _enough_disks(alternatives, capacity)
 
@@ -55,13 +63,45 @@ def find_way_out(
     inside = [count for count in (2, 4, _GPUS_OF_A_HOST) if world < count and settings.num_hosts == 1]
     ranks = next((count for count in inside if would_fit(count, count)), None)
     if ranks is not None:
-        return WayOut(
-            closest, ranks, ranks, _enough_host(alternatives, capacity), _enough_disks(alternatives, capacity)
-        )
+        return WayOut(closest, ranks, ranks, host_bytes, nvme_bytes, _shorter(run, model, device, capacity))
     per_host = max(per_host, _GPUS_OF_A_HOST) if settings.num_hosts == 1 else per_host
     hosts = _fewest_hosts(lambda hosts: would_fit(hosts * per_host, per_host), world // per_host)
     ranks = None if hosts is None else hosts * per_host
-    return WayOut(closest, ranks, per_host, host_bytes, nvme_bytes)
+    return WayOut(closest, ranks, per_host, host_bytes, nvme_bytes, _shorter(run, model, device, capacity))
+
+
+def _closest(alternatives: Sequence[Alternative], capacity: Capacity) -> Alternative | None:
+    """Of those that lack one thing which a user can add, the one that needs the least of it; else the one that lacks
+    the smallest share.
+    """
+    with_disks = [each for each in alternatives if _lacks_disks(each)]
+    with_host = [
+        each for each in alternatives if each.fit.binding == "host memory" and _fits_gpu_and_disks(each, capacity)
+    ]
+    if with_disks and capacity.nvme is None:
+        return min(with_disks, key=lambda each: (each.nvme_bytes >> 30, each.time.seconds if each.time else 0.0))
+    if with_host:
+        return min(with_host, key=lambda each: each.host_peak)
+    too_large = [each for each in alternatives if each.fit.fits is False]
+    return max(too_large, key=lambda each: each.fit.headroom or 0.0, default=None)
+
+
+_SHORTEST = 256
+
+
+def _shorter(run: ResolvedRun, model: ModelFacts, device: Device | None, capacity: Capacity) -> int | None:
+    """Tokens of the longest sequence with which the thriftiest settings fit on the same ranks."""
+    settings = settings_of(run)
+    if settings is None or settings.seq_length <= _SHORTEST:
+        return None
+    thrifty = with_checkpointing(replace(settings, micro_batch=1), checkpointing=True)
+    places = [place for place in STAGES_AND_OFFLOADS if is_stage_supported(place[0], thrifty) and "nvme" not in place]
+    limit = settings.seq_length - 1
+    lengths = (
+        find_longest(model, with_offload(thrifty, *place), _SHORTEST, device, capacity, headroom=HEADROOM, limit=limit)
+        for place in places
+    )
+    return max(lengths, default=0) or None
 
 
 def _fewest_hosts(would_fit: Callable[[int], bool], too_few: int) -> int | None:
@@ -106,6 +146,8 @@ def can_fit(run: ResolvedRun, model: ModelFacts, device: Device | None, capacity
     sequences = settings.micro_batch * settings.accumulation
     thrifty = with_checkpointing(replace(settings, micro_batch=1, accumulation=sequences), checkpointing=True)
     for stage, optimizer_device, param_device in reversed(STAGES_AND_OFFLOADS):
+        if not is_stage_supported(stage, thrifty):
+            continue
         other = candidates.resolve(with_offload(thrifty, stage, optimizer_device, param_device))
         if other is not None and fits_with_headroom(evaluate_alternative(model, settings, other, device, capacity)):
             return True
@@ -133,9 +175,11 @@ def _enough_disks(alternatives: Sequence[Alternative], capacity: Capacity) -> in
     """The smallest disks with which one of them fits, where their size is unknown."""
     if capacity.nvme is not None:
         return None
-    needs = [
-        each.nvme_bytes
-        for each in alternatives
-        if each.nvme_bytes and each.fit.fits is None and (each.fit.headroom or 0.0) >= HEADROOM
-    ]
+    needs = [each.nvme_bytes for each in alternatives if _lacks_disks(each)]
     return int(min(needs) / (1 - HEADROOM)) + 1 if needs else None
+
+
+def _lacks_disks(each: Alternative) -> bool:
+    """Does it surely fit but for disks of unknown size?"""
+    has_room = each.fit.uncertain is None and (each.fit.headroom or 0.0) >= HEADROOM
+    return bool(each.nvme_bytes) and each.fit.fits is None and has_room

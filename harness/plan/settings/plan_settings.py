@@ -90,9 +90,9 @@ class PlanSettings:
     tensor_plan: TensorPlanChoice = DEFAULT_PLAN
     """AutoTP's plan, as far as the run states it."""
     separate_offload_grads: bool = False
-    """An optimizer on the CPU or on NVMe has fp32 gradients of its own, as in DeepSpeed without the harness
-    (`patches/cpu_offload_single_grad.py`, `nvme_offload_no_grad_swap.py`).
-    """
+    """An offloaded optimizer has fp32 gradients of its own, as in DeepSpeed (`patches/cpu_offload_single_grad.py`)."""
+    steps_in_one_pass: bool = False
+    """CPU Adam walks through host memory once (`patches/one_pass_adam.py`)."""
     keeps_first_step_states: bool = False
     """The states of the first step stay in host memory where swapping is pipelined, as in DeepSpeed without the
     harness (`patches/nvme_release.py`).
@@ -103,6 +103,8 @@ class PlanSettings:
     """`train.torch_compile`."""
     checkpoint_every: int = 1
     """With `checkpointing`, layers 0, K, 2K and so on recompute."""
+    layers_per_segment: int = 1
+    """With `checkpointing`, of so many layers only the first keeps its input."""
     keeps_attention: bool = False
     """With `checkpointing`, layers recompute all but their attention."""
     mlp_tile_size: int = 0
@@ -243,11 +245,12 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         master_bytes=master,
         state_bytes=state,
         num_states=kind.num_states(stage=stage, is_offloaded=is_offloaded),
-        micro_batch=batch.micro_batch,
+        micro_batch=batch.micro_batch * run.sequences_a_row,
         accumulation=batch.accumulation or 1,
         seq_length=spec.data.max_length,
         checkpointing=checkpointing,
-        checkpoint_every=layers.every if layers else 1,
+        checkpoint_every=layers.recompute_every if layers else 1,
+        layers_per_segment=layers.layers_per_segment if layers else 1,
         mlp_tile_size=spec.train.mlp_tile_size or 0,
         keeps_attention=bool(layers and layers.keep == "attention"),
         attention=run.attn_implementation or "sdpa",
@@ -295,6 +298,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         and not (
             _is_patched(run, facts, "cpu-offload-single-grad") or _is_patched(run, facts, "nvme-offload-no-grad-swap")
         ),
+        steps_in_one_pass=_is_patched(run, facts, "one-pass-adam") and master == state == 4,
         keeps_first_step_states=not _is_patched(run, facts, "nvme-release", stage=3, optimizer_device="nvme"),
         trainable=TrainableChoice.from_spec(spec.model),
         compiled=bool(spec.train.torch_compile),

@@ -35,7 +35,7 @@ GROUP_OF_LINE: tuple[tuple[str, str | None, str], ...] = (
         "buffers and temporaries",
     ),
     (r"_setup_for_real_optimizer|cast_when_stepped|cpu_offload_single_grad|host_gradients", "cpu", "gradients"),
-    (r"swap_tensor|swap_buffer|nvme_", None, "buffers and temporaries"),
+    (r"swap_tensor|swap_buffer|nvme_|one_pass_adam", None, "buffers and temporaries"),
     (r"runtime/checkpoint/|checkpoint/utils|simulated_save", None, "buffers and temporaries"),
     (r"_create_fp32_partitions|single_partition_of_fp32|fp32_groups_flat|_link_all_hp_params", None, "masters"),
     (

@@ -12,7 +12,7 @@ from harness.facts.model_lookup import ModelFacts
 from harness.plan.memory.zero_partitions import tensor_parallel_shard
 from harness.plan.settings.checkpointed_layers import recompute_shares
 from harness.plan.settings.plan_settings import PlanSettings
-from harness.plan.time.rates import CPU_STEP_BYTES
+from harness.plan.time.rates import CPU_ADAM_BYTES, CPU_STEP_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ def all_gather_bytes(size: float, settings: PlanSettings, model: ModelFacts | No
 
     Stages 1, 2: once. Stage 3: forward and backward of every micro-batch, less the parameters that stay gathered from
     forward to backward (`stage3_max_reuse_distance` / 2 and the prefetch bucket); once more where checkpointing
-    recomputes layers above half the reuse distance. `zero_quantized_weights` halves it.
+    recomputes layers above half the reuse distance, and for layers of a segment that runs again.
+    `zero_quantized_weights` halves it.
     """
     if settings.stage == 0:
         return 0.0
@@ -39,8 +40,10 @@ def all_gather_bytes(size: float, settings: PlanSettings, model: ModelFacts | No
         return settings.param_bytes * size
     share_kept = min(size, settings.max_reuse_distance // 2 + settings.prefetch_bucket_size) / size
     recompute_gathers = 0.0
-    if model is not None and 2 * model.largest_layer_parameters > settings.max_reuse_distance:
-        recompute_gathers = recompute_shares(settings, model.num_layers).layers
+    if model is not None:
+        again = recompute_shares(settings, model.num_layers).layers
+        is_gathered = 2 * model.largest_layer_parameters > settings.max_reuse_distance
+        recompute_gathers = again if is_gathered else max(0, again - 1)
     payload = settings.accumulation * (2 - share_kept + recompute_gathers) * settings.param_bytes * size
     return payload / 2 if settings.quantized_weights else payload
 
@@ -74,7 +77,8 @@ def tensor_parallel_bytes(model: ModelFacts, settings: PlanSettings) -> float:
         width = 7.0 * model.num_layers * model.hidden
         return (2 * width + model.vocab) * tokens * (ranks - 1) / ranks
     forward, backward = shard.reduced_width
-    width = forward * (1 + recompute_shares(settings, model.num_layers).layers / 2) + backward
+    again = recompute_shares(settings, model.num_layers).layers
+    width = forward * (1 + min(again, 1) / 2 + max(0, again - 1)) + backward
     logits = model.vocab if shard.head == "gathered" and not settings.loss_chunk_size else 0
     return (2 * width + logits) * tokens * (ranks - 1) / ranks
 
@@ -120,9 +124,15 @@ def host_to_device_bytes(partition: float, settings: PlanSettings) -> tuple[floa
 
 
 def cpu_optimizer_bytes(host_parameters: float, settings: PlanSettings) -> float:
-    """Host memory traffic of the optimizer step for one host's parameters, with the cast of gradients in the step."""
+    """Host memory traffic of the optimizer step for one host's parameters, with the cast of gradients in the step.
+    In one pass only the gradient, as it is, and the 16-bit weights come to Adam's own master and states.
+    """
     if settings.optimizer_device == "none":
         return 0.0
+    if settings.steps_in_one_pass:
+        scaled = settings.master_bytes if settings.stage < 3 or settings.separate_offload_grads else 0  # in place
+        gradient = 2 * scaled or settings.grad_bytes
+        return (CPU_ADAM_BYTES - 4 + gradient + settings.param_bytes) * host_parameters * settings.offload_ratio
     casts_in_step = (
         settings.stage == 3
         and not settings.separate_offload_grads

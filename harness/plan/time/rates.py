@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from harness.facts.devices import Device
 from harness.plan.time.fitted_rates import FITTED, MEASURED_HOST_SPREAD, UNSCALED, Scale, Spread
 from harness.spec.run_spec import ClusterSpec
-from harness.units import parse_bytes
+from harness.units import parse_bytes, pluralize
 
 CPU_ADAM_BYTES = 28
 """Host memory traffic of CPU Adam a parameter: reads of 4 fp32 tensors, writes of 3; 0.97 of a stream was measured."""
@@ -76,7 +76,8 @@ class Rates:
             + (f", {self.network / 1e9:g} GB/s in each direction" if self.network else ", one per GPU"),
             f"host memory {self.host_bandwidth(device) / 1e9:.0f} GB/s per node, of which the CPU optimizer reaches"
             f" {FITTED.host_memory_share:.0%} (fitted); CPU Adam moves {CPU_ADAM_BYTES} bytes per parameter,"
-            f" {CPU_STEP_BYTES} with unscaling and the cast, 6 more if the step casts its gradients",
+            f" {CPU_STEP_BYTES} with unscaling and the cast, 6 more if the step casts its gradients;"
+            f" {CPU_ADAM_BYTES} in all in one pass over memory",
             f"NVMe {self.nvme_read / 1e9:.0f} GB/s read and {self.nvme_write / 1e9:.0f} GB/s written per node",
             f"checkpoints written at {self.checkpoint_write / 1e9:.0f} GB/s per node, by all nodes together at"
             f" {self.checkpoint_shared / 1e9:,.0f} GB/s at most",
@@ -95,22 +96,23 @@ class BadRate(ValueError):
 
 _BITS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTkmgt]?)(?:(?<=[KMGT])b\s*/\s*s(?:ec)?|[Bb]ps|[Bb]it\s*/\s*s(?:ec)?)\s*")
 """Network cards are sold in bits: `400Gb/s`, `400Gbps`, `400 Gbit/s`. `gb/s` in small letters stays bytes."""
+_LEAST_RATE = 10**6
+"""Bytes a second: below, the unit was forgotten (`--network 200`)."""
 
 
 def parse_rate(text: str | int) -> float:
     """Bytes a second from `400GB/s`, `400Gb/s` (bits), `200Gbps` or a plain number. Raises ValueError with a sentence
-    for the user.
+    for the user, also for a rate whose unit was forgotten.
     """
-    if isinstance(text, int):
-        return float(parse_bytes(text))
-    if match := _BITS.fullmatch(text):
-        text = f"{float(match[1]) / 8:f}{match[2]}B/s"
+    words = str(text)
+    if match := _BITS.fullmatch(words):
+        words = f"{float(match[1]) / 8:f}{match[2]}B/s"
     try:
-        rate = parse_bytes(re.sub(r"\s*/\s*s(ec)?\s*$", "", text))
+        rate = parse_bytes(re.sub(r"\s*/\s*s(ec)?\s*$", "", words))
     except ValueError:
         raise ValueError(f"`{text}` is not a rate such as `400GB/s`") from None
-    if rate <= 0:
-        raise ValueError(f"`{text}` is not a rate above 0")
+    if rate < _LEAST_RATE:
+        raise ValueError(f"`{text}` is {pluralize(rate, 'byte')} a second, a rate that no such machine has")
     return float(rate)
 
 

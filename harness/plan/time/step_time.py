@@ -187,7 +187,7 @@ def _offload_parts(
     fitted: FittedRates,
     compute: float,
 ) -> list[TimePart]:
-    """A share of the copies during the passes is hidden; the step and the copies after it overlap with nothing."""
+    """A share of the copies during the passes is hidden; the step overlaps with copies of its own results alone."""
     pcie = device.pcie * rates.link_efficiency
     during, boundary = work.pcie / pcie, work.pcie_step / pcie
     host = work.host_bytes / (rates.host_bandwidth(device) * fitted.host_memory_share)
@@ -199,7 +199,7 @@ def _offload_parts(
     read = nvme.parameters_read / rates.nvme_read
     return [
         TimePart("PCIe", during, max(during - compute, fitted.pcie_exposed * during)),
-        TimePart("PCIe at the step", boundary, boundary),
+        TimePart("PCIe at the step", boundary, boundary - min(host, work.pcie_hidden / pcie)),
         TimePart("GPU optimizer", gpu, gpu),
         TimePart(_CPU_OPTIMIZER, host, host),
         TimePart(_NVME, swap + written, swap + written),

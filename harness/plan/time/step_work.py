@@ -77,7 +77,8 @@ class CollectiveWork:
 @dataclass(frozen=True, slots=True)
 class OptimizerWork:
     """The optimizer step: elements of this rank's shard that the GPU steps, and of the host's ranks that its CPUs step;
-    bytes of a rank over PCIe during the passes and at the step; the host's `nvme` bytes and memory traffic.
+    bytes of a rank over PCIe during the passes and at the step, and of the latter those that are copied while the CPU
+    steps the next sub-group (`pcie_hidden`); the host's `nvme` bytes and memory traffic.
     """
 
     gpu_elements: float
@@ -85,6 +86,7 @@ class OptimizerWork:
     host_bytes: float
     pcie: float
     pcie_step: float
+    pcie_hidden: float
     nvme: comm_volume.NvmeBytes
 
 
@@ -208,6 +210,8 @@ def _count_optimizer(settings: PlanSettings, size: float) -> OptimizerWork:
     host_elements = shard * settings.ranks_per_host
     down, boundary = comm_volume.device_to_host_bytes(shard, settings)
     up, after = comm_volume.host_to_device_bytes(shard, settings)
+    groups = max(1, round(size / settings.sub_group_size))
+    is_hidden = settings.steps_in_one_pass and settings.stage == 3
     on_host = settings.offload_ratio if settings.optimizer_device != "none" else 0.0
     return OptimizerWork(
         gpu_elements=(shard if settings.stage else size) * (1 - on_host),
@@ -215,5 +219,6 @@ def _count_optimizer(settings: PlanSettings, size: float) -> OptimizerWork:
         host_bytes=comm_volume.cpu_optimizer_bytes(host_elements, settings),
         pcie=max(down, up),
         pcie_step=boundary + after,
+        pcie_hidden=after * (1 - 1 / groups) if is_hidden else 0.0,
         nvme=comm_volume.nvme_bytes(host_elements, settings),
     )

@@ -145,14 +145,12 @@ _CHUNK_KEY = "train.loss_chunk_size"
 _CHUNK_LOGITS_BYTES = 1 << 28
 """Bytes of a chunk's logits in fp32."""
 _CHUNK_MULTIPLE = 128
-_UNSUPPORTED_FAMILIES = ("gemma2", "gemma3", "gemma3_text", "phi")
-"""Families with a soft cap of their logits or a bias of their head, which stay with the plain loss."""
 
 
 def choose_loss_chunk_size(inputs: DefaultInputs) -> TunedDefault | None:
     """Chunks of 256 MiB of logits are large enough for the products to run at full speed. fp16 scales the loss before
-    gradients are rounded; compiled models and those of a pipeline have a head of their own. Where AutoTP divides the
-    head, a rank has the logits of its vocabulary shard.
+    gradients are rounded; compiled models and those of a pipeline have a head of their own, and some change their
+    logits before the loss (`loss` of the table of models). Where AutoTP divides the head, a rank has its shard.
     """
     spec, model, settings = inputs.run.spec, inputs.model, inputs.settings
     if (
@@ -165,7 +163,7 @@ def choose_loss_chunk_size(inputs: DefaultInputs) -> TunedDefault | None:
     if (
         spec.precision.fp16
         or spec.train.torch_compile
-        or model.family in _UNSUPPORTED_FAMILIES
+        or model_table.holds(model.family, "loss") is False
         or "torch_autocast" in spec.deepspeed
     ):
         return None

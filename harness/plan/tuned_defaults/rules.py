@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All tuned defaults of a run: applies every rule of this folder."""
+"""All tuned defaults of a run: applies every rule of this folder, or the sizes that another trainer chooses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from harness.facts.model_lookup import ModelFacts
 from harness.plan.settings.plan_settings import settings_of
 from harness.plan.tuned_defaults import model_defaults, zero_defaults
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
-from harness.run.resolved_run import ResolvedRun
+from harness.run.resolved_run import ATTN_IMPLEMENTATION, ResolvedRun
 from harness.run.tuned_default import TunedDefault
 
 _RULES: tuple[Callable[[DefaultInputs], TunedDefault | tuple[TunedDefault, ...] | None], ...] = (
@@ -27,6 +27,12 @@ _RULES: tuple[Callable[[DefaultInputs], TunedDefault | tuple[TunedDefault, ...] 
     model_defaults.choose_loss_chunk_size,
 )
 """Measured and rejected: `use_multi_rank_bucket_allreduce: false`, see `benchmarks/LOG.md`."""
+_BY_HIDDEN_SIZE: Mapping[str, Callable[[int], int]] = {
+    "reduce_bucket_size": lambda hidden: hidden * hidden,
+    "stage3_prefetch_bucket_size": lambda hidden: int(0.9 * hidden * hidden),
+    "stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
+}
+"""`"auto"` at stage 3, as transformers and accelerate fill it in."""
 
 
 def with_tuned_defaults(run: ResolvedRun, base_dir: Path | None = None) -> ResolvedRun:
@@ -62,3 +68,15 @@ def tuned_defaults_for(run: ResolvedRun, model: ModelFacts | None) -> tuple[Tune
     settings = settings_of(run._replace(tuned_defaults=defaults))
     layers = model_defaults.choose_recomputed_layers(replace(inputs, settings=settings))
     return defaults if layers is None else (*defaults, layers)
+
+
+def with_trainer(run: ResolvedRun, trainer: str, model: ModelFacts | None) -> ResolvedRun:
+    """The run as this trainer would train it: no patch, no chunked loss, and none of our defaults."""
+    hidden = model.hidden if model is not None and run.spec.zero.stage == 3 else 0
+    filled = [
+        TunedDefault(key, f"zero_optimization.{key}", size(hidden), None, "filled in for `auto`")
+        for key, size in _BY_HIDDEN_SIZE.items()
+        if hidden
+    ]
+    kept = [each for each in run.tuned_defaults or () if each.key == ATTN_IMPLEMENTATION]
+    return run._replace(kind="deepspeed-json", trainer=trainer, tuned_defaults=(*kept, *filled))

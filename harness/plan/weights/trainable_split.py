@@ -8,6 +8,7 @@ with real modules. No torch here.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -63,8 +64,20 @@ class TrainableSplit(NamedTuple):
         return self.num_trainable + sum(parameter.numel for parameter in self.frozen)
 
 
+_RECENT: deque[tuple[ModelFacts, TrainableChoice | None, TrainableSplit]] = deque(maxlen=4)
+"""The last ones: a search asks the same for each of its settings."""
+
+
 def split_parameters(model: ModelFacts, choice: TrainableChoice | None) -> TrainableSplit:
     """Split the parameters. Adapters whose targets are not known here leave everything trainable."""
+    for known_model, known_choice, split in tuple(_RECENT):
+        if known_choice == choice and known_model == model:
+            return split
+    _RECENT.append((model, choice, _split_parameters(model, choice)))
+    return _RECENT[-1][2]
+
+
+def _split_parameters(model: ModelFacts, choice: TrainableChoice | None) -> TrainableSplit:
     parameters: list[tuple[Parameter, bool]] = [(parameter, True) for parameter in model.parameters()]
     if choice is None:
         return TrainableSplit(tuple(parameter for parameter, _ in parameters), ())

@@ -170,7 +170,7 @@ def _norm_bytes(
                 yield 4 * width + 4
 
 
-_FP32_NORM_FAMILIES = frozenset(("gemma", "gemma2", "gemma3", "gemma3_text", "gpt_oss"))
+_FP32_NORM_FAMILIES = frozenset(("gemma", "gemma2", "gemma3_text", "gpt_oss"))
 _RMS_FAMILIES = frozenset(("llama", "mistral", "qwen2", "qwen3", "phi3", "mixtral", "qwen2_moe", "qwen3_moe"))
 _QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 

@@ -20,10 +20,17 @@ _CODE = re.compile(
     r"(?P<verb>\b(?:remove|set) )?`(?P<text>[^`]+)`(?: to (?P<value>`[\w.+-]+`|-?\d[\w.+-]*\b|true|false|null))?"
 )
 """A setting as a change writes it: `key: value`, `"key": {"key": value}`, "remove `key`", "set `key` to value"."""
-_KEY = re.compile(r"\"?(?P<key>[A-Za-z_][\w.]*)\"?\s?[:=]\s?(?P<value>\S.*)", re.DOTALL)
+_KEY = re.compile(r"\"?(?P<key>(?![A-Z]+\b)[A-Za-z_][\w.]*)\"?\s?[:=](?!=)\s?(?P<value>\S.*)", re.DOTALL)
+"""One word in capitals is a place to fill in, such as `HOST:0,1`."""
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 _PYTHON_VALUES: Mapping[str, Any] = {"True": True, "False": False, "None": None}
+_STATEMENT = re.compile(r"\bcannot\b|` (?:counts|shows)\b|\bis the default\b")
+"""A part of a change that says what is so, not what to do."""
+_EXPRESSION = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
+"""A value that is Python's, such as `tokenizer.eos_token`: no program can write it into a file."""
 _ALTERNATIVE = re.compile(r"; |, (?:or|else)\b|\bor\b|\buntil then\b")
+_VARIABLE = re.compile(r"set `?[A-Z_]+(?:_IFNAME|_ADDR)\b")
+_BEFORE_TRAINING = ("launcher", "import", "rendezvous", "model", "weights", "engine", "first step")
 _REASONS: Mapping[Action, str] = {
     "retry": "the input is not at fault: the same start may work",
     "retry elsewhere": "the machine is at fault, not the input",
@@ -34,7 +41,7 @@ _REASONS: Mapping[Action, str] = {
 
 _UNSEEN = "LG074"
 """The first failure is not in the log, so that nothing is known of it."""
-_PROTECTIONS = {"weights_only", "trust_remote_code"}
+_PROTECTIONS = {"weights_only", "trust_remote_code", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"}
 """Keys that a person switches off, never a program."""
 
 
@@ -51,6 +58,7 @@ class Decision:
     is_certain: bool = False
     may_pass: bool = False
     needs_space: bool = False
+    hosts_may_return: bool = False
 
 
 def decide_action(diagnosis: Diagnosis) -> Decision | None:
@@ -60,21 +68,33 @@ def decide_action(diagnosis: Diagnosis) -> Decision | None:
     cause = causes_by_id().get(diagnosis.cause)
     changes = find_changes(diagnosis.change)
     action: Action = "change and retry" if changes else "stop"
+    host = diagnosis.host or diagnosis.details.get("host", "")
     if cause is not None:
         action = cause.decision or ("retry" if cause.level != "root" else action)
     reason = _REASONS[action]
-    if action == "retry elsewhere" and diagnosis.host:
-        reason = f"{diagnosis.host} is at fault, not the input"
+    if action == "retry elsewhere" and host:
+        reason = f"{host} is at fault, not the input"
+    needs_a_name = action == "retry" and _names_a_variable(diagnosis)
+    if needs_a_name:
+        action, reason = "change and retry", _REASONS["change and retry"]
     traits = cause.traits if cause is not None else frozenset[str]()
     return Decision(
         action,
         f"{reason} ({diagnosis.cause}, {diagnosis.confidence})",
-        (diagnosis.host,) if action == "retry elsewhere" and diagnosis.host else (),
+        (host,) if action == "retry elsewhere" and host else (),
         changes if action == "change and retry" else {},
         is_certain=diagnosis.confidence == "certain",
-        may_pass="may-pass" in traits,
+        may_pass="may-pass" in traits or needs_a_name,
+        hosts_may_return="may-return" in traits,
         needs_space="waits-for-space" in traits,
     )
+
+
+def _names_a_variable(diagnosis: Diagnosis) -> bool:
+    """Does the change set a variable of the network first, in a job that never trained with the one it had?"""
+    phase = diagnosis.phase
+    is_at_start = phase is None or (phase.step is None and phase.name in _BEFORE_TRAINING)
+    return is_at_start and _VARIABLE.match(diagnosis.change) is not None
 
 
 def find_changes(change: str) -> dict[str, Any]:
@@ -82,6 +102,8 @@ def find_changes(change: str) -> dict[str, Any]:
     removed has None, one whose value the reader chooses has "...". Empty where it names none.
     """
     for part in _ALTERNATIVE.split(change):
+        if _STATEMENT.search(part):
+            continue
         changes = dict[str, Any]()
         for match in _CODE.finditer(part):
             changes |= _parse_setting(match["text"], match["verb"] or "", match["value"] or "")
@@ -100,7 +122,8 @@ def _parse_setting(text: str, verb: str, value: str) -> dict[str, Any]:
         values = json.loads("{" + text.replace("...", '"..."') + "}")
         return dict(_flatten(values))
     setting = _KEY.fullmatch(text)
-    if setting is None or re.search(r"[\s()<>]|^[A-Z]+$", setting["value"]):
+    value_text = setting["value"] if setting is not None else ""
+    if setting is None or re.search(r"[\s()<>{}]|^[A-Z]+$", value_text) or _EXPRESSION.fullmatch(value_text):
         return {}
     return {setting["key"]: _parse_value(setting["value"])}
 

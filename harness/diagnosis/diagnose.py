@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from harness.diagnosis.diagnosis_types import Diagnosis
-from harness.diagnosis.evidence.plan_comparison import compare_with_plan
 from harness.diagnosis.explanation import collect_notes, explain_selection, merge_facts
 from harness.diagnosis.first_cause import select_first_cause
 from harness.diagnosis.reader.hang_evidence import explain_hang
@@ -17,6 +16,7 @@ from harness.diagnosis.reader.log_facts import add_frame_versions
 from harness.diagnosis.reader.log_scanner import LogScanner
 from harness.diagnosis.silent_faults import observe_series
 from harness.diagnosis.verdict_priority import diagnose_clean_end, follow_verdict, select_by_verdict
+from harness.units import format_bytes, parse_bytes
 from harness.verdicts import Verdict
 
 _MAX_OBSERVATIONS = 4
@@ -76,3 +76,32 @@ def diagnose(
     hosts_seen = tuple(sorted(names - {""}))[:4096]
     diagnosis = replace(diagnosis, ranks=ranks, num_lines=num_lines, num_bytes=num_bytes, facts=facts, hosts=hosts_seen)
     return locate_lines(replace(diagnosis, notes=notes), readers)
+
+
+def compare_with_plan(details: Mapping[str, str], plan: Mapping[str, Any]) -> tuple[str, ...]:
+    """Notes on a GPU that ran out of memory. `plan` is a run's `plan.json`. Empty where the plan has no peak."""
+    peak, capacity = plan.get("gpu_peak_bytes"), plan.get("gpu_capacity_bytes")
+    if not isinstance(peak, int) or not peak:
+        return ()
+    notes = [f"the plan expects {format_bytes(peak)} per GPU at the peak, in {plan.get('gpu_peak_phase') or 'a step'}"]
+    total = _parse_detail(details, "total")
+    usage = _parse_detail(details, "allocated") or _parse_detail(details, "used")
+    request = _parse_detail(details, "wanted")
+    if total and isinstance(capacity, int) and abs(total - capacity) > capacity // 10:
+        notes.append(
+            f"this GPU has {format_bytes(total)}, the plan assumed {format_bytes(capacity)}: set `cluster.gpu`"
+        )
+    if usage and request:
+        need = usage + request
+        comparison = "more" if need > peak else "less"
+        notes.append(
+            f"torch held {format_bytes(usage)} and requested {format_bytes(request)} more, {comparison} than the plan"
+        )
+    return tuple(notes)
+
+
+def _parse_detail(details: Mapping[str, str], name: str) -> int:
+    try:
+        return parse_bytes(details.get(name, "0"))
+    except ValueError:
+        return 0

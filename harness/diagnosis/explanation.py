@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from harness.diagnosis.catalogue import causes_by_id
@@ -16,18 +17,26 @@ from harness.diagnosis.diagnosis_types import (
     LogEvent,
     LogFacts,
 )
+from harness.diagnosis.evidence.allocation import (
+    compare_numbers,
+    find_disk_allocation,
+    find_gpu_allocation,
+    find_host_allocation,
+)
 from harness.diagnosis.evidence.failure_phase import find_phase
-from harness.diagnosis.evidence.gpu_allocation import compare_numbers, find_gpu_allocation
-from harness.diagnosis.evidence.host_allocation import find_disk_allocation, find_host_allocation
-from harness.diagnosis.evidence.log_end import describe_open_end
+from harness.diagnosis.evidence.log_end import describe_missing_hosts, describe_open_end, diagnose_silent_end
 from harness.diagnosis.evidence.missing_ranks import describe_wait, describe_wait_of_ranks, find_missing_ranks
-from harness.diagnosis.evidence.silent_end import describe_missing_hosts, diagnose_silent_end
-from harness.diagnosis.evidence.unknown_cause import describe_area, describe_next_step, is_generic_evidence
+from harness.diagnosis.evidence.unknown_cause import (
+    describe_area,
+    describe_failed_import,
+    describe_next_step,
+    is_generic_evidence,
+)
 from harness.diagnosis.first_cause import CauseSelection
-from harness.diagnosis.job_kind import describe_job
 from harness.diagnosis.reader.line_prefix import parse_line
 from harness.diagnosis.reader.log_reader import LogReader
 from harness.diagnosis.reader.log_scanner import LogScanner
+from harness.diagnosis.rules.stated_remedy import find_stated_remedy
 from harness.diagnosis.verdict_priority import VERDICT_NOTE
 
 _LIBRARY_PATH = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>")
@@ -40,6 +49,16 @@ _SAYS_NOTHING = re.compile(r"[=*#~_-]+|error_file ?: <N/A>")
 _MAX_EARLIER = 5
 """Failed attempts before the last one that get a note each."""
 _HOST_CAUSES = ("LG002", "LG003", "LG004")
+_VERSIONS_CAUSE = "LG089"
+_NAMED_BY_THE_MESSAGE = re.compile(r"change the \w+ that the message names")
+"""The change of a cause that leaves the setting to the message."""
+
+_PARTITIONED_CAUSES = ("LG083", "LG102", "LG209", "LG293")
+_DISAGREEMENT_CAUSES = ("LG070", "LG071", "LG101", "LG105", "LG212", "LG240", "LG241")
+_IMAGE_WORDS = re.compile(
+    rb"pixel_values|image_grid_thw|vision_tower|image_processor|ImageProcessor|\bvisual\b|vision_model|image_embeds"
+)
+_LAUNCHER_WORDS = re.compile(rb"launch\.py|torchrun|torch/distributed/(?:run|elastic|launcher)|Setting ds_accel.*LOCAL")
 
 
 def explain_selection(
@@ -67,6 +86,8 @@ def _explain_failure(
         unknown = replace(first, cause="")
         others = tuple(unknown if event is first else event for event in selection.others)
         selection, first = replace(selection, first=unknown, others=others), unknown
+    if not first.cause and (of_import := describe_failed_import(first.frames))[0]:
+        first = replace(first, cause=_VERSIONS_CAUSE, sure=False, title=of_import[0], change=of_import[1])
     if first.cause == _TIMEOUT_CAUSE:  # whoever reports it only waited
         missing_ranks, evidence = list[int](), ""
         if not scanner.is_incomplete:
@@ -87,13 +108,16 @@ def _explain_failure(
     elif not first.cause:
         versions = merge_facts(readers).versions
         change = describe_next_step(first.text, first.frames, versions) if first.line_number else change
+    change = first.change or change
+    if not first.cause or _NAMED_BY_THE_MESSAGE.match(change):
+        change = find_stated_remedy(first.text) or change
     return Diagnosis(
         "failed",
         _confidence_of(selection, first),
         first.cause,
         first.title or title or _unknown_title(first),
         _shorten(first.text),
-        first.change or change,
+        change,
         rank,
         host,
         first.line_number,
@@ -195,7 +219,7 @@ def describe_releases(cause: str, pattern: str) -> str:
     """The releases of DeepSpeed that print this message, and the one after which the fault is gone; empty where it is
     in all that were searched.
     """
-    from harness.diagnosis.rules.message_releases import releases_of
+    from harness.diagnosis.catalogue import releases_of
     from harness.facts.deepspeed_version import VERIFIED_RANGE
 
     ends, parts = releases_of(pattern) if pattern else None, []
@@ -319,3 +343,19 @@ def _shorten(text: str, max_length: int = 400) -> str:
 def _format_numbers(numbers: list[int]) -> str:
     text = ", ".join(map(str, numbers[:8]))
     return text if len(numbers) <= 8 else f"{text} and {len(numbers) - 8} more"
+
+
+def describe_job(first: LogEvent, scanner: LogScanner, readers: Sequence[LogReader]) -> Iterator[str]:
+    """Notes on the first failure."""
+    text = b"".join(reader.head + reader.tail for reader in readers)
+    is_alone = not scanner.ranks and scanner.world_size <= 1
+    if first.cause in _PARTITIONED_CAUSES and is_alone and not _LAUNCHER_WORDS.search(text):
+        yield (
+            "no line shows a launcher or a second rank: a script that was started as `python SCRIPT` has no engine, "
+            "and ZeRO-3 leaves its parameters partitioned; start it with `deepspeed`, `torchrun` or `accelerate launch`"
+        )
+    if first.cause in _DISAGREEMENT_CAUSES and _IMAGE_WORDS.search(text):
+        yield (
+            "the job has images: a rank whose batch has none skips the vision layers, in whose collectives the others "
+            "wait; give every batch an image (a small empty one counts), or freeze these layers under ZeRO-2"
+        )

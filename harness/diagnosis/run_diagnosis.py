@@ -3,22 +3,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
-from harness.diagnosis import Diagnosis, diagnose
+from harness.diagnosis import diagnose
 from harness.diagnosis.catalogue import causes_by_id
-from harness.diagnosis.evidence.engine_check_file import add_engine_differences
-from harness.diagnosis.live_processes import describe_writers
+from harness.diagnosis.diagnosis_types import Diagnosis
+from harness.diagnosis.evidence.nccl_ras import describe_ras_report, query_ras
 from harness.diagnosis.reader.followed_log import FollowedLog, find_writers
 from harness.diagnosis.reader.log_files import find_logs
+from harness.finding_pages import is_engine_check
 from harness.locks import RUN_LOCK, current_holder
 from harness.run_records.rank_statuses import read_statuses
+from harness.run_records.run_files import json_of
 from harness.units import format_seconds
 from harness.verdicts import Verdict, read_verdict
+
+_FILE = "engine_checks.json"
+_MAX_TEXT = 400
+_ERROR = "EngineDifferenceError"
+"""The error of a training run that stopped: its log says the same as the file."""
+
+_MAX_RANKS = 32
+_STACK_SECONDS = 20.0
+"""For the stacks of all ranks together."""
+_STATES = {"T": "is stopped by a signal", "t": "is held by a debugger", "D": "waits for a disk", "Z": "has ended"}
+_FRAME = re.compile(r"^ {4}(?P<function>\S+) \((?P<file>[^:()]+):(?P<line>\d+)\)", re.MULTILINE)
 
 
 def diagnose_run(*names: str | Path) -> Diagnosis:
@@ -67,3 +86,86 @@ def diagnose_failure(run_dir: Path, verdict: Verdict) -> Diagnosis | None:
     except Exception:  # whatever is wrong with the diagnosis, the verdict is shown
         return None
     return diagnosis if diagnosis.state == "failed" else None
+
+
+def add_engine_differences(diagnosis: Diagnosis, logs: Sequence[Path]) -> Diagnosis:
+    """The diagnosis with the differences as notes; where the log shows no failure, the first of them is the cause."""
+    folders = dict.fromkeys(log if log.is_dir() else log.parent for log in logs)
+    by_check = {row["gate"]: row for folder in folders for row in reversed(_read_differences(folder))}
+    if not by_check or _ERROR in diagnosis.message:
+        return diagnosis
+    notes = tuple(f"`{_FILE}` has {row['gate']}: {row['message']}" for row in by_check.values())
+    if diagnosis.state != "no failure seen" or diagnosis.cause:
+        return replace(diagnosis, notes=(*diagnosis.notes, *notes))
+    cause, first = next(iter(by_check.items()))
+    return replace(
+        diagnosis,
+        state="failed",
+        confidence="certain",
+        cause=cause,
+        title=first["message"],
+        change=first["change"],
+        lines=(),
+        notes=(f"`{_FILE}` has this; the log shows no failure", *notes[1:]),
+    )
+
+
+def _read_differences(folder: Path) -> list[Mapping[str, str]]:
+    rows = json_of(folder / _FILE).get("differences")
+    return [row for row in map(_parse_row, rows if isinstance(rows, list) else []) if row is not None]
+
+
+def _parse_row(row: Any) -> Mapping[str, str] | None:
+    """None for what `harness.watch` does not write: the file may be anybody's."""
+    if (
+        not isinstance(row, dict)
+        or not isinstance(row.get("message"), str)
+        or not is_engine_check(str(row.get("gate")))
+    ):
+        return None
+    fix = row.get("fix")
+    change = fix.get("title") if isinstance(fix, dict) else ""
+    message = " ".join(row["message"].split())[:_MAX_TEXT]
+    return {"gate": row["gate"], "message": message, "change": str(change or "")[:_MAX_TEXT]}
+
+
+def describe_writers(file: Path) -> tuple[str, ...]:
+    """Sentences about the ranks among the processes that write the log; empty where none is on this machine."""
+    deadline, notes = time.monotonic() + _STACK_SECONDS, list[str]()
+    for pid in sorted(find_writers(file)):
+        note = _describe_rank(pid, deadline - time.monotonic())
+        if note:
+            notes.append(note)
+        if len(notes) == _MAX_RANKS:
+            break
+    with contextlib.suppress(OSError):
+        notes += describe_ras_report(query_ras())
+    return tuple(notes)
+
+
+def _describe_rank(pid: int, seconds: float) -> str:
+    """`rank 1 (pid 812) is stopped by a signal`; empty for a process that is no rank. `seconds` are for its stack."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+    rank = next((part[5:].decode() for part in environment if part.startswith(b"RANK=")), "")
+    if not rank.isdecimal():
+        return ""
+    place = next(_stack_of(pid, seconds), "") if seconds > 0 else ""
+    what = _STATES.get(state, f"is in {place}" if place else "runs (`pip install py-spy` shows where)")
+    return f"rank {rank} (pid {pid}) {what}"
+
+
+def _stack_of(pid: int, seconds: float) -> Iterator[str]:
+    """The innermost frames of the process's main thread, where py-spy is installed and may look."""
+    program = shutil.which("py-spy")
+    if program is None:
+        return
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        command = [program, "dump", "--nonblocking", "--pid", str(pid)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)  # noqa: S603
+        main = done.stdout.partition('"MainThread"')[2]
+        for frame in _FRAME.finditer(main):
+            yield f"{frame['function']} ({frame['file']}:{frame['line']})"

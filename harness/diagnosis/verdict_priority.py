@@ -47,10 +47,12 @@ def diagnose_clean_end(verdict: Verdict, notes: tuple[str, ...]) -> Diagnosis | 
 
 def follow_verdict(diagnosis: Diagnosis, verdict: Verdict) -> Diagnosis:
     """The diagnosis with the run's verdict, and with its rank and host. The verdict is left out if it is about a rank
-    that lost a peer, and the log names that peer.
+    that lost a peer, and the log names that peer; or if the decisive line is another host's, such as its kernel's.
     """
     notes = (*diagnosis.notes, *verdict.notes)
-    if verdict.crashed and diagnosis.rank not in (None, verdict.rank):
+    of_peer = verdict.crashed and diagnosis.rank not in (None, verdict.rank)
+    of_other_host = diagnosis.line and diagnosis.host and verdict.host and diagnosis.host != verdict.host
+    if of_peer or of_other_host:
         return replace(diagnosis, notes=notes)
     if verdict.state != "failed" or verdict.rank is None:
         return replace(diagnosis, notes=notes, verdict=verdict)

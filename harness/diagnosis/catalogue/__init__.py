@@ -25,6 +25,7 @@ pattern that ends with a space is written with `[ ]`. Messages are tried from th
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -52,6 +53,8 @@ _HEADING = re.compile(r"(?P<id>[A-Z]{2}\d{3})(?: (?P<name>[a-z0-9-]+)(?: \((?P<l
 _CAUSE_FIELD = re.compile(r" {4}(title|change|page|traits|order|decision): (.+)")
 _MESSAGE = re.compile(r" {4}(?P<unsure>\* )?(?P<pattern>\S.*?)(?: ::(?P<required>[!$])? (?P<frames>.+))?$")
 _MESSAGE_FIELD = re.compile(r" {8}(title|change): (.+)")
+
+RELEASES_FILE = CATALOGUE / "releases.json"
 
 
 class MessageRow(NamedTuple):
@@ -152,3 +155,16 @@ def _parse_entries(text: str) -> Iterator[_Entry]:
             raise ValueError(f"line {number} is neither a heading, a field nor a message: {line!r}")
     if entry:
         yield entry
+
+
+def releases_of(pattern: str) -> tuple[str, str] | None:
+    """The first and last release that print the message of a row or signature; None if DeepSpeed does not print it."""
+    ends = load_releases().get(pattern)
+    return (ends[0], ends[1]) if ends else None
+
+
+@cache
+def load_releases() -> dict[str, list[str]]:
+    """[first, last release] by the pattern of a row."""
+    table: dict[str, list[str]] = json.loads(RELEASES_FILE.read_text(encoding="utf-8"))
+    return table

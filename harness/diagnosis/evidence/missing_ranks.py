@@ -117,7 +117,7 @@ _WAIT_IN_A_STEP = (
 
 
 def describe_wait(phase: str) -> str:
-    """What the missing rank of a timed-out collective probably did; empty where the phase is unknown."""
+    """The probable doing of the missing rank of a timed-out collective; empty where the phase is unknown."""
     if phase in _WAITS:
         return f"likely, by the phase: {_WAITS[phase]}"
     if phase in ("training", "forward", "backward", "optimizer step", "batch"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator
 
 DEFAULT_ADDRESS = "localhost:28028"
@@ -38,7 +39,10 @@ def query_ras(address: str = "") -> str:
                 raise OSError(f"{host}:{port} does not speak NCCL's RAS protocol")
         stream.write(b"VERBOSE STATUS\n")
         stream.flush()
-        return stream.read(_MAX_BYTES).decode("utf-8", "replace")
+        deadline, report = time.monotonic() + _TIMEOUT_SECONDS, b""
+        while len(report) < _MAX_BYTES and time.monotonic() < deadline and (part := stream.read1(1 << 16)):
+            report += part
+        return report.decode("utf-8", "replace")
 
 
 def describe_ras_report(report: str) -> Iterator[str]:

@@ -13,14 +13,16 @@ from typing import Literal
 Ending = Literal["", "no writer", "failure", "stall"]
 _POLL_SECONDS = 1.0
 QUIET_SECONDS = 20.0
-"""After an error, a log that is silent for so long is that of a dead job: launchers end the other ranks within it."""
+"""After a launcher's report of the end, a log that is silent for so long is that of a dead job: launchers end the other
+ranks within it. So is one that ends in an error, where no process of this machine writes it.
+"""
 _MAX_CHUNK = 1 << 18
 _HEAD_BYTES = 64
 """A file that begins otherwise is another one: the number of its inode may be the same."""
-_FAILURE = re.compile(
-    rb"Traceback \(most|rror: |exits with return code|Killing subprocess|CANCELLED AT|ChildFailedError|SIGKILL|"
-    rb"core dumped"
-)
+_ERROR = re.compile(rb"Traceback \(most|^\S*(?:Error|Exception): ", re.MULTILINE)
+_LIVE_FACTOR = 6
+"""A job may survive an error: a writer that lives has so many times QUIET_SECONDS to go on."""
+_END = re.compile(rb"exits with return code|Killing subprocess|CANCELLED AT|ChildFailedError|SIGKILL|core dumped")
 _PROGRESS = re.compile(rb"it/s|s/it|SamplesPerSec|oss['\"]?\s?[=:]\s?\d")
 
 
@@ -35,7 +37,7 @@ class FollowedLog:
         self.name, self.ending = file.name, ""
         self._file, self._stall_seconds, self._sleep = file, stall_seconds, sleep
         self._position, self._head = 0, b""
-        self._has_failure = self._had_writer = False
+        self._has_error = self._has_end = self._had_writer = False
         self._quiet_since = time.monotonic()
 
     def read(self, size: int = -1) -> bytes:
@@ -68,17 +70,18 @@ class FollowedLog:
 
     def _look_at(self, data: bytes) -> None:
         """An error with progress after it was survived."""
-        failures = [match.end() for match in _FAILURE.finditer(data)]
-        progress = [match.end() for match in _PROGRESS.finditer(data)]
-        if failures or progress:
-            self._has_failure = max(failures, default=-1) > max(progress, default=-1)
+        errors, ends, progress = ([m.end() for m in p.finditer(data)] for p in (_ERROR, _END, _PROGRESS))
+        last = max(progress, default=-1)
+        self._has_error = max(errors, default=-1) > last or (self._has_error and not progress)
+        self._has_end = max(ends, default=-1) > last or (self._has_end and not progress)
 
     def _find_ending(self, quiet: float) -> Ending:
         writers = list(find_writers(self._file))
         if self._had_writer and not writers and self._is_read():
             return "no writer"
         self._had_writer = bool(writers)
-        if self._has_failure and quiet >= QUIET_SECONDS:
+        is_over = self._has_end or (self._has_error and not writers)
+        if quiet >= QUIET_SECONDS * (1 if is_over else _LIVE_FACTOR) and (is_over or self._has_error):
             return "failure"
         return "stall" if quiet >= self._stall_seconds else ""
 
@@ -93,12 +96,15 @@ class FollowedLog:
 def find_writers(file: Path) -> Iterator[int]:
     """The processes of this machine that have the file open for writing, as far as this user may see them."""
     try:
+        file = file.resolve()  # descriptors have the name behind a link
         wanted = file.stat()
     except OSError:
         return
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             for descriptor in (entry / "fd").iterdir():
+                if descriptor.readlink().name != file.name:
+                    continue  # `stat` of another file may hang, where a disk of the network does
                 found = descriptor.stat()
                 if (found.st_dev, found.st_ino) != (wanted.st_dev, wanted.st_ino):
                     continue

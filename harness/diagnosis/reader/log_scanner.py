@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from harness.diagnosis.diagnosis_types import Frame, LogEvent, PhaseMark
 from harness.diagnosis.evidence.stack_traces import StackPlace, StackTraces
-from harness.diagnosis.reader.attempt_counter import AttemptCounter
 from harness.diagnosis.reader.line_prefix import ParsedLine, parse_line
 from harness.diagnosis.reader.log_files import LogOrigin
 from harness.diagnosis.reader.log_reader import LogLine
@@ -46,6 +45,11 @@ _TORCHRUN_PID = re.compile(
 )
 _MAX_PIDS = 1 << 16
 _ROOT_CAUSE_FIELD = re.compile(r"^\s+(host|rank|time|exitcode)\s+: (\S+)(?: \(local_rank: (\d+)\))?")
+
+_RESTART = re.compile(
+    r"(?<!\d)(?P<left>\d{1,6})/(?P<all>\d{1,6}) attempts left; *will restart|^\s*restart_count=(?P<count>\d{1,6})|"
+    r"restarting in .{0,80}, (?P<ours>\d{1,6}) left$"
+)
 
 
 class LogScanner:
@@ -347,3 +351,32 @@ class LogScanner:
         if ranks is None:
             return local if not host and not self.ranks_by_host else None
         return ranks[local] if local < len(ranks) else None
+
+
+class AttemptCounter:
+    """`current` is the attempt of the line that was read, from 0; `last` the highest of all logs."""
+
+    def __init__(self) -> None:
+        self.current = self.last = 0
+        self._mapped_hosts: set[str] = set()
+
+    def start_log(self, attempt: int) -> None:
+        """Another log starts, which is of this attempt by its name."""
+        self.current, self._mapped_hosts = attempt, set()
+        self.last = max(self.last, attempt)
+
+    def read_line(self, parsed_line: ParsedLine) -> None:
+        """Does the launcher say that it starts the ranks again? A host's second table of ranks says so too."""
+        text, attempt = parsed_line.text, self.current
+        if "global_rank_mapping" in text:
+            attempt += parsed_line.host in self._mapped_hosts
+            self._mapped_hosts = (self._mapped_hosts if attempt == self.current else set()) | {parsed_line.host}
+        elif "estart" in text and (match := _RESTART.search(text)):
+            if match["count"]:
+                attempt = max(attempt, int(match["count"]))
+            elif match["all"]:
+                attempt = max(attempt, int(match["all"]) - int(match["left"]) + 1)
+            else:
+                attempt += 1
+        self.current = attempt
+        self.last = max(self.last, attempt)

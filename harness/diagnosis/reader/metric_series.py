@@ -23,7 +23,7 @@ _RESUME = re.compile(
     rb"Resum(?:ing|ed) (?:training )?from|Loading states from|successfully read \d+ ZeRO|loaded universal|"
     rb"Loaded checkpoint|Attempting to resume"
 )
-_MAX_LINES, _MAX_RESUMES = 4096, 64
+_MAX_LINES, _MAX_RESUMES, _MAX_SAMPLES = 4096, 64, 1 << 16
 _LINES_OF_BLOCK = 256
 _MAX_CHARS = 400
 
@@ -57,16 +57,18 @@ class MetricSeries:
             self._add_line(lines[index][:_MAX_CHARS], first_line + index + 1)
 
     def _add_line(self, raw: bytes, number: int) -> None:
+        self._num_lines += 1
         parsed = parse_line(raw)
         writer = (parsed.host, parsed.rank)
         self._writer = self._writer or writer
         if writer != self._writer:
             return
-        self._num_lines += 1
         for name, pattern in _PATTERNS.items():
             if (match := pattern.search(parsed.text)) is None:
                 continue
             value = float(next(group for group in match.groups() if group))
             if name == "seconds":
                 value = 1 / value if value else 0.0
-            self.samples.setdefault("rate" if name == "seconds" else name, []).append(Sample(value, number))
+            samples = self.samples.setdefault("rate" if name == "seconds" else name, [])
+            if len(samples) < _MAX_SAMPLES:
+                samples.append(Sample(value, number))

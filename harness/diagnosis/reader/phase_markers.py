@@ -10,95 +10,24 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from harness.diagnosis.catalogue import CATALOGUE
 from harness.diagnosis.diagnosis_types import NO_PHASE, PhaseMark
 from harness.diagnosis.reader.line_prefix import parse_line
+from harness.entry_file import read_entries
 
 _MAX_BEGINNINGS, _MAX_PROGRESS = 20, 2
 """Lines of each sort that are read where many follow each other."""
 _MAX_CHARS = 600
 _MAX_RANKS = 4096
 PHASE_WORDS = tuple(
-    word.encode()
-    for word in (
-        *("oading ", "aving ", "heckpoint", "reating ", "*** Running ", "ime to load", "extension", "DeepSpeed"),
-        *(
-            "endezvous",
-            "nitializ",
-            "rain_runtime",
-            "raining complete",
-            "raining finished",
-            "raining done",
-            "okeniz",
-            "Generating ",
-            "Evaluat",
-            "Resum",
-        ),
-        *(
-            "Map",
-            "nstantiating ",
-            "uilding ",
-            "onsolidat",
-            "Exporting",
-            "Attempting to resume",
-            "setting ds_accelerator",
-            "Setting ds_accelerator",
-            " passed",
-            "batch size",
-        ),
-    )
+    (
+        b"oading |aving |heckpoint|reating |*** Running |ime to load|extension|DeepSpeed|endezvous|nitializ|"
+        b"rain_runtime|raining complete|raining finished|raining done|okeniz|Generating |Evaluat|Resum|Map|"
+        b"nstantiating |uilding |onsolidat|Exporting|Attempting to resume|setting ds_accelerator|"
+        b"Setting ds_accelerator| passed|batch size"
+    ).split(b"|")
 )
 """Every line that begins a phase has one of these."""
-_LINES: tuple[tuple[str, str], ...] = (
-    (
-        "saving",
-        r"\[Torch\] (?:Checkpoint \S+ is about to be saved|Saving)|Saving model checkpoint(?: to|:)|"
-        r"Saving (?:current state to|DeepSpeed Model and Optimizer|the state of|model weights to|checkpoint)|"
-        r"(?:Model|Configuration|tokenizer config file|Special tokens file) (?:weights )?saved in|"
-        r"zero checkpoint saved|checkpoint saved [^b]|Saving model weights",
-    ),
-    (
-        "resuming",
-        r"\[Torch\] (?:Begin|End) Load checkpoint|\[Torch\] Load(?:ing|ed) checkpoint|Attempting to resume|"
-        r"Loading (?:states from|DeepSpeed Model and Optimizer|the state of)|Resum(?:ing|e) (?:training )?from|"
-        r"loading \d+ zero partition checkpoints|successfully read \d+ ZeRO state_dicts|loaded universal zero",
-    ),
-    ("ending", r"train_runtime|[Tt]raining (?:is )?(?:completed?|finished|done)\b|Loading best model from"),
-    ("exporting", r"Extracting fp32 weights|Processing zero checkpoint|Converting checkpoint|Consolidating|Exporting "),
-    ("evaluation", r"\*\*\* Running (?:Evaluation|Prediction|\w*[Ee]val|\w*[Vv]alid)|^Evaluat(?:ing|ion)\b"),
-    ("training", r"\*\*\* Running training"),
-    (
-        "weights",
-        r"Loading checkpoint shards|Loading weights\b|loading weights file|Downloading (?:shards|model)|"
-        r"Loading pipeline components|Loading safetensors",
-    ),
-    (
-        "model",
-        r"Loading (?:the )?(?:base |pretrained )?model\b|[Ii]nstantiating (?:the )?model|Building (?:the )?model",
-    ),
-    (
-        "op",
-        r"Loading extension module|Building extension module|PyTorch extensions root|Time to load \w+ op|"
-        r"Creating extension directory|Detected CUDA files, patching|ninja: no work to do",
-    ),
-    (
-        "engine",
-        r"Creating (?:\S+ )?(?:ZeRO|BF16|fp16)|DeepSpeed info: version|DeepSpeed Engine: |"
-        r"DeepSpeed (?:Basic|Final) Optimizer|DeepSpeedZeRoOffload initialize|Before creating fp(?:16|32) partitions|"
-        r"After creating fp(?:16|32) partitions|[Ii]nitializing optimizer states|Stage 3 initialize beginning|"
-        r"DeepSpeed Flops Profiler|DeepSpeedEngine configuration|Initializing ZeRO|rounding? up",
-    ),
-    (
-        "data",
-        r"^Map(?: \(num_proc=\d+\))?:|Generating \w+ (?:split|examples)|Running tokenizer on|^Tokeniz|"
-        r"Loading (?:cached )?(?:processed )?datasets?\b",
-    ),
-    (
-        "rendezvous",
-        r"Initializing TorchBackend|[Ii]nitializing torch distributed|[Rr]endezvous|cdb=None|"
-        r"distributed_c10d.*(?:Added key|store)",
-    ),
-    ("import", r"[Ss]etting ds_accelerator to"),
-)
 _END = re.compile(
     r"['\"]?train_runtime['\"]?\s*[=:]|[Tt]raining (?:is )?(?:completed?|finished|done)\b(?! (?:step|epoch|batch|\d))|"
     r"^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed|xpassed))* in [\d.]+ ?s"
@@ -109,7 +38,9 @@ _RETRY = re.compile(
     r"(?:[Tt]rying|[Rr]etrying with|training with) (?:a )?batch size"
 )
 """accelerate's `find_executable_batch_size` and its like have caught an out-of-memory error."""
-_PATTERNS = tuple((name, re.compile(pattern)) for name, pattern in _LINES)
+_PATTERNS = tuple(
+    (name, re.compile(fields["lines"])) for name, fields in read_entries(CATALOGUE / "phases" / "lines.txt").items()
+)
 _STEP = re.compile(
     r"global_step['\"]?[=: ]+(\d+)|\b[Ss]teps?['\"]?\s?[=: /]\s?(\d+)|\biter(?:ation)?[s=: ]+(\d+)|global_step(\d+)|"
     r"\| *(\d+)/\d+ \[|checkpoint-(\d+)|^\(?(\d+)/\d+\)?\s"

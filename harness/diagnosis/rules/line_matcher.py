@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -179,7 +181,7 @@ def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
                 continue
         sure = sure and not _is_own_check(frames)
         details = {key: value for key, value in match.groupdict().items() if value is not None}
-        groups = {**match.groupdict(), ASSERTED: _asserted_by(frames)}
+        groups = {**match.groupdict(), ASSERTED: _asserted_by(frames), REASON: _reason_of(details)}
         title, change = (_fill_fields(text, groups) for text in (rule.signature.title, rule.signature.change))
         return Match(rule.cause, rule.level, sure, details, title, change, rule.signature.pattern)
     return None
@@ -202,6 +204,8 @@ _FIELD = re.compile(r"(?P<before>: | )?(?P<quote>`?)\{(?P<name>\w+)\}(?P=quote)"
 
 ASSERTED = "asserted"
 """A field of titles and changes: the expression of the `assert` that the last frame shows; empty without one."""
+REASON = "reason"
+"""A field of titles and changes: what the system says of the group `errno`; empty without one."""
 _ASSERT = re.compile(r"assert (?P<expression>.+?)(?:, .*)?$")
 
 
@@ -210,12 +214,20 @@ def _asserted_by(frames: Sequence[Frame]) -> str:
     return match["expression"] if match else ""
 
 
+def _reason_of(details: Mapping[str, str]) -> str:
+    number = details.get("errno", "")
+    return os.strerror(int(number)) if number.isdecimal() and int(number) in errno.errorcode else ""
+
+
+_TELLING_CALL = re.compile(r"pin_memory\(|\b(?:os|shutil)\.\w+\(|\.(?:unlink|rmdir)\(")
+
+
 def _places_of(frame: Frame) -> Iterator[str]:
     """`FILE FUNCTION`, and a second time with the line of source where that says what was wrong: an `assert`, a buffer
-    that is pinned.
+    that is pinned, a file that is removed or renamed.
     """
     yield f"{frame.file} {frame.function}"
-    if frame.code.startswith("assert ") or "pin_memory(" in frame.code:
+    if frame.code.startswith("assert ") or _TELLING_CALL.search(frame.code):
         yield f"{frame.file} {frame.function} {frame.code}"
 
 

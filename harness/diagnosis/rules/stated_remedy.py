@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The remedy that an error message states itself: "Do not set `x` in the config", "without specifying a y in z"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+_NAME = r"(?P<quote>[`'\"])?(?P<name>(?:--)?[a-z]\w*(?:[._-]\w+)*)(?(quote)[`'\"])"
+_PLACE = (
+    r"(?: (?P<where>in|from|to) (?:the |your )?(?P<place>[\w ]*?(?:config(?:uration)?|JSON|file|arguments?)[\w ]*?))?"
+)
+_VALUE = r"[`'\"]?(?P<value>True|False|None|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|auto)(?![\w-])[`'\"]?"
+
+
+def _describe_value(match: re.Match[str]) -> str:
+    value = match["value"].lower() if match["value"] in ("True", "False") else match["value"]
+    return f"set `{match['name']}: {value}`"
+
+
+_RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
+    (
+        re.compile(
+            rf"\b[Dd](?:o not|on't) (?:set|pass|specify|use|provide) {_NAME}{_PLACE}(?= as\b| since\b| when\b|[.,;]|$)"
+        ),
+        lambda match: f"remove `{match['name']}`" + (f" from the {match['place'].strip()}" if match["place"] else ""),
+    ),
+    (
+        re.compile(
+            r"\bwithout (?:first )?(?:specifying|setting|passing|providing|defining|configuring) (?P<what>[^.;]+)"
+        ),
+        lambda match: f"add {match['what'].strip()}",
+    ),
+    (
+        re.compile(rf"{_NAME} (?:must|should|needs to|has to) be (?:set to )?{_VALUE}"),
+        _describe_value,
+    ),
+    (
+        re.compile(
+            r"(?:^|[.;:,] )(?P<order>(?:[Pp]lease |[Yy]ou (?:must|should|need to|have to) |[Tt]ry to |[Ee]ither )?"
+            r"(?:[Ss]et|[Uu]se|[Pp]ass|specify|[Ii]nstall|[Uu]pgrade|[Rr]emove|[Dd]isable|[Ee]nable|provide|add|configure|"
+            r"make sure|ensure|increase|decrease|reduce|change) "
+            r"[^.;]{8,240}(?:\.\w[^.;]*){0,6})"
+        ),
+        lambda match: re.sub(r"^(?:[Pp]lease|[Yy]ou (?:must|should|need to|have to)) ", "", match["order"].strip()),
+    ),
+)
+_MAX_CHARS = 1024
+
+
+def _names_a_setting(match: re.Match[str]) -> bool:
+    """Not `input must be 4-dimensional`, nor `do not use it`: a setting is quoted, or has a sign that words lack."""
+    name = match.groupdict().get("name")
+    return not name or bool(match["quote"]) or re.search(r"[._]|^--", name) is not None
+
+
+def find_stated_remedy(text: str) -> str:
+    """The remedy that the message tells its reader, as a change is written; empty where it tells nothing."""
+    message = " ".join(re.sub(r"^(?:[\w.]+\.)?\w+(?:Error|Exception): ", "", text[:_MAX_CHARS]).split())
+    for pattern, describe in _RULES:
+        if (match := pattern.search(message)) and _names_a_setting(match):
+            remedy = describe(match)
+            return remedy[0].lower() + remedy[1:]
+    return ""

@@ -20,6 +20,7 @@ from harness.hostinfo import machine
 from harness.hostinfo.torch_extensions import STAMP
 from harness.launching.process.processes import pids_with_open_file
 
+_OWN_SOURCE = Path(__file__).parents[2] / "patches" / "one_pass_adam.cpp"
 _ELF_HEADER = struct.Struct("=40xQ10xHH2x")
 """Of 64-bit ELF: `e_shoff`, `e_shentsize` and `e_shnum`."""
 LOCK_IDLE_SECONDS = 900.0
@@ -87,7 +88,8 @@ def build_stamp_file(root: Path) -> Path:
 
 
 def build_stamp_key(environ: Mapping[str, str]) -> str:
-    """A hash of what ops depend on and torch's cache ignores: Python, torch, DeepSpeed, processor, devices, compiler.
+    """A hash of what ops depend on and torch's cache ignores: Python, torch, DeepSpeed, our op, processor, devices and
+    compiler.
 
     The folder of ops has the devices in its name, but one that TORCH_EXTENSIONS_DIR names may be in a shared home.
     """
@@ -96,6 +98,7 @@ def build_stamp_key(environ: Mapping[str, str]) -> str:
         sys.version,
         str(machine.package_version("torch")),
         str(machine.package_version("deepspeed")),
+        hashlib.sha256(_OWN_SOURCE.read_bytes()).hexdigest(),
         str(shutil.which("ninja", path=environ.get("PATH"))),
         machine.cpu_model(),
         " ".join(sorted(machine.cpu_flags())),

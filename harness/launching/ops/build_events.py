@@ -68,6 +68,8 @@ class BuildProgress:
                 if event.get("compiled"):
                     observer.on_op_built(self._label, time.monotonic() - self._start)
                 self.op = ""
+            case "skipped":  # the ranks say so
+                self.op = ""
             case "failed":
                 self.failed_op, self.op = str(event["op"]), ""
                 self.error = next(iter(str(event.get("error", "")).strip().splitlines()), "")

@@ -8,19 +8,17 @@ from dataclasses import dataclass
 from harness.check.check_file import check_file, check_survey
 from harness.check.finding_places import place_findings
 from harness.errors import ExitCode, UserError
-from harness.facts.required_ops import required_ops
 from harness.findings import Finding, Fix, Report
 from harness.hostinfo.host_survey import Survey
 from harness.launching.hosts.local_host import inspect_local_host, unresolved_names_note
 from harness.launching.hosts.preflight_survey import SurveyOptions, survey_hosts
 from harness.launching.programs.allreduce_check import AllReduceResult, allreduce_findings, run_allreduce
 from harness.launching.setup.launch_checks import check_launch
-from harness.launching.setup.launch_plan import Network
+from harness.launching.setup.launch_plan import Network, ops_of_run
 from harness.launching.setup.launch_request import LaunchLog, LaunchRejected, LaunchRequest
 from harness.launching.setup.store_checks import check_stores
 from harness.render import render_with_tuned_defaults
 from harness.spec.parse.source import Source
-from harness.spec.pinned_memory import pins_natively
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +64,7 @@ def run_preflight(
         log.on_note(note)
     run, rendered = render_with_tuned_defaults(run, local_host.cwd)
     config = rendered.config
-    ops = required_ops(
-        config, accelerated=local_host.accelerated, pins_natively=pins_natively(run.spec.zero, run.spec.launch.env)
-    )
+    ops = ops_of_run(run, config, accelerated=local_host.accelerated)
     options = SurveyOptions(timeout_seconds, fan_out, log.on_note)
     survey = survey_hosts(cluster, run.spec.launch, run.spec.zero, local_host, ops, options)
     report = check_survey(run, source, survey)

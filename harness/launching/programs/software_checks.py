@@ -17,6 +17,7 @@ from harness.facts.tested_releases import TESTED_RELEASES, describe_untested
 from harness.hostinfo import machine
 from harness.hostinfo.torch_extensions import describe_unwritable, find_planted_ops, torch_extensions_dir
 from harness.hostinfo.training_packages import install_command
+from harness.launching.ops.build_cache import find_op_folders
 from harness.launching.ops.local_build import planted_ops_finding, unwritable_finding
 from harness.launching.programs.doctor_rows import DoctorCheck
 
@@ -104,6 +105,7 @@ def check_compilers(*, accelerated: bool, cuda: str | None) -> Iterator[DoctorCh
         "" if make else "`make demo` and `make test` need it",
     )
     yield _check_compiled_ops(torch_extensions_dir())
+    yield _check_one_pass(torch_extensions_dir())
 
 
 def _check_architectures(value: str) -> Iterator[DoctorCheck]:
@@ -128,6 +130,14 @@ def _check_compiled_ops(root: Path) -> DoctorCheck:
     means = f"{planted}, and a launch that needs ops there does not start: {finding.notes[0]}"
     fix = f"{finding.fix.title}; {finding.notes[1]}" if finding.fix else ""
     return DoctorCheck("compiling", "compiled ops", str(root), "note", means, fix)
+
+
+def _check_one_pass(root: Path) -> DoctorCheck:
+    """The op of the patch `one-pass-adam`, which a run can do without."""
+    folders = find_op_folders(root, ["cpu_adam_one_pass"])
+    is_compiled = any((folder / f"{folder.name}.so").exists() for folder in folders)
+    value = "compiled" if is_compiled else "compiled by the first launch with Adam on the CPU"
+    return DoctorCheck("compiling", "CPU Adam in one pass", value)
 
 
 def _check_nvcc(nvcc: str | None, cuda: str | None) -> DoctorCheck:

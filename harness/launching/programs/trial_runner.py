@@ -36,6 +36,7 @@ _TRIAL_OVERRIDES: dict[str, Any] = {
     "eval.eval_on_start": False,
     "eval.early_stopping_patience": None,
     "eval.max_batches": 1,
+    "eval.samples": None,
     "export": None,
     "logging.logging_steps": 1,
     "telemetry.trackers": None,

@@ -23,23 +23,30 @@ _MAX_NAMED = 200
 
 
 class AllowedCode(NamedTuple):
-    """Code that runs because of `--allow-local-code`: a sentence for each, and the sha256 of the plug-in's file."""
+    """Code that runs because of `--allow-local-code`: a sentence for each, and the sha256 of the file of
+    `plugins`."""
 
     sentences: tuple[str, ...] = ()
     plugin_sha256: str | None = None
 
 
-def verify_code_allowed(spec: RunSpec, folder: Path, *, allow_local_code: bool) -> AllowedCode:
-    """The code that the spec chooses to run; relative paths start at `folder`.
+def verify_code_allowed(
+    spec: RunSpec, folder: Path, *, allow_local_code: bool, allow_script: bool = False
+) -> AllowedCode:
+    """The code that the spec chooses to run; relative paths start at `folder`. `allow_script`: the command names the
+    script.
 
     Raises UserError (MD157 not allowed, MD158 a plug-in that cannot be read).
     """
     sentences = []
-    digest = _hash_plugin(spec.plugins.file, folder) if spec.plugins.file is not None else None
-    if digest is not None:
-        if not allow_local_code:
-            raise _not_allowed_error("plugins.file", f"`{spec.plugins.file}` is code, and running it was not allowed")
-        sentences.append(f"`plugins.file`: `{spec.plugins.file}`, sha256 {digest}")
+    digest = None
+    for key, file in (("plugins.file", spec.plugins.file), ("plugins.script", spec.plugins.script)):
+        if file is None:
+            continue
+        digest = _hash_code(file, folder, key)
+        if not (allow_local_code or (allow_script and key == "plugins.script")):
+            raise _not_allowed_error(key, f"`{file}` is code, and running it was not allowed")
+        sentences.append(f"`{key}`: `{file}`, sha256 {digest}")
     names = [n for n in dict.fromkeys((spec.model.name_or_path, spec.model.tokenizer)) if n not in (None, "bytes")]
     for name in names if spec.model.trust_remote_code else ():
         if not allow_local_code:
@@ -53,13 +60,13 @@ def verify_code_allowed(spec: RunSpec, folder: Path, *, allow_local_code: bool) 
     return AllowedCode(tuple(sentences), digest)
 
 
-def _hash_plugin(file: str, folder: Path) -> str:
+def _hash_code(file: str, folder: Path, key: str) -> str:
     try:
         return _hash_file(folder / file)
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         message = f"`{file}` cannot be read: {reason}"
-        finding = Finding("MD158", "error", message, key="plugins.file", fix=Fix("name a Python file"))
+        finding = Finding("MD158", "error", message, key=key, fix=Fix("name a Python file"))
         raise UserError([finding]) from None
 
 

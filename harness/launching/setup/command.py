@@ -37,9 +37,12 @@ def node_args(node_rank: int, master: str) -> list[str]:
     return ["--no_ssh", "--node_rank", str(node_rank), "--master_addr", master]
 
 
-def worker_args(run_dir: Path, resume: Path | None, allowed_changes: Sequence[str]) -> list[str]:
+def worker_args(
+    run_dir: Path, resume: Path | None, allowed_changes: Sequence[str], *, runs_script: bool = False
+) -> list[str]:
     """The arguments of `train_worker.py`."""
-    args = ["--run", str(run_dir), *(["--resume", str(resume)] if resume else [])]
+    args = ["--run", str(run_dir), *(["--script"] if runs_script else [])]
+    args += ["--resume", str(resume)] if resume else []
     return args + [word for key in allowed_changes for word in ("--allow-change", key)]
 
 

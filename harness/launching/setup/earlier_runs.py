@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.checkpoints.change_meanings import BATCH_KEYS
 from harness.checkpoints.effective_settings import saved_global_batch
-from harness.checkpoints.latest import find_latest
+from harness.checkpoints.latest import find_latest, list_checkpoints, step_in_name
 from harness.checkpoints.manifest import Manifest, read_manifest
 from harness.checkpoints.resume_compatibility import changed_settings, format_value, is_allowed
 from harness.checkpoints.store_source import StoreSource
@@ -24,6 +24,7 @@ from harness.locks import RUN_LOCK, current_holder
 from harness.run.batch_sizes import BatchSizes, keep_global_batch
 from harness.run.resolved_run import ResolvedRun
 from harness.run_records.run_files import json_of
+from harness.training_lineage import read_training_part
 from harness.verdicts import Verdict, read_verdict
 
 _BATCH_KEYS = tuple(f"train.{key}" for key in BATCH_KEYS)
@@ -151,6 +152,13 @@ def choose_run(runs: Sequence[EarlierRun], allowed: Collection[str]) -> EarlierR
     if other_specs or successors:
         raise UserError([_several_runs_finding([chosen, *other_specs, *successors])])
     return chosen
+
+
+def newest_saved_step(output_dir: Path, training: str) -> int:
+    """The last step of which a run of this training has a checkpoint; 0 without one."""
+    run_dirs = (file.parent for file in output_dir.glob("*/launch.json") if not file.parent.is_symlink())
+    folders = (run_dir / "checkpoints" for run_dir in run_dirs if read_training_part(run_dir).training == training)
+    return max((step_in_name(path.name) or 0 for folder in folders for path in list_checkpoints(folder)), default=0)
 
 
 def abandoned_origin(chosen: EarlierRun, runs: Sequence[EarlierRun]) -> EarlierRun | None:

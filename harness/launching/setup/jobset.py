@@ -49,7 +49,8 @@ class SharedVolume:
 class JobSetOptions:
     """The options of `harness launch --kubernetes`. `name`: of the JobSet, by default that of the run. `workdir`: the
     current folder in the pods. `env_from`: Secrets of the cluster whose keys are variables of the pods. `nvme_class`:
-    the StorageClass of the disk to offload to; None: the folder of the node.
+    the StorageClass of the disk to offload to; None: the folder of the node. `pod_patch`: a file that is merged into
+    the pods (`pod_patch.py`).
     """
 
     image: str | None = None
@@ -59,6 +60,7 @@ class JobSetOptions:
     workdir: Path | None = None
     env_from: tuple[str, ...] = ()
     nvme_class: str | None = None
+    pod_patch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

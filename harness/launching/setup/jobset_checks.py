@@ -31,6 +31,7 @@ from harness.launching.setup.jobset import (
 )
 from harness.launching.setup.launch_checks import refuse_deepspeed_json
 from harness.launching.setup.launch_request import LaunchLog, LaunchRejected, LaunchRequest
+from harness.launching.setup.pod_patch import PodPatchError, apply_pod_patch, read_pod_patch
 from harness.launching.setup.slurm import drop_options
 from harness.plan.planner import make_plan
 from harness.run.resolved_run import ResolvedRun
@@ -159,8 +160,8 @@ def _check_secrets(run: ResolvedRun, overrides: Sequence[str]) -> Iterator[Findi
 
 NO_MANIFEST = "No manifest was written"
 _OWN_OPTIONS = (
-    *("--kubernetes", "--image", "--namespace", "--pvc", "--workdir", "--env-from", "--nvme-class", "--output"),
-    *("--run-id", "--dry-run", "--no-preflight"),
+    *("--kubernetes", "--image", "--namespace", "--pvc", "--workdir", "--env-from", "--nvme-class", "--pod-patch"),
+    *("--output", "--run-id", "--dry-run", "--no-preflight"),
 )
 _HOST_OPTIONS = ("--hostfile", "--hosts", "--include", "--exclude", "--num-nodes", "--num-gpus")
 _REPLACED_OPTIONS = ("--resume", "--max-restarts", "--no-ssh", "--node-rank", "--master-addr")
@@ -197,7 +198,14 @@ def prepare_jobset(request: JobSetRequest, log: LaunchLog) -> Manifest | LaunchR
         log.on_findings(checked.report.findings, checked.lines_of)
     if memory.host is None:
         log.on_note("note: the plan does not know the host memory of a pod, so the pods request none")
-    return build_jobset(run.spec, options, pods, memory, pod_arguments(request.arguments))
+    jobset = build_jobset(run.spec, options, pods, memory, pod_arguments(request.arguments))
+    if options.pod_patch is not None:
+        (worker,) = jobset["spec"]["replicatedJobs"]
+        try:
+            apply_pod_patch(worker["template"]["spec"]["template"], read_pod_patch(options.pod_patch))
+        except PodPatchError as error:
+            return LaunchRejected((error.finding,), None, ExitCode.PREFLIGHT, NO_MANIFEST)
+    return jobset
 
 
 def pod_arguments(arguments: Sequence[str]) -> list[str]:

@@ -93,6 +93,10 @@ def check_launch(
     return tuple(findings)
 
 
+_NOT_A_JOB = "this is not a Slurm job"
+"""Outside of a job a dry run shows the command of srun."""
+
+
 def soften_for_dry_run(findings: Iterable[Finding], *, has_local_ranks: bool) -> list[Finding]:
     """The findings of a dry run, which is for machines without the training packages and the launcher's programs, too:
     what they lack is a warning. Where this machine could train its ranks, what a key of the spec needs stays an error.
@@ -100,7 +104,7 @@ def soften_for_dry_run(findings: Iterable[Finding], *, has_local_ranks: bool) ->
     softened = _INSTALLABLE
     if has_local_ranks and missing_packages_finding() is None:
         softened = _INSTALLABLE - _NAMED_BY_SPEC
-    return [f._replace(severity="warning") if f.gate in softened else f for f in findings]
+    return [f._replace(severity="warning") if f.gate in softened or _NOT_A_JOB in f.message else f for f in findings]
 
 
 def _check_port(run: ResolvedRun, local_host: LocalHost, node_rank: int | None) -> Iterator[Finding]:
@@ -278,7 +282,7 @@ def _check_rank_placement(run: ResolvedRun, local_host: LocalHost, backend: Laun
     elif backend.name == "slurm" and len({host.slots for host in hosts}) > 1:
         why = "it starts as many ranks on each host, and the hosts have different numbers of slots"
     elif backend.name == "slurm" and "SLURM_JOB_ID" not in local_host.environ:
-        why = "this is not a Slurm job, so srun would request other hosts and wait for them"
+        why = f"{_NOT_A_JOB}, so srun would request other hosts and wait for them"
     if why:
         yield Finding(
             "EN012",

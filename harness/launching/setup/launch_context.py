@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from harness.launching.process.signals import Signals
 from harness.verdicts import Verdict
@@ -72,3 +72,5 @@ class LaunchContext:
     signals: Signals
     prewarmed_launcher: PrewarmedLauncher | None = None
     """DeepSpeed's launcher, already started, for the first attempt."""
+    notify: Callable[[Literal["stall", "failure"], str], None] = lambda _event, _text: None
+    """Tells the user, who may be away; returns at once."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,12 @@ from harness.launching.setup.code_trust import AllowedCode
 from harness.launching.setup.core_binding import core_binding_args
 from harness.launching.setup.environment import ALLOWED_CODE_VARIABLE, Variable, redacted_value
 from harness.launching.setup.run_secrets import EXACT_FILES, SECRETS_FILE, find_secrets, hide_secrets, render_secrets
+from harness.patches.patch_registry import is_planned
+from harness.plan.settings.patch_facts import patch_facts
 from harness.run.resolved_run import ResolvedRun
 from harness.secret_text import hide_passwords
 from harness.spec.pinned_memory import pins_natively
+from harness.training_lineage import TrainingPart
 
 FORMAT_VERSION = 1
 
@@ -53,6 +56,8 @@ class RunTarget:
     """The code that `--allow-local-code` allowed."""
     node_rank: int | None = None
     """The index of this host, in a job whose hosts start their own ranks: the plan is of that host alone."""
+    training: TrainingPart | None = None
+    """Its place among the runs of one training. None: a training of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,7 @@ class LaunchPlan:
     ops: tuple[str, ...]
     documents: Mapping[str, str]
     resume: Path | None = None
+    training: TrainingPart | None = None
     has_local_ranks: bool = True
     """True if the machine that launches has ranks."""
     attempt: int = 1
@@ -172,6 +178,7 @@ class LaunchPlan:
             "trains_here": self.has_local_ranks,
             "accelerated": self.accelerated,
             "resume": str(self.resume) if self.resume else None,
+            **asdict(self.training or TrainingPart(self.run_dir.name)),
             "allowed_code": list(self.allowed_code),
             "hosts": [{"name": h.name, "ranks": list(h.ranks)} for h in self.hosts],
             "environment": [{"name": v.name, "value": redacted_value(v), "origin": v.origin} for v in self.variables],
@@ -229,7 +236,8 @@ def build_launch_plan(
         extra = tuple(Variable(*entry) for entry in entries)
         host_plans = [replace(host, variables=(*host.variables, *extra)) for host in host_plans]
     argv = [*local_host.deepspeed, *launcher_args, *core_binding_args(run.spec.launch), "--master_port", str(port)]
-    arguments = command.worker_args(target.run_dir, target.resume, target.allowed_changes)
+    runs_script = run.spec.plugins.script is not None
+    arguments = command.worker_args(target.run_dir, target.resume, target.allowed_changes, runs_script=runs_script)
     argv += program or (str(local_host.scripts / "train_worker.py"), *arguments)
     return LaunchPlan(
         name=run.name,
@@ -239,18 +247,25 @@ def build_launch_plan(
         hosts=tuple(host_plans),
         local=local,
         port=port,
-        ops=required_ops(
-            config,
-            accelerated=local_host.accelerated if accelerated is None else accelerated,
-            pins_natively=pins_natively(run.spec.zero, run.spec.launch.env),
-        ),
+        ops=ops_of_run(run, config, accelerated=local_host.accelerated if accelerated is None else accelerated),
         documents=target.documents,
         resume=target.resume,
+        training=target.training,
         has_local_ranks=any(host.is_local for host in host_plans),
         node_rank=node_rank,
         accelerated=accelerated,
         allowed_code=target.allowed_code.sentences,
         shared_disk=run.spec.launch.shared_disk,
+    )
+
+
+def ops_of_run(run: ResolvedRun, config: Mapping[str, Any], *, accelerated: bool) -> tuple[str, ...]:
+    """The compiled ops that the ranks of a run load."""
+    return required_ops(
+        config,
+        accelerated=accelerated,
+        pins_natively=pins_natively(run.spec.zero, run.spec.launch.env),
+        steps_in_one_pass=is_planned("one-pass-adam", patch_facts(run), run.spec.launch.patches),
     )
 
 

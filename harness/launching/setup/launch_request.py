@@ -15,6 +15,7 @@ from harness.launching.hosts.local_host import LocalHost
 from harness.launching.setup.launch_plan import LaunchPlan, RunTarget
 from harness.launching.setup.no_ssh import PerNodeLaunch
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
+from harness.launching.setup.slurm import SlurmContainer
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.host_selection import HostSelection
 from harness.verdicts import Verdict
@@ -34,17 +35,20 @@ class LaunchLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SlurmSubmission:
-    """A launch to submit as a Slurm job: the arguments of the command line, and options of sbatch."""
+    """A launch to submit as a Slurm job: the arguments of the command line, options of sbatch, and the container of
+    each host.
+    """
 
     arguments: tuple[str, ...]
     sbatch_options: tuple[str, ...] = ()
+    container: SlurmContainer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
     """The options of one launch. With `per_node` this host starts only its own ranks; with `survey` all hosts are
     surveyed first; in a dry run missing programs are warnings. With `submission` the launch is a Slurm job, which
-    knows its hosts when it starts.
+    knows its hosts when it starts. `allow_script`: the command names `plugins.script`, which may run.
     """
 
     spec: str
@@ -54,10 +58,13 @@ class LaunchRequest:
     resume: str = "never"
     allow_change: tuple[str, ...] = ()
     allow_local_code: bool = False
+    allow_script: bool = False
     per_node: PerNodeLaunch | None = None
     survey: bool = False
     dry_run: bool = False
     submission: SlurmSubmission | None = None
+    notify: str | None = None
+    """The URL or the command that hears of a stall, a failure and the end."""
 
 
 @dataclass(frozen=True, slots=True)

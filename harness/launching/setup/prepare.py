@@ -20,7 +20,6 @@ from harness.check.machine_findings import with_findings, with_launch_findings
 from harness.check.planned_machine import check_sizes, on_this_machine
 from harness.checkpoints.store_source import SOURCE_FILE
 from harness.errors import ExitCode, UserError
-from harness.facts.required_ops import required_ops
 from harness.file_io import relative_to_cwd
 from harness.findings import Finding, LinesOf, Report
 from harness.hostinfo.host_survey import Survey
@@ -37,7 +36,14 @@ from harness.launching.setup.launch_checks import (
     refuse_deepspeed_json,
     soften_for_dry_run,
 )
-from harness.launching.setup.launch_plan import LaunchPlan, Network, RunTarget, build_launch_plan, is_local
+from harness.launching.setup.launch_plan import (
+    LaunchPlan,
+    Network,
+    RunTarget,
+    build_launch_plan,
+    is_local,
+    ops_of_run,
+)
 from harness.launching.setup.launch_request import (
     NOTHING_WRITTEN,
     LaunchLog,
@@ -51,7 +57,7 @@ from harness.launching.setup.no_ssh import resolve_node_rank, shared_run_dir
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
 from harness.launching.setup.resume import ResumeSource, find_complete_run, resolve_resume
 from harness.launching.setup.run_dir import new_run_dir, replace_files
-from harness.launching.setup.slurm import NOT_SUBMITTED, SlurmJob, build_job, job_command
+from harness.launching.setup.slurm import NOT_SUBMITTED, SlurmJob, build_job, harness_argv, job_command
 from harness.launching.setup.store_checks import require_stores, with_environment
 from harness.nvme_dirs import with_run_swap_dirs
 from harness.plan.plan_json import plan_json
@@ -60,7 +66,6 @@ from harness.render import DSConfig, render_with_tuned_defaults
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.hostfile import Cluster, hostfile_text
 from harness.spec.parse.source import Source
-from harness.spec.pinned_memory import pins_natively
 
 _UNHEALTHY_HOSTS = "No rank was started and nothing was written. `harness preflight` shows all answers"
 
@@ -114,7 +119,7 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         run, config, documents, planned = _render_run(
             run, text, checked.report, local_host, target.run_dir, loaded.overrides
         )
-        ops = _required_ops(run, config, local_host)
+        ops = ops_of_run(run, config, accelerated=local_host.accelerated)
         _check_own_ranks(request, planned, None if reaches_hosts else ops, local_host, log)
     except UserError as error:
         return LaunchRejected(place_findings(error.findings, text), checked.lines_of, error.code, NOTHING_WRITTEN)
@@ -124,6 +129,7 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         resume=source.checkpoint,
         allowed_changes=request.allow_change,
         allowed_code=allowed_code,
+        training=source.place_in_training(target.run_dir),
     )
     survey = prewarmed_launcher = None
     if request.survey and reaches_hosts:
@@ -144,9 +150,12 @@ def _verify_code_allowed(
     request: LaunchRequest, run: ResolvedRun, local_host: LocalHost, log: LaunchLog
 ) -> AllowedCode:
     """The code of the spec that will run, which the log names. Raises UserError."""
-    allowed = verify_code_allowed(run.spec, local_host.cwd, allow_local_code=request.allow_local_code)
+    allowed = verify_code_allowed(
+        run.spec, local_host.cwd, allow_local_code=request.allow_local_code, allow_script=request.allow_script
+    )
+    option = "--allow-local-code" if request.allow_local_code else "--script"
     for sentence in allowed.sentences:
-        log.on_note(f"--allow-local-code allows {sentence}")
+        log.on_note(f"{option} allows {sentence}")
     return allowed
 
 
@@ -227,7 +236,11 @@ def _build_job(
         return LaunchRejected(error.findings, lines_of, error.code, NOT_SUBMITTED)
     options, stamp = submission.sbatch_options, time.strftime("%Y%m%d-%H%M%S")
     output_dir = local_host.cwd / run.spec.launch.output_dir
-    return build_job(run.name, local_host.cwd, output_dir, command, resume, options, stamp)
+    container = submission.container
+    own = harness_argv() if container is None else container.step(local_host.cwd, output_dir)
+    command = [*own, *command]
+    per_node = container is not None
+    return build_job(run.name, local_host.cwd, output_dir, command, resume, options, stamp, per_node=per_node)
 
 
 def _locate(request: LaunchRequest, run: ResolvedRun, local_host: LocalHost) -> RunTarget:
@@ -264,11 +277,6 @@ def _refuse_errors(
     errors = [f for f in findings if f.is_error]
     if errors:
         raise UserError(errors, ExitCode.FINDINGS if errors[0].gate.startswith("SP") else ExitCode.PREFLIGHT)
-
-
-def _required_ops(run: ResolvedRun, config: Mapping[str, Any], local_host: LocalHost) -> tuple[str, ...]:
-    natively = pins_natively(run.spec.zero, run.spec.launch.env)
-    return required_ops(config, accelerated=local_host.accelerated, pins_natively=natively)
 
 
 def _check_own_ranks(

@@ -17,6 +17,7 @@ from harness.checkpoints.latest import (
     describe_problem,
     find_latest,
     list_checkpoints,
+    step_in_name,
     verify_with_name,
 )
 from harness.checkpoints.lineage import find_lineage
@@ -31,6 +32,7 @@ from harness.launching.setup.earlier_runs import (
     WantedSpec,
     abandoned_origin,
     choose_run,
+    newest_saved_step,
     origin_gone_error,
     read_earlier_run,
 )
@@ -40,6 +42,7 @@ from harness.planted_files import TRUSTED_ACCOUNTS, find_foreign_owner, find_for
 from harness.run.batch_sizes import BatchSizes
 from harness.run.resolved_run import ResolvedRun
 from harness.run_records.run_list import fix_for_no_checkpoint, known_runs_notes, resolve_run_path
+from harness.training_lineage import TrainingPart, read_training_part
 from harness.units import format_bytes
 from harness.verdicts import Verdict
 
@@ -60,6 +63,26 @@ class ResumeSource:
     """The checkpoint's global batch, which this run keeps by other accumulation steps. None: as the spec has it."""
     complete: Verdict | None = None
     """Of `origin`, if it is complete by this spec: there is nothing to resume."""
+    has_other_settings: bool = False
+    """Does this run train otherwise than the checkpoint was trained?"""
+
+    def place_in_training(self, run_dir: Path) -> TrainingPart:
+        """That of the run that resumes. It is a branch if it has other settings and the training has a later step."""
+        if self.checkpoint is None:
+            return TrainingPart(run_dir.name)
+        folder = self.checkpoint.parent.parent
+        parent, step = folder.name, step_in_name(self.checkpoint.name) or 0
+        if self.stored is not None:
+            folder, parent = run_dir.parent / self.stored.run_id, self.stored.run_id
+            training = min((*self.stored.runs, parent))
+            training = read_training_part(folder).training if folder.is_dir() else training
+        elif not (folder / "launch.json").is_file():
+            return TrainingPart(run_dir.name)
+        else:
+            training = read_training_part(folder).training
+        if self.has_other_settings and step < newest_saved_step(folder.parent, training):
+            return TrainingPart(run_dir.name, parent, training)
+        return TrainingPart(training, parent)
 
 
 def resolve_resume(
@@ -90,13 +113,14 @@ def resolve_resume(
 
     wanted = WantedSpec(spec, allowed, run, keeps_batch)
 
-    def check(manifest: Manifest, checkpoint: str) -> BatchSizes | None:
-        kept = wanted.kept_batch(saved_global_batch(manifest))
+    def check(manifest: Manifest, checkpoint: str) -> tuple[BatchSizes | None, bool]:
+        saved_batch, saved_spec = saved_global_batch(manifest), manifest.get("spec")
+        kept = wanted.kept_batch(saved_batch)
         batch = kept or (run.batch if run is not None else None)
         _check_continuity(manifest, checkpoint, spec, allowed, log, batch.global_batch if batch else None)
         if kept is not None and run is not None:
             log(_kept_batch_note(kept, run))
-        return kept
+        return kept, bool(wanted.changes_from(saved_spec if isinstance(saved_spec, dict) else {}, saved_batch))
 
     if is_store_url(requested):
         return _resume_stored(requested, check, log, run_dir or output_dir)
@@ -111,21 +135,23 @@ def resolve_resume(
     if source.checkpoint is None:
         return source
     manifest = read_manifest(source.checkpoint)
-    batch = check(manifest, str(source.checkpoint))
+    batch, has_other_settings = check(manifest, str(source.checkpoint))
     prefix = (spec.get("checkpoint") or {}).get("upload_to")
-    return replace(source, runs=find_lineage(source.checkpoint).runs_at(prefix), batch=batch)
+    runs_at_prefix = find_lineage(source.checkpoint).runs_at(prefix)
+    return replace(source, runs=runs_at_prefix, batch=batch, has_other_settings=has_other_settings)
 
 
 def _resume_stored(
-    requested: str, check: Callable[[Manifest, str], BatchSizes | None], log: Log, run_dir: Path
+    requested: str, check: Callable[[Manifest, str], tuple[BatchSizes | None, bool]], log: Log, run_dir: Path
 ) -> ResumeSource:
     stored, manifest, skipped = find_stored_checkpoint(requested)
     for line in skipped:
         log(line)
     url = f"{stored.url}/{stored.folder_name}"
-    batch = check(manifest, url)
+    batch, has_other_settings = check(manifest, url)
     log(f"{url}: {format_bytes(manifest.bytes)}, which the ranks download")
-    return ResumeSource(run_dir.resolve() / "checkpoints" / stored.folder_name, run_dir, stored, stored.runs, batch)
+    checkpoint = run_dir.resolve() / "checkpoints" / stored.folder_name
+    return ResumeSource(checkpoint, run_dir, stored, stored.runs, batch, has_other_settings=has_other_settings)
 
 
 def find_resumable_checkpoint(run_dir: Path, log: Log) -> Path | None:
@@ -153,7 +179,7 @@ def find_complete_run(
     allowed: tuple[str, ...],
     run: ResolvedRun | None,
 ) -> ResumeSource:
-    """What `resolve_resume` answers about a complete run, without `keeps_batch`; empty where there is something to
+    """The answer of `resolve_resume` about a complete run, without `keeps_batch`; empty where there is something to
     resume. Reads no bytes.
     """
     wanted = WantedSpec(spec, allowed, run, keeps_batch=False)

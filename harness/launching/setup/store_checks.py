@@ -18,9 +18,8 @@ from harness.checkpoints.store_source import parse_url_finding, store_finding
 from harness.checkpoints.stored_run import StoredRun
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
-from harness.object_stores.object_store import PROBE_PREFIX, ObjectStore
+from harness.object_stores.object_store import PROBE_PREFIX, ObjectStore, find_files, static_parent
 from harness.object_stores.store_errors import StoreError
-from harness.object_stores.store_files import find_files, static_parent
 from harness.object_stores.store_url import StoreUrl
 
 _ANSWER_SECONDS = 45.0

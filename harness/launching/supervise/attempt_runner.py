@@ -111,6 +111,7 @@ def _result_of(
         ranks_killed=termination.ranks_killed,
         stop_text=text_of(plan.run_dir / "stop"),
         starts_remote_ranks=plan.starts_remote_ranks,
+        launcher_ended_here=termination.launcher_ended_here,
     )
     verdict = replace(verdict, step=max(verdict.step, monitor.last_step))
     lost_hosts: tuple[str, ...] = ()

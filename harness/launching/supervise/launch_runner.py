@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from harness.checkpoints.latest import find_latest
 from harness.errors import ExitCode, UserError
@@ -30,6 +31,7 @@ from harness.launching.setup.run_dir import acquire_lock, write_run_dir
 from harness.launching.setup.run_secrets import SECRETS_FILE
 from harness.launching.supervise.cleanup import remove_swap_folders
 from harness.launching.supervise.export_step import export_at_end, require_final_checkpoint
+from harness.launching.supervise.notifier import Notifier
 from harness.launching.supervise.supervisor import ReplanWithoutHosts, supervise_run
 from harness.launching.supervise.verdict_files import save_last_verdict
 from harness.run.resolved_run import ResolvedRun
@@ -62,11 +64,22 @@ def run_setup(
         plan = wait_for_leader(plan, per_node.wait_seconds, log)
         setup = replace(setup, plan=plan)
     replan = partial(replan_without_hosts, setup)
+    notifier = Notifier(setup.request.notify if plan.is_leader else None, plan.name, plan.run_dir)
+    args = (plan, setup.run, setup.local_host.scripts, observer, replan, setup.prewarmed_launcher, notifier.send)
     try:
-        return run_launch(plan, setup.run, setup.local_host.scripts, observer, replan, setup.prewarmed_launcher)
+        result = run_launch(*args)
+        notifier.send_end(result.verdict)
+        return result
     except UserError as error:
+        notifier.send("failure", f"no rank was started: {error.findings[0].message}")
         closing = f"No rank was started. The run directory {relative_to_cwd(plan.run_dir)} is kept"
         return LaunchRejected(error.findings, None, error.code, closing)
+    except Exception as error:
+        notifier.send("failure", f"the harness itself failed: {type(error).__name__}")
+        raise
+    finally:
+        for problem in notifier.close():
+            log(f"warning: {problem}")
 
 
 def run_launch(
@@ -76,8 +89,9 @@ def run_launch(
     observer: LaunchObserver,
     replan_without_hosts: ReplanWithoutHosts | None = None,
     prewarmed_launcher: PrewarmedLauncher | None = None,
+    notify: Callable[[Literal["stall", "failure"], str], None] = lambda _event, _text: None,
 ) -> LaunchResult:
-    """Run the plan to its end.
+    """Run the plan to its end. `notify` hears of a stall, and of each failure that a restart follows.
 
     SIGINT, SIGTERM and SIGHUP stop it in two phases: first the file `stop` and `launch.stop_grace_seconds`, then, or at
     the second signal, everything is killed. SIGUSR1 does without the second phase. While ops compile, before any rank
@@ -86,7 +100,7 @@ def run_launch(
     """
     start = time.monotonic()
     with Signals() as signals:
-        context = LaunchContext(scripts, observer, signals, prewarmed_launcher)
+        context = LaunchContext(scripts, observer, signals, prewarmed_launcher, notify)
         try:
             _build_ops(plan, context)
         except UserError:
@@ -138,10 +152,13 @@ def _train_and_export(
         _remove_secrets(plan, context)
     checkpoint = find_latest(plan.run_dir / "checkpoints", verify="sizes").checkpoint
     is_seen = plan.is_leader and (plan.shared_disk or plan.has_local_ranks)
-    if verdict.state == "completed" and run.spec.checkpoint.save_at_end and is_seen:
+    saves_itself = run.spec.plugins.script is not None and verdict.step == 0  # no step of `harness.train`
+    if verdict.state == "completed" and run.spec.checkpoint.save_at_end and is_seen and not saves_itself:
         verdict = require_final_checkpoint(plan, verdict, checkpoint)
     export = None
-    if verdict.state == "completed" and exports:
+    if verdict.state == "completed" and exports and saves_itself:
+        context.observer.on_note("nothing is exported (`export.at_end`): the script trains and saves by itself")
+    elif verdict.state == "completed" and exports:
         verdict, export = export_at_end(
             plan,
             run.spec.export,

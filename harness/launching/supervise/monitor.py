@@ -80,7 +80,7 @@ class RankMonitor:
             NodeAgents(plan, context.scripts, context.observer.on_note) if plan.starts_remote_ranks else None
         )
         self._prewarmed_launcher = context.prewarmed_launcher if plan.attempt == 1 else None
-        self._heartbeat = heartbeat
+        self._heartbeat, self._notify = heartbeat, context.notify
         self._log = plan.run_dir / "logs" / log
         self._oom_kills = OomKillHistory()
         self._metrics = JsonlTail(plan.run_dir / "metrics.jsonl")
@@ -168,6 +168,7 @@ class RankMonitor:
             return False
         hang = describe_hang(self.statuses, seconds, local=self.plan.local)
         self.observer.on_note(f"{hang.reason}; ending the run")
+        self._notify("stall", hang.reason)
         self.hang = dump_stacks(self.plan, self.statuses, hang)
         return True
 

@@ -22,6 +22,8 @@ _PEER_REPORT_SECONDS = 3.0
 """Tolerance in seconds: clocks and polling may date a lost rank later than the errors of its peers."""
 _ROOT_CAUSE_SIGNALS = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 """Signals that no launcher or peer sends in the first second; SIGTERM and SIGABRT may be consequences."""
+_CODES_OF_OWN_SIGNALS = {-signal.SIGTERM, -signal.SIGKILL, 256 - signal.SIGKILL}
+"""Of a launcher that the supervisor ends, or whose ranks it ends."""
 _NAMED_SIGNALS = frozenset(map(int, signal.Signals))
 _CAUSE_OF_SIGNAL: Mapping[int, str] = {
     signal.SIGSEGV: "LG018",
@@ -62,6 +64,7 @@ def decide_verdict(
     ranks_killed: bool = False,
     stop_text: str = "",
     starts_remote_ranks: bool = False,
+    launcher_ended_here: bool = False,
 ) -> Verdict:
     """The verdict on a run of `world_size` ranks whose launcher ended with `launcher_code` (negative: by that signal).
 
@@ -69,7 +72,8 @@ def decide_verdict(
     meanwhile, such as in saving, makes it a failure; with `ranks_killed` it may have failed for having lost its peers,
     and the stop only names it. `stop_text` is the text of the file `stop`, for a run that a rank or the launcher was
     signalled to stop. A rank that was still uploading has trained to its end: what it had not uploaded is in the
-    verdict, with the exit code NOT_UPLOADED for a run that completed.
+    verdict, with the exit code NOT_UPLOADED for a run that completed. `launcher_ended_here`: this side's signals ended
+    the launcher and its ranks, so that a code of these says nothing of a run that had completed.
     """
     statuses, upload = _end_of_training(statuses, rank_exits, stopped_by)
     verdict = _decide(
@@ -81,6 +85,7 @@ def decide_verdict(
         ranks_killed=ranks_killed,
         stop_text=stop_text,
         starts_remote_ranks=starts_remote_ranks,
+        launcher_ended_here=launcher_ended_here,
     )
     return verdict if upload is None or verdict.state == "failed" else _not_uploaded_verdict(verdict, upload)
 
@@ -134,12 +139,14 @@ def _decide(
     ranks_killed: bool,
     stop_text: str,
     starts_remote_ranks: bool,
+    launcher_ended_here: bool,
 ) -> Verdict:
     step = max((s.step for s in statuses.values()), default=0)
     states = [statuses[rank].state if rank in statuses else "missing" for rank in range(world_size)]
     if all(state == "completed" for state in states):
         note = f"the launcher ended with code {launcher_code} after every rank had completed" if launcher_code else ""
-        note = "" if any(s.phase == "upload" for s in statuses.values()) else note  # it was ended there
+        is_ours = launcher_ended_here and launcher_code in _CODES_OF_OWN_SIGNALS
+        note = "" if is_ours or any(s.phase == "upload" for s in statuses.values()) else note  # it was ended there
         return Verdict("completed", ExitCode.OK, step=step, notes=(note,) if note else ())
     failed = any(state == "failed" for state in states)
     if stopped_by is not None and (ranks_killed or not failed):
@@ -187,8 +194,8 @@ def _failure_verdict(
         return _unexplained_failure_verdict(states, launcher_code)
     if isinstance(first, RankStatus):
         error = first.error or "it wrote no error"
-        # The launcher ends the other ranks by SIGTERM, and may report that: this rank failed by an error of its own.
-        is_echo = signal_of_exit_code(launcher_code) == signal.SIGTERM
+        # The launcher ends the other ranks by SIGTERM, and may report that or end of it: this rank failed by itself.
+        is_echo = launcher_code == -signal.SIGTERM or signal_of_exit_code(launcher_code) == signal.SIGTERM
         code = ExitCode.FINDINGS if is_echo else _to_exit_code(launcher_code)
         return Verdict("failed", code, error, first.rank, first.host, refused=first.refused, crashed=not first.refused)
     if first.signum == signal.SIGKILL and launcher_code == 0 and not starts_remote_ranks:

@@ -115,6 +115,8 @@ def supervise_run(
             if decision != verdict:
                 supervisor.save_verdict(plan, decision)
             return decision, supervisor.attempts
+        if verdict.state == "failed":
+            context.notify("failure", f"{describe_verdict(verdict)}; attempt {decision.attempt} begins")
         plan = decision
 
 
@@ -185,9 +187,11 @@ def _decide_next_attempt(
         supervisor.heartbeat()
         time.sleep(0.1)
     plan = _fit_hosts(plan, supervisor)
-    if not _wait_for_hosts(plan, supervisor, lambda: bool(signals.received) or stop_file.exists()):
+    sick = sorted({host.name for host in plan.hosts} & supervisor.lost_hosts.sick)
+    if not sick and not _wait_for_hosts(plan, supervisor, lambda: bool(signals.received) or stop_file.exists()):
         return _stopped_while_waiting_verdict(verdict, attempts[-1], signals.first)
-    return _plan_next_attempt(plan, supervisor, verdict)
+    note = f"not restarted: the hardware of {', '.join(sick)} failed, and the run has no plan without it"
+    return _with_note(verdict, note) if sick else _plan_next_attempt(plan, supervisor, verdict)
 
 
 def _wait_for_hosts(plan: LaunchPlan, supervisor: _Supervisor, is_stopped: Callable[[], bool]) -> bool:
@@ -229,10 +233,14 @@ def _wait_for_full_disk(plan: LaunchPlan, supervisor: _Supervisor, verdict: Verd
 
 
 def _leave_out_sick_hosts(plan: LaunchPlan, supervisor: _Supervisor, verdict: Verdict, advice: Decision | None) -> str:
-    """Leave out a host whose hardware failed; the reason why there is no restart where the run needs it, else empty."""
+    """Leave out a host whose hardware failed, for good, and one that was cut off, until it answers; the reason why
+    there is no restart where the run needs it, else empty.
+    """
     if advice is None or not advice.is_certain or advice.action != "retry elsewhere":
         return ""
-    sick = {host.name for host in plan.hosts if host.name in advice.hosts or verdict.rank in host.ranks}
+    sick = {host.name for host in plan.hosts if host.name in advice.hosts}
+    if not sick and (not advice.hosts or verdict.host in advice.hosts):  # under another name than the hostfile's
+        sick = {host.name for host in plan.hosts if verdict.rank in host.ranks}
     sick -= supervisor.lost_hosts.names
     launch, left = supervisor.launch, supervisor.all_hosts - supervisor.lost_hosts.names - sick
     if not sick:
@@ -241,7 +249,10 @@ def _leave_out_sick_hosts(plan: LaunchPlan, supervisor: _Supervisor, verdict: Ve
     if launch.min_hosts is None or supervisor.replan_without_hosts is None or len(left) < launch.min_hosts:
         needs = "`launch.min_hosts` is not set" if launch.min_hosts is None else f"{launch.min_hosts} hosts are needed"
         return f"not restarted: retry elsewhere: {advice.reason}; {needs}, so the run cannot do without {names}"
-    supervisor.lost_hosts.leave_out(sick)
+    if advice.hosts_may_return:
+        supervisor.lost_hosts.add(sick, ())
+    else:
+        supervisor.lost_hosts.leave_out(sick)
     return ""
 
 

@@ -39,6 +39,8 @@ class RankTermination:
         """True if a rank without final status had to be killed."""
         self.exceeded_grace: float | None = None
         """The seconds that a stop gave to the ranks, where these trained on after them."""
+        self.launcher_ended_here = False
+        """Did the launcher still run when `terminate_ranks` began?"""
         self.exit_code = 0
         """The launcher's exit code."""
         self.unkilled_processes: list[Process] = []
@@ -98,6 +100,7 @@ class RankTermination:
         monitor = self._monitor
         is_first_call = not monitor.is_terminating
         exited_alone = monitor.child.poll() is not None
+        self.launcher_ended_here = self.launcher_ended_here or not exited_alone
         exit_codes = dict(monitor.pdsh_output.exit_codes)
         monitor.is_terminating = True
         self._kill_on_other_hosts()

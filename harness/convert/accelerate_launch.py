@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from harness.convert.draft import Draft, NoteKind
-from harness.spec.parse.source import KeyPath
+from harness.convert.trainer_file import TrainerFile, is_on
+from harness.spec.accelerate_config import find_json_key, is_accelerate_key
+from harness.spec.parse.source import KeyPath, Source
 from harness.spec.parse.source_parser import parse
 from harness.spec.referenced_files import find_referenced_file
 from harness.spec.run_spec import RunSpec
@@ -28,7 +31,9 @@ _UNREMARKABLE_VALUES: dict[str, tuple[Any, ...]] = {
     "num_machines": (1,),
 }
 """Values that say nothing of interest."""
-_KNOWN_KEYS = frozenset("compute_environment distributed_type deepspeed_config num_processes mixed_precision".split())
+_KNOWN_KEYS = frozenset(
+    "compute_environment distributed_type deepspeed_config fsdp_config num_processes mixed_precision".split()
+)
 _MAPPED_FIELDS = frozenset(
     """zero_stage gradient_accumulation_steps gradient_clipping offload_optimizer_device offload_param_device
     offload_optimizer_nvme_path offload_param_nvme_path zero3_save_16bit_model deepspeed_config_file""".split()
@@ -65,6 +70,51 @@ def _add_ranks(draft: Draft, spec: RunSpec) -> None:
     if sequence_parallel_size > 1:
         draft.put("parallel.sequence_parallel_size", sequence_parallel_size)
         draft.drop(("deepspeed", "data_parallel_size"))  # the harness derives the groups from the one size
+
+
+def add_launch_options(file: TrainerFile, source: Source) -> Source:
+    """accelerate's YAML, which may be empty, with the options of the command line, which win over it."""
+    data, section = dict(source.data), dict(source.data.get("deepspeed_config") or {})
+    data["distributed_type"] = _name_type(file, data)
+    for name, value in file.launch.items():
+        if name in ("use_deepspeed", "use_fsdp", "multi_gpu"):
+            continue
+        if name == "main_process_port":
+            file.put("launch.master_port", value)
+        elif name == "mixed_precision":
+            data[name] = value
+        elif not is_accelerate_key(name) and find_json_key(name) is not None:
+            section[name] = value
+            if data["distributed_type"] != "DEEPSPEED":
+                text = f"`--{name}`: `accelerate launch` reads it with `--use_deepspeed` alone"
+                file.draft.add_note(file.source.place(()), text, "harmless", name)
+        else:
+            text = f"`--{name}` is for `accelerate launch`"
+            file.draft.add_note(file.source.place(()), text, "harmless", name)
+    if data["distributed_type"] == "DEEPSPEED":
+        data["deepspeed_config"] = section
+    return source._replace(data={name: value for name, value in data.items() if value is not None})
+
+
+def _name_type(file: TrainerFile, data: Mapping[str, Any]) -> Any:
+    if file.launch.get("use_deepspeed"):
+        return "DEEPSPEED"
+    return "FSDP" if file.launch.get("use_fsdp") else data.get("distributed_type")
+
+
+def take_precision(file: TrainerFile, source: Source) -> None:
+    """`mixed_precision` of a launch without DeepSpeed, which the Trainer takes where it has no flag of its own."""
+    precision = source.data.get("mixed_precision")
+    if precision not in ("bf16", "fp16", "fp8") or any(is_on(file.values.get(name)) for name in ("bf16", "fp16")):
+        return
+    place = file.source.place(())
+    if file.program.name == "TRL":  # whose own default is bf16
+        text = f"`mixed_precision: {precision}`: TRL trains in bf16, unless its own options say `fp16` or `bf16: false`"
+        file.draft.add_note(place, text, "harmless", "mixed_precision")
+        return
+    file.put("precision.fp16" if precision == "fp16" else "precision.bf16", True)
+    if precision == "fp8":
+        file.draft.add_note(place, "`mixed_precision: fp8`: here bf16", "lossy", "mixed_precision")
 
 
 def find_missing_json(loaded: LoadedSpec) -> str:

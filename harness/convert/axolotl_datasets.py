@@ -18,11 +18,22 @@ _FORMATS = {
     "sharegpt": "sharegpt",
 }
 """axolotl's `type` -> `format` of a source; a type may have a suffix, `alpaca:chatml`."""
+_PREFERENCE_TYPES = (
+    "chat_template.default",
+    "chat_template.argilla_chat",
+    "chatml.argilla_chat",
+    "llama3.argilla_chat",
+    "chatml.ultra",
+    "llama3.ultra",
+    "bradley_terry.chat_template",
+)
+"""Types whose columns a run spec reads: turns or a prompt with an answer each, or two whole chats."""
 _NO_EFFECT = frozenset(
     """ds_type shards_idx preprocess_shards trust_remote_code message_property_mappings message_field_role
     message_field_content roles roles_to_train train_on_eos chat_template field field_messages text_column skip
     logprobs_field temperature drop_system_message conversation train_on_eot field_tools field_thinking
-    template_thinking_key message_field_training message_field_training_detail split_thinking""".split()
+    template_thinking_key message_field_training message_field_training_detail split_thinking field_chosen
+    field_rejected""".split()
 )
 """Keys of a source that decide nothing by themselves, or are looked at one by one."""
 _MAPPINGS = ({"role": "role", "content": "content"}, {"role": "from", "content": "value"})
@@ -54,18 +65,25 @@ def convert_datasets(file: TrainerFile) -> None:
         ("pretraining_dataset", "data.train"),
         ("test_datasets", "data.eval"),
     ):
-        entries = file.values.get(key)
-        entries = [entries] if isinstance(entries, (Mapping, str)) else entries
-        if isinstance(entries, list) and entries:
+        if entries := _read_entries(file, key):
             _convert_entries(file, key, spec_key, entries)
     if is_on(file.take_value("train_on_inputs")):
         file.put("data.assistant_only_loss", False)
         file.put("data.completion_only_loss", False)
     _convert_packing(file)
     _convert_template(file)
+    _convert_pair_types(file)
     size = file.values.get("val_set_size")
     if isinstance(size, (int, float)) and 0 <= size < 1:
         file.put("data.eval_fraction", float(file.take_value("val_set_size")))
+
+
+def _read_entries(file: TrainerFile, key: str) -> list[Any]:
+    """The sources of a key, of which one alone needs no list; none where it has another value."""
+    entries = file.values.get(key)
+    if isinstance(entries, (Mapping, str)):
+        return [entries]
+    return entries if isinstance(entries, list) else []
 
 
 def _convert_entries(file: TrainerFile, key: str, spec_key: str, entries: list[Any]) -> None:
@@ -76,6 +94,8 @@ def _convert_entries(file: TrainerFile, key: str, spec_key: str, entries: list[A
     file.put(spec_key, [part for entry in entries for part in _sources(entry, key)])
     file.take_value(key)
     for column, names in (
+        ("data.chosen_column", [e.get("field_chosen") for e in entries if isinstance(e, Mapping)]),
+        ("data.rejected_column", [e.get("field_rejected") for e in entries if isinstance(e, Mapping)]),
         ("data.text_column", [_text_column(e, key) for e in entries]),
         ("data.messages_column", [_messages_column(e, key) for e in entries]),
     ):
@@ -102,6 +122,8 @@ def _find_unknown_type(entry: Mapping[str, Any], where: str) -> str | None:
     kind = entry.get("type") or "completion"
     if isinstance(kind, Mapping):
         return f"`{where}` has a `type` with custom fields; write its records as `prompt` and `completion`"
+    if str(kind) in _PREFERENCE_TYPES:
+        return None
     name, _, variant = str(kind).partition(":")
     is_known = name in _FORMATS and (not variant or name == "sharegpt")
     return None if is_known else f"`{where}` is of type `{kind}`, which no format of a run spec has"
@@ -149,6 +171,8 @@ def _text_column(entry: Any, key: str) -> str | None:
 
 
 def _messages_column(entry: Any, key: str) -> str | None:
+    if isinstance(entry, Mapping) and entry.get("type") == "chat_template.default":
+        return entry.get("field_messages") or "messages"
     if not isinstance(entry, Mapping) or _format_of(entry, key) not in ("messages", "sharegpt"):
         return None
     return entry.get("field_messages") or ("messages" if _format_of(entry, key) == "messages" else None)
@@ -186,6 +210,20 @@ def _add_notes(file: TrainerFile, key: str, entry: Any) -> None:
         file.add_manual(
             key, f"`data_files` of `{path}`: check the paths in `data.train`, which are files on this machine"
         )
+
+
+def _convert_pair_types(file: TrainerFile) -> None:
+    """The template and the prompts that a type of pairs has in its name."""
+    entries = _read_entries(file, "datasets")
+    kinds = {str(entry.get("type")) for entry in entries if isinstance(entry, Mapping)}
+    if any(kind.startswith("chatml.") for kind in kinds):
+        file.put("data.chat_template", "chatml")
+    if any(kind.startswith("llama3.") for kind in kinds):
+        file.add_manual("datasets", "Llama 3's template; set `data.chat_template` where the tokenizer has another")
+    if "bradley_terry.chat_template" in kinds:
+        file.put("data.prompt_column", "input")
+        text = "prompts are turns of the chat template there, plain text in the run spec: write them as `messages`"
+        file.add_lossy("datasets", text)
 
 
 def _convert_packing(file: TrainerFile) -> None:

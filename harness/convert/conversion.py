@@ -16,6 +16,7 @@ from typing import Any
 from harness.convert import accelerate_launch, yaml_writer
 from harness.convert.deepspeed_config import fill_from_deepspeed
 from harness.convert.draft import HEADINGS, Draft, Note, NoteKind
+from harness.convert.fsdp_config import add_fsdp_fields, load_fsdp_config
 from harness.convert.json_merge import auto_values, merge_trainer_fields
 from harness.convert.model_objective import check_model
 from harness.convert.trainer_config import TrainerConfig, is_error_of_file, load_trainer_config, wrong_release_error
@@ -33,6 +34,7 @@ _REQUIRED_FIELDS = {
     "train.max_steps": 1000,
 }
 """Fields that a run needs and a DeepSpeed configuration does not have, with a placeholder for each."""
+_PLACEHOLDER = "not in the file: set your own"
 
 
 class ConversionError(UserError):
@@ -65,7 +67,7 @@ class ConvertedSpec:
     @property
     def placeholders(self) -> tuple[str, ...]:
         """The keys that a run needs and the file does not have."""
-        return tuple(key for key in _REQUIRED_FIELDS if key in self.draft.remarks)
+        return tuple(key for key in _REQUIRED_FIELDS if self.draft.remarks.get(key) == _PLACEHOLDER)
 
     @property
     def defaults(self) -> tuple[str, ...]:
@@ -82,8 +84,12 @@ def convert_file(
 
     `release` is the release of the training program that reads the file; default: the newest whose defaults are known.
     """
-    trainer = load_trainer_config(file, target, release)
-    loaded = trainer.loaded if trainer is not None else load_spec(file, (), target, consumer=consumer)
+    fsdp = load_fsdp_config(file, target)
+    trainer = load_trainer_config(file, target, release) if fsdp is None else None
+    if fsdp is not None:
+        loaded = fsdp[0]
+    else:
+        loaded = trainer.loaded if trainer is not None else load_spec(file, (), target, consumer=consumer)
     ignored = [finding for finding in loaded.findings if _is_ignored_key(finding)]
     source = loaded.source
     has_errors = any(is_error_of_file(finding) and finding not in ignored for finding in loaded.findings)
@@ -103,9 +109,12 @@ def convert_file(
         )
     if loaded.format == "accelerate-yaml":
         accelerate_launch.add_accelerate_fields(draft, loaded)
+        if fsdp is not None:
+            add_fsdp_fields(draft, fsdp[1])
     elif trainer is not None:
         merge_trainer_fields(draft, trainer)
     _add_missing_fields(draft, source, loaded)
+    _suit_machine(draft, Place(file, 1, 1), has_stage=trainer is None or trainer.has_json)
     check_model(draft, file)
     return _validate_draft(draft, file, target, loaded, trainer)
 
@@ -166,6 +175,31 @@ def _add_missing_fields(draft: Draft, source: Source, loaded: LoadedSpec) -> Non
             draft.put("optimizer.type", "adamw")
 
 
+def _suit_machine(draft: Draft, place: Place, *, has_stage: bool) -> None:
+    """What decides nothing of the training, and would be refused as it is: a kernel of a package that may be missing
+    here or there, stage 3 and compilation of 4-bit weights (MD043, MD044), and fp16 at a stage 0 that no
+    file names (PR002).
+    """
+    kernel = draft.get("model.attn_implementation")
+    if str(kernel).startswith("flash_attention"):
+        draft.put("model.attn_implementation", "auto")
+        text = f"`model.attn_implementation`: `auto` takes `{kernel}` where its package is installed, else an equal one"
+        draft.add_note(place, text, "harmless", "attn_implementation")
+    if draft.get("model.quantization") is not None and draft.get("zero.stage") == 3:
+        draft.put("zero.stage", 2)
+        draft.drop(("zero", "offload_param"))
+        text = "`zero.stage`: 2, not 3: every rank has all of the 4-bit weights at either (MD043)"
+        draft.add_note(place, text, "harmless", "zero_optimization.stage")
+    if draft.get("model.quantization") is not None and draft.get("train.torch_compile") is True:
+        draft.drop(("train", "torch_compile"))
+        text = "`train.torch_compile`: left out, since it is not built for 4-bit weights (MD044)"
+        draft.add_note(place, text, "harmless", "torch_compile")
+    if draft.get("precision.fp16") is True and not draft.get("zero.stage") and not has_stage:
+        draft.put("zero.stage", 1)
+        text = "`zero.stage`: 1, not 0, at which DeepSpeed's fp16 steps are far too small (PR002)"
+        draft.add_note(place, text, "harmless", "zero_optimization.stage")
+
+
 def _validate_draft(
     draft: Draft, file: str, target: DeepSpeedTarget, loaded: LoadedSpec, trainer: TrainerConfig | None
 ) -> ConvertedSpec:
@@ -174,7 +208,7 @@ def _validate_draft(
         by_epochs = key == "train.max_steps" and draft.get("train.num_train_epochs") is not None
         if draft.get(key) is None and not by_epochs:
             steps = draft.get("deepspeed.scheduler.params.total_num_steps") if key == "train.max_steps" else None
-            draft.put(key, steps if isinstance(steps, int) and steps > 0 else value, "not in the file: set your own")
+            draft.put(key, steps if isinstance(steps, int) and steps > 0 else value, _PLACEHOLDER)
     errors: list[Finding] = []
     for _ in range(20):
         spec = _in_section_order(draft.spec)

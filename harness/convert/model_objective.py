@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from harness.convert.draft import Draft
 from harness.errors import UserError
-from harness.facts.language_model import find_answers
+from harness.facts.language_model import NOT_CAUSAL_FIX, find_answers, packing_answer
 from harness.facts.model_lookup import find_configuration
 from harness.findings import Finding, Fix, Place
 from harness.spec.named_paths import is_placeholder
 
 _PACKING = "data.packing"
+UNKNOWN_MODEL = "not on this machine: whether it trains on text is not known"
+"""The remark on a model that cannot be asked here; the ranks ask it before they train."""
 
 
 def check_model(draft: Draft, file: str) -> None:
@@ -23,23 +25,31 @@ def check_model(draft: Draft, file: str) -> None:
     place, revision = Place(file, 1, 1), draft.get("model.revision")
     config = find_configuration(name, None, None, revision if isinstance(revision, str) else None)
     if config is None:
+        draft.put("model.name_or_path", name, UNKNOWN_MODEL)
         if packing:
             text = (
                 f"whether `{name}` keeps packed documents apart is not known here; the ranks ask it before they train"
             )
             draft.add_note(place, f"`{_PACKING}`: {text}", "manual", _PACKING)
         return
-    kind, own_code = config.get("model_type"), draft.get("model.trust_remote_code") is True
+    kind = config.get("model_type")
+    own_code = draft.get("model.trust_remote_code") is True and "auto_map" in config
     answers = find_answers(config, ("apart",) if packing else (), own_code=own_code)
     if answers.causal is False:
         message = f"`{name}`, of type `{kind}`, is not a causal language model, and a run trains the next token"
-        fix = Fix("name a causal language model; BERT and its like are one with `is_decoder: true`")
+        fix = Fix(NOT_CAUSAL_FIX)
         raise UserError([Finding("MD164", "error", message, place=place, notes=(answers.why_causal,), fix=fix)])
     if answers.causal is None:
         text = f"whether a model of type `{kind}` is a causal language model is not known here ({answers.why_causal})"
         draft.add_note(place, f"`model.name_or_path`: {text}", "manual", "model.name_or_path")
-    if packing and not own_code and answers.apart is not True:
-        draft.put(_PACKING, False)
-        verb = "attend across" if answers.apart is False else "are not known to keep apart"
-        text = f"models of type `{kind}` {verb} the documents of a packed row, so each document has a row of its own"
-        draft.add_note(place, f"`{_PACKING}`: {text} (MD020)", "lossy", _PACKING)
+    packed = packing_answer(answers)
+    if not packing or own_code or packed.holds:
+        return
+    if packed.holds is None and packed.names:
+        text = f"whether `{name}` keeps packed documents apart, {packed.reason} before they train"
+        draft.add_note(place, f"`{_PACKING}`: {text} (MD020)", "manual", _PACKING)
+        return
+    draft.put(_PACKING, False)
+    verb = "are not known to keep apart" if packed.holds is None else "attend across"
+    text = f"models of type `{kind}` {verb} the documents of a packed row, so each document has a row of its own"
+    draft.add_note(place, f"`{_PACKING}`: {text} (MD020)", "lossy", _PACKING)

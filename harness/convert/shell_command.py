@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training command in a shell script: `swift sft --key value` and `llamafactory-cli train --key value`.
+"""A training command in a shell script: `swift sft --key value`, `llamafactory-cli train`, `trl sft`, and a script of
+one's own under `accelerate launch`, `deepspeed`, `torchrun` or `python` that takes TrainingArguments.
 
 Users of ms-swift keep their settings in such scripts. Nothing is run: variables that the script sets are filled in, and
 what only a shell could compute stays as it is.
@@ -10,8 +11,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from math import prod
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from harness.findings import Place
@@ -24,7 +27,31 @@ _PROGRAMS = (
         "llama-factory",
         re.compile(r"(?:^|[/\s])(?:llamafactory-cli\s+(?P<verb>train)|train_bash\.py|src/train\.py)(?=\s|$)"),
     ),
+    (
+        "trl",
+        re.compile(r"(?:^|\s)(?:trl\s+|\S*/scripts/(?:run_)?)(?P<verb>sft|dpo|kto|reward|grpo|orpo)(?:\.py)?(?=\s|$)"),
+    ),
 )
+_OWN_SCRIPT = re.compile(
+    r"(?:^|[/\s])(?:accelerate(?:\s+|-)launch|deepspeed|torchrun|python[\d.]*)\s(?:.*?\s)??(?P<script>[^\s-]\S*\.py)\s"
+    r"(?=.*--model_name_or_path[\s=])"
+)
+"""A script of one's own with TrainingArguments, whatever it is called."""
+_VERB = re.compile(r"(?:run_)?([a-z]+)")
+_LAUNCHER_NAMES = {"nproc_per_node": "NPROC_PER_NODE", "nnodes": "NNODES"}
+_LAUNCHER_NAMES |= {"num_gpus": "NPROC_PER_NODE", "num_nodes": "NNODES"}
+"""Options of torchrun and of the `deepspeed` launcher -> the variables that count ranks."""
+_ACCELERATE = re.compile(r"\S*accelerate\S* launch|\S* (\S*/)?accelerate-launch|-m accelerate\.commands\.launch")
+"""Two words, the second of which begins the options of `accelerate launch`."""
+_ACCELERATE_NAMES = ("config_file", "num_processes", "num_machines")
+"""Options of `accelerate launch`, which the TRL command takes among its own."""
+_FLAGS = frozenset(
+    """cpu debug downcast_bf16 dynamo_use_dynamic dynamo_use_fullgraph dynamo_use_regional_compilation
+    enable_cpu_affinity fp8_use_autocast_during_eval m module multi_gpu no_python no_tpu_cluster q quiet same_network
+    tpu tpu_cluster tpu_use_sudo use_deepspeed use_fsdp use_megatron_lm use_parallelism_config""".split()
+)
+"""Options of `accelerate launch` without a value: a test asks the parser of the installed release for them."""
+_TRL_SCRIPT = re.compile(r"^trl (sft|dpo|kto|reward|grpo|orpo)$|/scripts/(run_)?(sft|dpo|kto|reward|grpo|orpo)\.py$")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(\S*|\"[^\"]*\"|'[^']*')\s*(?:#.*)?")
 _COUNT = re.compile(r"[0-9]{1,6}")
 _MAX_PLACES = 1000
@@ -52,6 +79,8 @@ class ShellCommand(NamedTuple):
     others: int
     """Further training commands of the script."""
     hosts: int = 1
+    launch: Mapping[str, Any] = MappingProxyType({})
+    """Options of `accelerate launch` before the script, but those that count ranks or name its YAML."""
 
 
 def is_shell_script(file: str, text: str) -> bool:
@@ -73,18 +102,46 @@ def find_training_command(file: str, text: str) -> ShellCommand | None:
             if match is not None:
                 commands.append((program, match["verb"] or "train", first_line, line))
                 break
+        else:
+            match = _OWN_SCRIPT.search(line)
+            if match is not None:
+                commands.append(("script", match["script"], first_line, line))
     if not commands:
         return None
     program, verb, first_line, line = commands[0]
     words = _split_words(_fill_in(line[:_MAX_COMMAND], variables)[:_MAX_COMMAND])
-    options, config = _read_options(words)
+    script = verb if program == "script" else ""
+    launcher = dict(_launcher_options(words, script))
+    options, config = _read_options(words, script)
+    options = _turn_off(options)
+    options |= {name: _read_value(launcher[name]) for name in _ACCELERATE_NAMES if name in launcher}
     spots = _find_places(file, text, first_line, options)
     inline = {name: value for name, _, value in (word.partition("=") for word in words) if value}
-    variables = {**variables, **inline, **dict(_launcher_options(words))}
+    variables = {**variables, **inline, **launcher}
     ranks, nodes = _count_ranks(variables), variables.get("NNODES", "1")
     hosts = int(nodes) if _COUNT.fullmatch(nodes) else 1
     source = Source(file, "yaml", text, options, spots)
-    return ShellCommand(program, verb, source, ranks, config, len(commands) - 1, hosts)
+    own = _read_launch_options(words)
+    return ShellCommand(program, verb, source, ranks, config, len(commands) - 1, hosts, own)
+
+
+def _read_launch_options(words: list[str]) -> dict[str, Any]:
+    """What stands between `accelerate launch` and its script: a value each, True for a flag."""
+    pairs = enumerate(zip(["", *words], words, strict=False), 1)
+    rest = next((words[end:] for end, pair in pairs if _ACCELERATE.fullmatch(" ".join(pair))), [])
+    options: dict[str, Any] = {}
+    is_taken = False
+    for word, following in pairwise([*rest, ""]):
+        if is_taken:
+            is_taken = False
+        elif not word.startswith("-"):
+            break
+        else:
+            name, has_value, value = word.lstrip("-").partition("=")
+            name = name.replace("-", "_")
+            is_taken = not has_value and name not in _FLAGS
+            options[name] = _read_value(value or following) if has_value or is_taken else True
+    return {name: value for name, value in options.items() if name not in (*_LAUNCHER_NAMES, *_ACCELERATE_NAMES)}
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -136,17 +193,28 @@ def _split_words(line: str) -> list[str]:
         return line.split()
 
 
-def _read_options(words: list[str]) -> tuple[dict[str, Any], str]:
+def verb_of(command: ShellCommand | None) -> str:
+    """The verb by which a command trains; a script by its name, `sft` for `examples/scripts/sft_gpt_oss.py`."""
+    if command is None or command.program != "script":
+        return "" if command is None else command.verb
+    script = command.verb
+    match = _VERB.match(script.rsplit("/", 1)[-1])
+    return match[1] if match is not None else ""
+
+
+def _read_options(words: list[str], script: str) -> tuple[dict[str, Any], str]:
     options: dict[str, Any] = {}
     config = ""
     name = ""
     seen_program = False
-    for word in words:
+    for before, word in zip(["", *words], words, strict=False):
         if word in (";", "&&", "||", "|", "&") or word.startswith((">", "2>")):
             if seen_program:
                 break
             continue
-        if re.search(r"(^|/)(sft|pt|rlhf|train|train_bash)(\.py)?$", word):
+        is_program = re.search(r"(^|/)(sft|pt|rlhf|train|train_bash)(\.py)?$", word) or (script and word == script)
+        is_value = seen_program and word != script  # such as `--dataset_train_split train`
+        if not is_value and (is_program or _TRL_SCRIPT.search(f"{before} {word}")):
             seen_program = True
             options, name = {}, ""
         elif word.startswith("--") and len(word) > 2:
@@ -169,6 +237,12 @@ def _read_options(words: list[str]) -> tuple[dict[str, Any], str]:
     return options, config
 
 
+def _turn_off(options: dict[str, Any]) -> dict[str, Any]:
+    """`--no_name`, by which HfArgumentParser turns off what is on by default, as the option that it is for."""
+    names = [name for name, value in options.items() if value is True and name.startswith("no_") and name != "no_cuda"]
+    return {k.removeprefix("no_") if k in names else k: False if k in names else v for k, v in options.items()}
+
+
 def _read_value(text: str) -> Any:
     lower = text.lower()
     if lower in ("true", "false"):
@@ -188,7 +262,7 @@ def _find_places(file: str, text: str, first_line: int, options: dict[str, Any])
     lines = "\n".join(text.split("\n")[first_line - 1 :])[:_MAX_SEARCHED].split("\n")
     spots: dict[KeyPath, EntryPlace] = {(): EntryPlace(None, Place(file, first_line, 1))}
     for name in list(options)[:_MAX_PLACES]:
-        pattern = re.compile(rf"(?:--|(?<=\s)){re.escape(name).replace('_', '[-_]')}(?=[\s=\\]|$)")
+        pattern = re.compile(rf"(?:--(?:no[-_])?|(?<=\s)){re.escape(name).replace('_', '[-_]')}(?=[\s=\\]|$)")
         for number, line in enumerate(lines, first_line):
             match = pattern.search(line)
             if match is not None:
@@ -198,13 +272,15 @@ def _find_places(file: str, text: str, first_line: int, options: dict[str, Any])
     return spots
 
 
-def _launcher_options(words: list[str]) -> Iterator[tuple[str, str]]:
-    """torchrun's `--nproc_per_node` and `--nnodes`, by the names of their variables."""
+def _launcher_options(words: list[str], script: str) -> Iterator[tuple[str, str]]:
+    """Options of the launcher that count ranks, by the names of their variables, and those of `accelerate launch`."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
+        if script and word == script:
+            return
         name, has_value, value = word.partition("=")
         name = name.removeprefix("--").replace("-", "_")
-        if word.startswith("--") and name in ("nproc_per_node", "nnodes"):
-            yield name.upper(), value if has_value else following
+        if word.startswith("--") and name in (*_LAUNCHER_NAMES, *_ACCELERATE_NAMES):
+            yield _LAUNCHER_NAMES.get(name, name), value if has_value else following
 
 
 def _count_ranks(variables: dict[str, str]) -> int | None:

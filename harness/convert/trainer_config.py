@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from harness.convert import shell_command
+from harness.convert.accelerate_launch import add_launch_options, take_precision
 from harness.convert.evaluation_settings import finish_evaluation
+from harness.convert.preference_settings import convert_preferences, find_objective, finish_preferences
 from harness.convert.programs.arctic import ARCTIC_TRAINING, flatten_values
 from harness.convert.programs.axolotl import AXOLOTL
 from harness.convert.programs.hf_trainer import HF_TRAINER
@@ -23,6 +25,7 @@ from harness.convert.unsupported_methods import METHOD_KEYS, find_unsupported_me
 from harness.errors import ExitCode, UserError
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding, Fix, Place
+from harness.spec.accelerate_config import to_deepspeed_json
 from harness.spec.config_format import ConfigFormat, detect_format
 from harness.spec.deepspeed_mapping import DeepSpeedJson
 from harness.spec.parse.source import Source, is_json, read_text
@@ -42,7 +45,15 @@ _NO_DEEPSPEED = (
     "no `deepspeed` in this file: where `accelerate launch --config_file` starts it, the sharding stands in that file:"
     " set `zero` as there (`harness adopt` converts it); without one it is stage 0"
 )
-_SHELL_FORMATS: dict[str, ConfigFormat] = {"swift": "swift-config", "llama-factory": "llama-factory-yaml"}
+_OTHER_LOSSES = frozenset("grpo gspo rloo orpo cpo gkd bco prm online nash xpo tpo ppo gold mpo sdft ssd".split())
+"""First words of scripts of TRL that train by a loss that a run spec does not have."""
+_OWN_VERBS = ("sft", "dpo", "kto", "reward")
+"""Commands of TRL whose script of an example is known."""
+_SHELL_FORMATS: dict[str, ConfigFormat] = {
+    "swift": "swift-config",
+    "llama-factory": "llama-factory-yaml",
+    "trl": "trl-yaml",
+}
 
 
 class TrainerConfig(NamedTuple):
@@ -89,16 +100,38 @@ def _load_script(file: str, text: str, target: DeepSpeedTarget, release: str | N
     command = shell_command.find_training_command(file, text)
     if command is None:
         message = (
-            "this script contains none of the supported commands: `swift sft`, `swift pt` or `llamafactory-cli train`"
+            "this script contains none of the supported commands: `swift sft`, `swift pt`, `swift rlhf`, "
+            "`llamafactory-cli train`, `trl sft`, `trl dpo`, `trl kto`, `trl reward`, or a launcher with a script and "
+            "`--model_name_or_path`"
         )
         raise UserError([Finding("SP016", "error", message, place=Place(file, 1, 1))])
     if command.program == "megatron":
         message = "this script trains with Megatron, without DeepSpeed: there is nothing to convert"
         raise UserError([Finding("SP016", "error", message, place=command.source.place(()))])
+    script = command.verb if command.program == "script" else ""
+    verb = shell_command.verb_of(command)
+    if re.search(r"vlm|vision|multimodal", script):
+        message = f"`{script}` trains on images by its name, which a run spec does not read"
+        fix = Fix("train it with its own program; text alone can be converted under another name")
+        raise UserError([Finding("SP040", "error", message, place=command.source.place(()), fix=fix)])
+    if (command.program == "trl" and verb not in ("sft", "dpo", "kto", "reward")) or verb in _OTHER_LOSSES:
+        message = f"`{script or f'trl {verb}'}` trains by another loss, which a run spec does not have"
+        fix = Fix("train it with TRL; the DeepSpeed JSON that it names can be checked with `harness validate-config`")
+        raise UserError([Finding("SP040", "error", message, place=command.source.place(()), fix=fix)])
     source = _with_config(command.source, command.config) if command.config else command.source
     if command.verb == "rlhf":
         source.data.setdefault("rlhf_type", "dpo")
-    config = _load_source(source, _SHELL_FORMATS[command.program], target, release, command)
+    if script:
+        found = detect_format(source._replace(syntax="yaml"))
+        file_format = found if found in PROGRAMS else "trainer-yaml"
+        file_format = "trl-yaml" if verb in _OWN_VERBS and found == "trainer-yaml" else file_format
+    else:
+        file_format = _SHELL_FORMATS[command.program]
+    command = command._replace(verb=verb)
+    config = _load_source(source, file_format, target, release, command)
+    if config.file is not None and script and verb not in _OWN_VERBS:
+        text = f"`{script}` is a script of its own: the spec trains the next token, with the Trainer's defaults"
+        config.file.draft.add_note(command.source.place(()), f"{text}; compare what the script does")
     if config.file is not None and command.others:
         place = command.source.place(())
         config.file.draft.add_note(
@@ -126,7 +159,8 @@ def _load_source(
     release: str | None,
     command: shell_command.ShellCommand | None = None,
 ) -> TrainerConfig:
-    methods = find_unsupported_methods(source)
+    objective = find_objective(source, shell_command.verb_of(command))
+    methods = find_unsupported_methods(source, objective)
     if methods:
         loaded = LoadedSpec(source.file, source, None, methods, code=ExitCode.FINDINGS, format=file_format)
         return TrainerConfig(loaded, None)
@@ -135,6 +169,7 @@ def _load_source(
     file = TrainerFile(
         program, source, values, release or program.releases[1], ranks=command.ranks if command else None
     )
+    file.launch = dict(command.launch) if command is not None else {}
     if command is not None and command.ranks and command.hosts == 1:
         file.put("launch.num_gpus", command.ranks)
     elif command is not None and command.ranks:
@@ -142,13 +177,14 @@ def _load_source(
         file.put("cluster.gpus_per_node", command.ranks // command.hosts)
     if command is not None and command.verb == "pt":
         file.put("data.assistant_only_loss", False)
+    _count_processes(file)
     fragment, json_file = _read_json(file)
     loaded = load_deepspeed_json(fragment, (), target, "deepspeed" if program is ARCTIC_TRAINING else "hf")
     has_errors = any(map(is_error_of_file, loaded.findings))
     loaded = loaded._replace(format=file_format)
     if loaded.spec is None and not has_errors:
         raise UserError(list(loaded.findings))
-    _convert_values(file)
+    _convert_values(file, objective)
     return TrainerConfig(loaded, file, json_file, bool(fragment.source.data))
 
 
@@ -163,6 +199,9 @@ def _read_json(file: TrainerFile) -> tuple[DeepSpeedJson, str]:
     if preset is not None:
         return DeepSpeedJson(source._replace(data=preset, spots={})), ""
     if not isinstance(deepspeed, str) or not deepspeed:
+        accelerate = _read_accelerate(file)
+        if accelerate is not None:
+            return accelerate, ""
         if file.program in (HF_TRAINER, TRL):
             name = next(iter(file.values), "")
             file.draft.add_note(source.place((name,), of_key=True), _NO_DEEPSPEED)
@@ -177,14 +216,72 @@ def _read_json(file: TrainerFile) -> tuple[DeepSpeedJson, str]:
     return DeepSpeedJson(merged, document.findings), path
 
 
-def _convert_values(file: TrainerFile) -> None:
-    """The program's own keys; what only a shell could compute is left to the user."""
+_PROFILES = {"single_gpu": "zero0", "multi_gpu": "zero0", "zero1": "zero1", "zero2": "zero2", "zero3": "zero3"}
+"""TRL's own configurations of accelerate by name -> those of ms-swift with the same stage."""
+
+
+def _read_accelerate(file: TrainerFile) -> DeepSpeedJson | None:
+    """The JSON in the accelerate YAML of the command, whose options win over it, or behind the name of one of TRL's
+    own; None without either.
+    """
+    if file.program not in (HF_TRAINER, TRL):
+        return None
+    key = file.name_of("config_file", "accelerate_config")
+    name = file.take_value("config_file", "accelerate_config")
+    if str(name) in _PROFILES:
+        preset = fill_preset({"deepspeed": _PROFILES[str(name)]})
+        return DeepSpeedJson(file.source._replace(data=preset or {}, spots={}))
+    empty = file.source._replace(data={}, spots={})
+    source = None if name is None else _parse_if_here(file.source.file, str(name))
+    if name is not None and source is None:
+        file.add_manual(key, "is not on this machine: set `zero` as there (`harness adopt` converts it)")
+    if name is None and not file.launch:
+        return None
+    source = add_launch_options(file, source or empty)
+    ranks = source.data.get("num_processes")
+    if file.ranks is None and isinstance(ranks, int) and source.data.get("num_machines", 1) == 1:
+        file.ranks = ranks
+        file.put("launch.num_gpus", ranks)
+    kind = source.data.get("distributed_type")
+    if kind == "DEEPSPEED":
+        return to_deepspeed_json(source)
+    take_precision(file, source)
+    if kind == "FSDP":
+        text = f"set `zero` as `harness adopt {name}` writes it" if name else "set `zero.stage`: 3, which shards so"
+        file.add_manual(key, f"is for FSDP: {text}")
+    return DeepSpeedJson(empty)
+
+
+def _parse_if_here(base: str, name: str) -> Source | None:
+    path = find_referenced_file(base, name)
+    return None if path is None else parse(read_text(path), path)
+
+
+def _count_processes(file: TrainerFile) -> None:
+    """`--num_processes` of all machines, as `accelerate launch` and the TRL command take it."""
+    if file.program not in (HF_TRAINER, TRL):
+        return
+    ranks, hosts = file.take_value("num_processes"), file.take_value("num_machines") or 1
+    if not isinstance(ranks, int) or not isinstance(hosts, int) or hosts < 1 or ranks < hosts:
+        return
+    file.ranks = ranks
+    if hosts == 1:
+        file.put("launch.num_gpus", ranks)
+    else:
+        file.put("cluster.num_nodes", hosts)
+        file.put("cluster.gpus_per_node", ranks // hosts)
+
+
+def _convert_values(file: TrainerFile, objective: str | None) -> None:
+    """The program's own keys; what only a shell could compute is left to the user. `objective`: of preferences."""
     for name, value in list(file.values.items()):
         problem = "" if name.endswith("_token") else _find_unusable_part(value)  # `<|im_end|>` is one
         if problem:
             key = file.program.keys.get(name)
             file.add_manual(name, problem + (f": set `{key}`" if key else ""))
             del file.values[name]
+    if objective is not None:
+        convert_preferences(file, objective)
     file.take_value(*(METHOD_KEYS & file.values.keys()))
     for name, key in file.program.keys.items():
         value = file.values.get(name)
@@ -194,11 +291,15 @@ def _convert_values(file: TrainerFile) -> None:
     file.program.convert(file)
     _add_quantised_note(file)
     apply_defaults(file)
+    if objective is not None:
+        finish_preferences(file)
     finish_evaluation(file)
     add_leftover_notes(file)
 
 
 _QUANTISED = re.compile(r"(?i)(gptq|awq|aqlm|gguf|bnb|nf4|fp4|[48]-?bit|int[48])(?![a-z0-9])")
+_OTHER_WEIGHTS = re.compile(r"(?i)(?<![a-z])(gptq|awq|aqlm|gguf)(?![a-z])")
+"""Formats whose weights a run never loads (MD046), where a model's name ends with them."""
 
 
 def _add_quantised_note(file: TrainerFile) -> None:
@@ -207,6 +308,11 @@ def _add_quantised_note(file: TrainerFile) -> None:
     name = next(
         (name for name, key in file.program.keys.items() if key == "model.name_or_path" and name in file.values), ""
     )
+    if name and isinstance(model, str) and _OTHER_WEIGHTS.search(model.rsplit("/", 1)[-1]):
+        message = f"`{file.show(name)}` has quantised weights by its name, and a run spec supports only 4-bit weights"
+        message += " of bitsandbytes under LoRA"
+        fix = Fix("name the model of 16 bits that it was made from; QLoRA over that one can be converted")
+        raise UserError([Finding("SP040", "error", message, name, file.source.place((name,)), fix=fix)])
     if name and isinstance(model, str) and _QUANTISED.search(model):
         file.add_lossy(name, "quantised weights by its name; a run spec trains over weights of 16 and 32 bit")
 

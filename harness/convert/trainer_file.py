@@ -60,6 +60,8 @@ class TrainerFile:
     handled: set[str] = field(default_factory=set)
     ranks: int | None = None
     """The world size, where the file says it."""
+    launch: dict[str, Any] = field(default_factory=dict)
+    """Options of `accelerate launch` before the script, but those that count ranks."""
 
     def take_value(self, *names: str) -> Any:
         """The value of the first of these keys that has one; all of them are handled."""

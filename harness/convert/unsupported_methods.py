@@ -12,11 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from harness.convert.lora_settings import QLORA_KEYS, trains_qlora
+from harness.convert.preference_settings import DPO_LOSSES, KTO_LOSSES, PREFERENCE_KEYS, single_loss
 from harness.findings import Finding, Fix
 from harness.spec.parse.source import Source, value_at
 
+_LOSS_KEYS = ("pref_loss", "dpo_loss_type", "loss_type")
 _OFF_VALUES = ("", "none", "null", "false", "no", "off", "0")
 """Values that switch nothing on, as text."""
+
+_OF_REWARD = {"reward_model": ("true",), "num_labels": ("1",), "task_type": ("seq_cls",)}
+"""Key -> the values that a file for a reward model may have."""
 
 
 class _TrainingMethod(NamedTuple):
@@ -37,28 +43,37 @@ def _keys_without_values(keys: str) -> dict[str, tuple[str, ...]]:
 _METHODS = (
     _TrainingMethod(
         "trains by another loss",
-        "pre-training and supervised fine-tuning",
+        "pre-training, supervised fine-tuning, DPO, KTO and reward models",
         {
-            "stage": ("sft", "pt"),
+            "stage": ("sft", "pt", "dpo", "kto", "rm"),
+            "rl": ("dpo", "ipo", "kto"),
+            "rlhf_type": ("dpo", "kto", "rm"),
             "type": ("sft", "causal"),
+            "pref_loss": ("sigmoid", "hinge", "ipo"),
+            "dpo_loss_type": tuple(sorted(DPO_LOSSES)),
             "loss_type": ("nll", "chunked_nll"),
             "task_type": ("causal_lm",),
+            "f_divergence_type": ("reverse_kl", "fdivergencetype.reverse_kl"),
             **_keys_without_values(
-                """rl rlhf_type reward_model process_reward_model kd_trainer use_dft_loss use_asft_loss use_eaft_loss
+                """reward_model process_reward_model kd_trainer use_dft_loss use_asft_loss use_eaft_loss
                 diffusion use_eaft ebft enable_dft_loss num_labels
                 reward_funcs reward_model_path reward_model_name_or_path num_generations max_prompt_length
-                max_completion_length beta desirable_weight undesirable_weight precompute_ref_log_probs rpo_alpha"""
+                max_completion_length beta desirable_weight undesirable_weight precompute_ref_log_probs rpo_alpha
+                center_rewards_coefficient ref_model ref_adapters ref_model_adapters ref_model_quantization_bit
+                pref_bco_weight ld_alpha dpo_use_weighting use_weighting sync_ref_model reference_free orpo_alpha"""
             ),
         },
     ),
     _TrainingMethod(
         "trains over quantised weights",
-        "4-bit weights of bitsandbytes (`model.quantization`, set by hand)",
-        _keys_without_values(
-            """load_in_4bit load_in_8bit quantization_bit quantization_method quantization_config gptq qat
-            model_quantization_config peft.weight_dtype peft.loftq_config quant_method quant_bits
-            quantize_moe_experts"""
-        ),
+        "4-bit weights of bitsandbytes under LoRA",
+        {
+            **dict.fromkeys(("quantization_method", "quant_method"), ("bnb", "bitsandbytes")),
+            **_keys_without_values(
+                """load_in_4bit load_in_8bit quantization_bit quantization_config gptq qat model_quantization_config
+                peft.weight_dtype peft.loftq_config quant_bits quantize_moe_experts use_onebitllms"""
+            ),
+        },
         {"adapter": "qlora"},
     ),
     _TrainingMethod(
@@ -74,7 +89,7 @@ _METHODS = (
             "peft_init_lora_weights": ("true",),
             "init_weights": ("true", "gaussian"),
             **_keys_without_values(
-                """use_peft use_dora peft_use_dora pissa_init use_llama_pro relora relora_steps lisa_n_layers
+                """use_dora peft_use_dora pissa_init use_llama_pro relora relora_steps lisa_n_layers
                 lora_target_parameters peft_trainable_token_indices
                 loraplus_lr_ratio use_galore use_apollo use_badam mixture_of_depths lisa_activated_layers lorap_lr_ratio
                 freeze_parameters_ratio target_parameters peft_layer_replication use_hyper_parallel use_megatron_bridge
@@ -104,16 +119,30 @@ _METHODS = (
 )
 
 
-def find_unsupported_methods(source: Source) -> tuple[Finding, ...]:
-    """One error for each unsupported method of the file."""
-    return tuple(finding for kind in _METHODS for finding in _first_finding(kind, source))
+def find_unsupported_methods(source: Source, objective: str | None = None) -> tuple[Finding, ...]:
+    """One error for each unsupported method of the file. `objective`: what it trains on preferences by, if it does."""
+    return tuple(finding for kind in _METHODS for finding in _first_finding(kind, source, objective))
 
 
-def _first_finding(method: _TrainingMethod, source: Source) -> Iterator[Finding]:
+def _first_finding(method: _TrainingMethod, source: Source, objective: str | None) -> Iterator[Finding]:
     for key in (*method.refused, *method.keys):
         path = tuple(key.split("."))
         value = value_at(source.data, path)
         supported = method.keys.get(key, ())
+        if key in QLORA_KEYS and trains_qlora(source.data):
+            continue
+        if objective and key in PREFERENCE_KEYS:
+            if key not in _LOSS_KEYS:
+                continue
+            value = None if value is None else single_loss(value)
+            if key == "loss_type":
+                supported = tuple(sorted(DPO_LOSSES if objective == "dpo" else KTO_LOSSES))
+        if key == "model_quantization_config" and _is_dequantized(source.data):
+            continue
+        if objective == "reward" and key in _OF_REWARD:
+            supported = _OF_REWARD[key]
+        if key == "ref_model" and value in _own_names(source.data):
+            continue
         if (
             _is_off(value)
             or _normalize(value) in supported
@@ -129,6 +158,18 @@ def _first_finding(method: _TrainingMethod, source: Source) -> Iterator[Finding]
         fix = Fix(f"train it with its own program; without this, as a file {change}, it can be converted")
         yield Finding("SP040", "error", message, key, source.place(path), fix=fix)
         return
+
+
+def _own_names(data: Mapping[str, Any]) -> list[Any]:
+    """The model that a file trains: as its reference it is what a run spec takes."""
+    return [data.get(name) for name in ("model", "model_name_or_path", "base_model")]
+
+
+def _is_dequantized(data: Mapping[str, Any]) -> bool:
+    """Are weights that are quantized in their files trained in 16 bit? As such a run loads MXFP4 and fp8, too."""
+    options = data.get("model_quantization_config_kwargs")
+    is_loaded = data.get("model_quantization_config") in ("Mxfp4Config", "FineGrainedFP8Config")
+    return is_loaded and isinstance(options, Mapping) and options.get("dequantize") is True
 
 
 def _is_off(value: Any) -> bool:

@@ -209,7 +209,8 @@ AXOLOTL = Program(
         gpu_memory_limit axolotl_config_path saves_safetensors local_rank world_size deepcompile heads_k_stride
         ring_attn_func loss_watchdog_patience scattermoe sonicmoe experts_implementation
         use_swanlab swanlab_project swanlab_experiment_name swanlab_description swanlab_mode swanlab_workspace
-        loraplus_lr_embedding layer_offloading qlora_sharded_model_loading sdpa_varlen""".split()
+        loraplus_lr_embedding layer_offloading qlora_sharded_model_loading sdpa_varlen
+        model_quantization_config_kwargs""".split()
     ),
     {
         **shared.LOSSY,

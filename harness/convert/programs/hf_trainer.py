@@ -40,7 +40,7 @@ def _trained_formats(file: TrainerFile) -> list[str]:
 def convert_flat_yaml(file: TrainerFile) -> None:
     """TrainingArguments, and the keys that name the data."""
     shared.convert_trainer_arguments(file)
-    convert_lora(file, "lora_target_modules")
+    convert_lora(file, "lora_target_modules", rank=16, nested=False)  # those of TRL
     data = file.take_value("dataset_name", "train_file")
     subset = file.take_value("dataset_config", "dataset_config_name")
     if data is not None:

@@ -14,7 +14,6 @@ _DEFAULTS = (
     Default("data.max_length", 1024, f"{_HPARAMS}/data_args.py: cutoff_len", until="0.9.1"),
     Default("data.max_length", 2048, f"{_HPARAMS}/data_args.py: cutoff_len", since="0.9.1"),
     Default("data.eval_fraction", 0.0, f"{_HPARAMS}/data_args.py: val_size"),
-    Default("model.lora.r", 8, f"{_HPARAMS}/finetuning_args.py: lora_rank", when=trains_lora),
     Default(
         "model.lora.lora_alpha",
         lambda values: 2 * (values.get("lora_rank") or 8) if isinstance(values.get("lora_rank") or 8, int) else None,

@@ -63,7 +63,6 @@ _DEFAULTS = (
             when=lambda values: values.get("save_strategy") in (None, "steps")),
     Default("eval.eval_steps", _save_steps, f"{_ARGUMENTS}/sft_args.py: _init_eval_strategy",
             when=lambda values: _eval_strategy(values) == "steps"),
-    Default("model.lora.r", 8, f"{_ARGUMENTS}/tuner_args.py: lora_rank", when=trains_lora),
     Default("model.lora.lora_alpha", 32, f"{_ARGUMENTS}/tuner_args.py: lora_alpha", when=trains_lora),
     Default("model.lora.lora_dropout", 0.05, f"{_ARGUMENTS}/tuner_args.py: lora_dropout", when=trains_lora),
     Default("model.lora.target_modules", "all-linear", f"{_ARGUMENTS}/tuner_args.py: target_modules", when=trains_lora),
@@ -89,6 +88,7 @@ def _convert(file: TrainerFile) -> None:
     file.take_value("tuner_type", "train_type")
     for key, spec_key in (("dataset", "data.train"), ("val_dataset", "data.eval")):
         _convert_dataset(file, key, spec_key)
+    _convert_preference_columns(file)
     _convert_precision(file)
     _convert_text(file)
     _convert_batch(file)
@@ -125,6 +125,17 @@ def _convert_dataset(file: TrainerFile, key: str, spec_key: str) -> None:
             )
     file.put(spec_key, sources)
     file.take_value(key, "use_hf")
+
+
+def _convert_preference_columns(file: TrainerFile) -> None:
+    """Files for `swift rlhf` have a chat whose last turn is the preferred answer."""
+    objective, sources = file.draft.get("objective"), file.draft.get("data.train")
+    if objective is None or not isinstance(sources, list):
+        return
+    if all(isinstance(path, str) and path.endswith((".jsonl", ".json", ".csv")) for path in sources):
+        file.put("data.completion_column" if objective == "kto" else "data.chosen_column", "messages")
+        if objective in ("dpo", "reward"):
+            file.put("data.rejected_column", "rejected_response")
 
 
 def _convert_precision(file: TrainerFile) -> None:

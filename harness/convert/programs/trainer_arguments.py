@@ -63,7 +63,7 @@ MANUAL = {
         "train.per_device_train_batch_size",
         " to a size that fits: the program halves it until it does",
     ),
-    "resume_from_checkpoint": ("--resume", " at `harness launch`; only checkpoints of the harness are read"),
+    "resume_from_checkpoint": ("--resume", " at `harness launch`, after `harness checkpoint import`"),
     "fsdp": ("zero.stage", ": 3, which shards as FSDP does"),
     "fsdp_config": ("zero.stage", ": 3, which shards as FSDP does"),
     "parallelism_config": ("parallel", ", its degrees by hand"),
@@ -263,7 +263,7 @@ def _convert_checkpointing(file: TrainerFile) -> None:
         if key == "use_reentrant":
             file.put("train.gradient_checkpointing_use_reentrant", argument is True)
         elif key == "every_n_layers" and is_on(value) and isinstance(argument, int) and argument > 1:
-            file.put("train.gradient_checkpointing", {"every": argument})
+            file.put("train.gradient_checkpointing", {"recompute_every": argument})
         else:
             file.add_harmless(f"gradient_checkpointing_kwargs.{key}")
 

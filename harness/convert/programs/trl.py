@@ -5,6 +5,7 @@ Trainer's, and it trains on every token of a chat.
 
 from __future__ import annotations
 
+from harness.convert.lora_settings import trains_lora
 from harness.convert.programs import trainer_arguments as shared
 from harness.convert.programs.hf_trainer import HF_TRAINER as _TRAINER
 from harness.convert.programs.hf_trainer import TRAINER_DEFAULTS, convert_flat_yaml
@@ -18,6 +19,8 @@ _DEFAULTS = (
             when=lambda values: values.get("bf16") is None and not is_on(values.get("fp16"))),
     Default("data.assistant_only_loss", False, f"{_SOURCE}: assistant_only_loss"),
     Default("data.eval_fraction", 0.0, f"{_SOURCE}: eval_strategy"),
+    Default("model.lora.lora_alpha", 32, "TRL: trl/trainer/model_config.py: lora_alpha", when=trains_lora),
+    Default("model.lora.lora_dropout", 0.05, "TRL: trl/trainer/model_config.py: lora_dropout", when=trains_lora),
     *(default for default in TRAINER_DEFAULTS if default.key != "optimizer.learning_rate"),
 )  # fmt: skip
 

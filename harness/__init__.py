@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training harness on DeepSpeed: validate, plan, render, launch, train and report from one run spec.
 
-`harness.watch` and `harness.HarnessCallback` check the engine in anybody's training program. They import torch and
-DeepSpeed, so they are imported when they are first named.
+`harness.watch` and `harness.HarnessCallback` check the engine in anybody's training program; `harness.train` is the
+loop for a script that `harness launch --script` starts. They import torch and DeepSpeed, so they are imported when they
+are first named.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 """The only place of the version: `pyproject.toml` reads it from here."""
-_LAZY_NAMES = {"watch": "harness.engine_watch.watch", "HarnessCallback": "harness.engine_watch.trainer_callback"}
+_LAZY_NAMES = {
+    "watch": "harness.engine_watch.watch",
+    "HarnessCallback": "harness.engine_watch.trainer_callback",
+    "train": "harness.runtime.user_script",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,8 @@ from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 
 NO_ARGS_IS_HELP = True
+_OTHER_METHODS = ("MD047",)
+"""Gates of what a program trains and a run cannot: 4-bit weights of experts. Such a file is not converted."""
 
 
 def adopt(
@@ -25,7 +27,7 @@ def adopt(
         typer.Argument(
             metavar="FILE",
             help="A DeepSpeed JSON; a YAML of accelerate, axolotl, LLaMA-Factory, ArcticTraining, TRL or ms-swift; or "
-            "a script with `swift sft` or `llamafactory-cli train`.",
+            "a script with `swift sft`, `llamafactory-cli train`, `trl sft`, or a launcher and a script of one's own.",
         ),
     ],
     output: Annotated[
@@ -74,6 +76,13 @@ def adopt(
         print_findings(refused.findings, getattr(refused, "lines_of", None))
         print("Nothing was converted.", file=sys.stderr)
         exit_with(refused.code)
+    checked = check_file(output or "spec.yaml", text=adopted.text, deepspeed=target, world_size=world_size)
+    errors = [error for error in checked.report.errors if error.gate != "SP053"]  # the placeholders are named above
+    other_methods = [error for error in errors if error.gate in _OTHER_METHODS]
+    if other_methods:
+        print_findings(other_methods, checked.lines_of)
+        print("Nothing was converted.", file=sys.stderr)
+        exit_with(ExitCode.FINDINGS)
     if output is not None:
         code = write_output(Path(output), adopted.text)
         if code is not ExitCode.OK:
@@ -81,8 +90,6 @@ def adopt(
     elif not verify:
         print(adopted.text, end="")
     print(render_conversion_notes(adopted, file), file=sys.stderr)
-    checked = check_file(output or "spec.yaml", text=adopted.text, deepspeed=target, world_size=world_size)
-    errors = [error for error in checked.report.errors if error.gate != "SP053"]  # the placeholders are named above
     if errors:
         print(render_errors_of_spec(errors, output), file=sys.stderr)
     if verify:

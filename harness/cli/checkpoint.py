@@ -16,15 +16,15 @@ from harness.checkpoints import removal
 from harness.checkpoints.checkpoint_list import find_checkpoints_folder, find_manifest, read_rows
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.store_commands import download_to, upload_folder
-from harness.checkpoints.verify_paths import verify_paths
+from harness.cli import foreign_checkpoints as foreign
 from harness.cli.checkpoint_inspection import print_inspection
 from harness.cli.checkpoint_usage import check_count, check_options
+from harness.cli.checkpoint_verification import verify_checkpoints
 from harness.cli.completion import complete_run
-from harness.cli.console import exit_with, print_findings
+from harness.cli.console import exit_with
 from harness.cli.output_format import OutputFormat
 from harness.errors import ExitCode
 from harness.object_stores.store_url import is_store_url
-from harness.printed_text import unguarded
 from harness.run_records.run_list import resolve_run_path
 from harness.views import checkpoint as view
 from harness.views.style import style_for
@@ -43,6 +43,8 @@ class Action(StrEnum):
     upload = "upload"
     download = "download"
     inspect = "inspect"
+    import_ = "import"
+    convert = "convert"
 
 
 def checkpoint(
@@ -52,7 +54,8 @@ def checkpoint(
         typer.Argument(
             metavar="RUN_OR_CHECKPOINT",
             help="A run directory, its name below `runs`, `latest`, or a checkpoint; two for diff; of any program for "
-            "inspect. upload: that or an export, and the URL of a prefix; download: a URL, and a folder.",
+            "inspect. upload: that or an export, and the URL of a prefix; download: a URL, and a folder. import: one "
+            "of another program, and the run directory to make; convert: a run or checkpoint, and the folder to make.",
             autocompletion=complete_run,
         ),
     ],
@@ -60,11 +63,16 @@ def checkpoint(
     quick: Annotated[bool, typer.Option("--quick", help="verify: check names and sizes only, not every byte.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="rm: do not ask for confirmation.")] = False,
     force: Annotated[bool, typer.Option("--force", help="rm: remove even the only complete checkpoint.")] = False,
+    spec: foreign.SpecOption = None,
+    drop_optimizer_states: foreign.DropOption = False,
+    partial: foreign.PartialOption = False,
+    to: foreign.ToOption = None,
 ) -> None:
     """List, verify, show, compare, move and remove checkpoints, without unpickling or running anything in them.
 
     In a run directory `ls` and `verify` take all checkpoints, the other actions the newest complete one. `inspect`
-    tells what a checkpoint of DeepSpeed, the Trainer, accelerate, peft and others is, and whether it is whole.
+    tells what a checkpoint of DeepSpeed, the Trainer, accelerate, peft and others is, and whether it is whole; `import`
+    makes a run of it that goes on at the next step, and `convert` is the way back.
 
     Exit codes: 0 fine, 1 a checkpoint is damaged, 2 no such checkpoint.
 
@@ -72,17 +80,27 @@ def checkpoint(
     """
     check_count(action.value, paths)
     options = {"--quick": quick, "--yes": yes, "--force": force, "--format": format is not OutputFormat.text}
-    check_options(action.value, options)
-    as_written = action in (Action.download, Action.inspect)
+    options |= {
+        "--spec": bool(spec),
+        "--drop-optimizer-states": drop_optimizer_states,
+        "--partial": partial,
+        "--to": bool(to),
+    }
+    check_options(action.value, {**options, "--to": bool(to)})
+    as_written = action in (Action.download, Action.inspect, Action.import_)
     folders = [Path(p) if is_store_url(p) or as_written else resolve_run_path(p) for p in paths]
     actions: dict[Action, Callable[[], ExitCode]] = {
         Action.ls: lambda: _list_checkpoints(folders[0], format),
-        Action.verify: lambda: _verify_checkpoints(folders, format, deep=not quick),
+        Action.verify: lambda: verify_checkpoints(folders, format, deep=not quick),
         Action.show: lambda: _show_manifest(folders[0], format),
         Action.diff: lambda: _diff_manifests(folders[0], folders[1], format),
         Action.upload: lambda: _print_line(f"uploaded to {upload_folder(folders[0], paths[1])}"),
         Action.download: lambda: _print_line(f"downloaded to {download_to(paths[0], Path(paths[1]))}"),
         Action.inspect: lambda: print_inspection(folders[0], format),
+        Action.import_: lambda: foreign.import_folder(
+            folders[0], folders[1], spec, drop_optimizer_states=drop_optimizer_states, partial=partial
+        ),
+        Action.convert: lambda: foreign.convert_run(folders[0], Path(paths[1]), to),
         Action.rm: lambda: _remove_checkpoints(folders, yes=yes, force=force),
     }
     exit_with(actions[action]())
@@ -99,24 +117,6 @@ def _list_checkpoints(path: Path, format: OutputFormat) -> ExitCode:
     if format is OutputFormat.json:
         return _print_line(view.checkpoints_as_json(folder, rows, evaluations))
     return _print_line(view.render_checkpoints(folder, rows, evaluations, style_for(sys.stdout)))
-
-
-def _verify_checkpoints(paths: list[Path], format: OutputFormat, *, deep: bool) -> ExitCode:
-    results = verify_paths(paths, deep=deep, progress=_print_progress if sys.stderr.isatty() else None)
-    if format is OutputFormat.json:
-        print(view.verification_as_json(results, deep=deep))
-    else:
-        findings = [finding for result in results for finding in result.findings]
-        if findings:
-            print_findings(findings, None)
-        print(view.render_verification(results, style_for(sys.stdout), deep=deep))
-    return ExitCode.FINDINGS if any(result.is_damaged for result in results) else ExitCode.OK
-
-
-def _print_progress(done: int, total: int) -> None:
-    """A line that is written over."""
-    end = "\n" if done >= total else ""
-    print(f"\r{view.format_read_progress(done, total)}", end=end, file=unguarded(sys.stderr), flush=True)
 
 
 def _show_manifest(path: Path, format: OutputFormat) -> ExitCode:

@@ -9,12 +9,14 @@ from harness.cli.unread_options import refuse_unread
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 
-_PATHS = {"ls": 1, "show": 1, "diff": 2, "upload": 2, "download": 2, "inspect": 1}
+_PATHS = {"ls": 1, "show": 1, "diff": 2, "upload": 2, "download": 2, "inspect": 1, "import": 2, "convert": 2}
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "verify": ("--quick", "--format"),
     "rm": ("--yes", "--force"),
     "upload": (),
     "download": (),
+    "import": ("--spec", "--drop-optimizer-states", "--partial"),
+    "convert": ("--to",),
 }
 
 

@@ -31,7 +31,10 @@ ScheduleOption = Annotated[
 ]
 PrecisionOption = Annotated[_Text, _word("--precision", "NAME", "bf16 (default), fp16, fp32 or fp8.")]
 CheckpointingOption = Annotated[_Text, _word("--checkpointing", "NAME", "none (default), selective or full.")]
-StatesOption = Annotated[_Text, _word("--states", "NAME", "Optimizer states in fp32 (default), bf16 or int8.")]
+StatesOption = Annotated[
+    _Text,
+    _word("--states", "NAME", "States of Adam in fp32 (default), bf16 or int8; momentum (one in fp32) or none (SGD)."),
+]
 SequenceParallelOption = Annotated[
     bool | None,
     typer.Option(
@@ -41,6 +44,9 @@ SequenceParallelOption = Annotated[
     ),
 ]
 TimelineOption = Annotated[_Text, _word("--timeline", "FILE", "Draw the pipeline's schedule as SVG.")]
+ScalingOption = Annotated[
+    _Text, _word("--scaling", "N,N,...", "The same degrees and batch on each of these numbers of GPUs, a line each.")
+]
 TableOption = Annotated[
     bool,
     typer.Option("--table", help="States of 124M to 405B parameters, by precision, ZeRO stage and GPUs."),

@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.cli.plan_params import parse_gradients
 from harness.errors import ExitCode, UserError
+from harness.facts.devices import usual_gpus_per_host
 from harness.findings import Finding
 from harness.plan.degrees.degrees_request import CHOICES, DegreesRequest, validate_choice
 from harness.plan.degrees.rank_groups import ParallelDegrees
@@ -54,7 +55,7 @@ def request_from_options(own: dict[str, Any], values: dict[str, Any]) -> Degrees
         virtual_stages=chunks,
         schedule=words["schedule"],  # type: ignore[arg-type]
         sequence=own["sequence_parallel"] is not False,
-        gpus_per_host=8 if values["gpus_per_node"] is None else values["gpus_per_node"],
+        gpus_per_host=usual_gpus_per_host(gpu) if values["gpus_per_node"] is None else values["gpus_per_node"],
     )
     return DegreesRequest(
         model=model,

@@ -17,8 +17,8 @@ Example: harness degrees --model llama-3.1-405b --gpus 16384 --gpu H100-80GB --t
 degrees = make_command(
     "degrees",
     _TEXT,
-    "model gpus gpu gpus_per_node network zero_stage max_length batch_tokens tokens prices format tensor pipeline"
-    " context expert virtual_stages schedule micro_batch precision checkpointing states gradients"
-    " sequence_parallel timeline",
+    "model offline gpus gpu gpus_per_node network zero_stage max_length batch_tokens tokens prices format tensor"
+    " pipeline context expert virtual_stages schedule micro_batch precision checkpointing states gradients"
+    " sequence_parallel timeline scaling",
     fixed={"tensor": 1},
 )

@@ -13,10 +13,14 @@ import typer
 from harness.cli.completion import complete_run
 from harness.cli.console import exit_with
 from harness.cli.error_handler import exit_refused
+from harness.cli.unread_options import refuse_unread
 from harness.errors import UserError
 from harness.launching.process.signals import SignalInterrupt, signal_name
-from harness.launching.programs.model_export import ExportOptions, export_checkpoint, plan_export
+from harness.launching.programs.hub_push import open_repository, push_folder
+from harness.launching.programs.model_export import ExportOptions, ExportPlan, export_checkpoint, plan_export
 from harness.run_records.run_list import resolve_run_path
+from harness.run_records.run_record import read_run_record
+from harness.views.model_card import render_model_card
 from harness.views.screen import Screen
 
 NO_ARGS_IS_HELP = True
@@ -71,6 +75,15 @@ def export(
             help="Load the folder with transformers and compare its logits. Needs memory for two models.",
         ),
     ] = False,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            "--push",
+            metavar="OWNER/NAME",
+            help="Upload the folder with a model card to a repository of the Hugging Face Hub. A new one is private.",
+        ),
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="With `--push`: a new repository is public.")] = False,
     allow_local_code: Annotated[
         bool,
         typer.Option(
@@ -84,11 +97,15 @@ def export(
 
     Example: harness export latest exported-model
     """
+    if push is None:
+        refuse_unread("needs `--push`", {"--public": public})
     options = ExportOptions(
         dtype.value if dtype else None, max_shard_size, lora.value, verify=verify, allow_code=allow_local_code
     )
     try:
         plan = plan_export(resolve_run_path(run), Path(out), options, best=best)
+        if push is not None:
+            open_repository(push, public=public)
     except UserError as refused:
         exit_refused(refused, "Nothing was written")
     try:
@@ -99,4 +116,17 @@ def export(
     except SignalInterrupt as stop:
         print(f"stopped, {out} was not made", file=sys.stderr)
         code = 128 + stop.signum
+    if push is not None and code == 0:
+        _push(plan, push)
     exit_with(code)
+
+
+def _push(plan: ExportPlan, repo: str) -> None:
+    """Write the card and upload the folder. A failed upload ends the program with its finding."""
+    run_dir = plan.checkpoint.parent.parent.resolve()
+    card = render_model_card(read_run_record(run_dir), plan.out, plan.checkpoint.name)
+    (plan.out / "README.md").write_text(card, encoding="utf-8")
+    try:
+        print(push_folder(plan.out, repo, f"{run_dir.name}, {plan.checkpoint.name}"))
+    except UserError as refused:
+        exit_refused(refused, f"{plan.out} was exported and not uploaded")

@@ -124,7 +124,7 @@ def _escaped_errors() -> Iterator[None]:
     try:
         yield
     except _USAGE_ERROR as error:
-        error.message = escape_unprintable(error.message)
+        error.message = escape_unprintable(error.message).removeprefix("Value error, ")  # pydantic writes it first
         raise
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -64,6 +64,15 @@ NvmeClassOption = Annotated[
         rich_help_panel=_KUBERNETES,
     ),
 ]
+PodPatchOption = Annotated[
+    _Text,
+    typer.Option(
+        metavar="FILE",
+        help="A YAML file with `metadata` and `spec` of a pod, merged into the pods: nodeSelector, tolerations, "
+        "hostNetwork, imagePullSecrets, resources of the container `harness`.",
+        rich_help_panel=_KUBERNETES,
+    ),
+]
 OutputOption = Annotated[
     _Text,
     typer.Option(
@@ -85,28 +94,16 @@ def find_conflicts(ctx: typer.Context) -> dict[str, bool]:
     }
 
 
-def parse_kubernetes(
-    *,
-    kubernetes: bool,
-    name: str | None,
-    image: str | None,
-    namespace: str | None,
-    pvc: list[str] | None,
-    workdir: str | None,
-    env_from: list[str] | None,
-    nvme_class: str | None,
-    output: str | None,
-    conflicts: Mapping[str, bool],
-) -> JobSetOptions | None:
-    """The options of the pods; None without `--kubernetes`. Raises BadParameter for one that needs it, for one of
-    `conflicts` with it, and for a value that is no `CLAIM:PATH` or no absolute folder.
+def parse_kubernetes(params: Mapping[str, Any], conflicts: Mapping[str, bool]) -> JobSetOptions | None:
+    """The options of the pods, from the parameters of `launch`; None without `--kubernetes`. Raises BadParameter for
+    one that needs it, for one of `conflicts` with it, and for a value that is no `CLAIM:PATH` or no absolute folder.
     """
-    own = {"--image": image, "--namespace": namespace, "--pvc": pvc, "--workdir": workdir}
-    own |= {"--env-from": env_from, "--nvme-class": nvme_class, "--output": output}
-    if not kubernetes:
-        refuse_unread("needs `--kubernetes`", own)
+    names = ("image", "namespace", "pvc", "workdir", "env_from", "nvme_class", "pod_patch", "output")
+    if not params["kubernetes"]:
+        refuse_unread("needs `--kubernetes`", {f"--{name.replace('_', '-')}": params[name] or None for name in names})
         return None
     refuse_unread("cannot be used with `--kubernetes`", conflicts)
+    image, namespace, pvc, workdir, env_from, nvme_class, pod_patch = (params[name] for name in names[:-1])
     volumes = []
     for text in pvc or ():
         claim, _, path = text.partition(":")
@@ -116,4 +113,6 @@ def parse_kubernetes(
     if workdir is not None and not workdir.startswith("/"):
         raise typer.BadParameter(f"`{workdir}` is not an absolute folder", param_hint="--workdir")
     folder = Path(os.path.normpath(workdir)) if workdir is not None else None
-    return JobSetOptions(image, namespace, name, tuple(volumes), folder, tuple(env_from or ()), nvme_class)
+    return JobSetOptions(
+        image, namespace, params["run_id"], tuple(volumes), folder, tuple(env_from or ()), nvme_class, pod_patch
+    )

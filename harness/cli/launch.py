@@ -7,10 +7,10 @@ import os
 
 import typer
 
-from harness.cli import kubernetes_options, no_ssh_options
+from harness.cli import kubernetes_options, no_ssh_options, slurm_options
 from harness.cli import launch_options as options
 from harness.cli.console import ConsoleLog, exit_rejected, exit_with, log_to_stderr
-from harness.cli.launch_option_checks import check_allowed_changes, check_submission, parse_progress
+from harness.cli.launch_option_checks import check_allowed_changes, parse_progress, parse_script
 from harness.cli.launch_output import print_complete, print_dry_run, print_jobset, print_result, submit_and_print
 from harness.cli.no_ssh_options import parse_no_ssh
 from harness.cli.options import (
@@ -29,7 +29,7 @@ from harness.cli.options import (
 )
 from harness.cli.output_format import OutputFormat
 from harness.launching.setup.jobset_checks import JobSetRequest
-from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, RunComplete, SlurmSubmission
+from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, RunComplete
 from harness.launching.setup.prepare import prepare
 from harness.launching.setup.slurm import SlurmJob, is_outside_job
 from harness.launching.supervise.launch_runner import run_setup
@@ -50,20 +50,24 @@ def launch(
     exclude: ExcludeOption = "",
     num_nodes: NumNodesOption = None,
     num_gpus: NumGpusOption = None,
-    sbatch: options.SbatchOption = None,
+    sbatch: slurm_options.SbatchOption = None,
+    container: slurm_options.ContainerOption = None,
+    container_mount: slurm_options.ContainerMountOption = None,
     no_preflight: options.NoPreflightOption = False,
     no_ssh: no_ssh_options.NoSshOption = False,
     run_id: no_ssh_options.RunIdOption = None,
     node_rank: no_ssh_options.NodeRankOption = None,
     master_addr: no_ssh_options.MasterAddrOption = None,
     kubernetes: kubernetes_options.KubernetesOption = False,
-    image: kubernetes_options.ImageOption = None,
-    namespace: kubernetes_options.NamespaceOption = None,
-    pvc: kubernetes_options.PvcOption = None,
-    workdir: kubernetes_options.WorkdirOption = None,
-    env_from: kubernetes_options.EnvFromOption = None,
-    nvme_class: kubernetes_options.NvmeClassOption = None,
+    image: kubernetes_options.ImageOption = None,  # noqa: ARG001  (`parse_kubernetes` reads it)
+    namespace: kubernetes_options.NamespaceOption = None,  # noqa: ARG001  (`parse_kubernetes` reads it)
+    pvc: kubernetes_options.PvcOption = None,  # noqa: ARG001  (`parse_kubernetes` reads it)
+    workdir: kubernetes_options.WorkdirOption = None,  # noqa: ARG001  (`parse_kubernetes` reads it)
+    env_from: kubernetes_options.EnvFromOption = None,  # noqa: ARG001  (`parse_kubernetes` reads it)
+    nvme_class: kubernetes_options.NvmeClassOption = None,  # noqa: ARG001  (`parse_kubernetes` reads it)
+    pod_patch: kubernetes_options.PodPatchOption = None,  # noqa: ARG001  (`parse_kubernetes` reads it)
     output: kubernetes_options.OutputOption = None,
+    script: options.ScriptOption = None,
     dry_run: options.DryRunOption = False,
     resume: options.ResumeOption = "never",
     allow_change: options.AllowChangeOption = None,
@@ -75,12 +79,12 @@ def launch(
     progress: options.ProgressOption = ProgressMode.auto,
     quiet: options.QuietOption = False,
     tee: options.TeeOption = False,
+    notify: options.NotifyOption = None,
 ) -> None:
     """Check, plan and render a run spec, then train it with the `deepspeed` launcher and supervise the ranks.
 
     Ctrl-C, SIGTERM and SIGUSR1 let the ranks finish their step and save; a second signal kills them. After SIGUSR1, a
-    scheduler's notice of preemption, only the scheduler limits the time. A signal to a rank or to the `deepspeed`
-    launcher has the same effect.
+    scheduler's notice of preemption, only the scheduler limits the time. A signal to a rank or the launcher counts.
 
     Exit codes: 0 completed, 1 errors in the spec, 4 this machine cannot run it, 5 engine does not match the spec
     (`launch.engine_checks`), 124 hung, 130 stopped by Ctrl-C or the file `stop`, 138 by SIGUSR1, 143 by SIGTERM,
@@ -92,33 +96,26 @@ def launch(
     mode = parse_progress(progress, quiet=quiet, tee=tee)
     changes = [*(overrides or ()), *([] if max_restarts is None else [f"launch.max_restarts={max_restarts}"])]
     changes += [*options.parse_profile(profile), *(["telemetry.debug_distributed=true"] if debug_distributed else [])]
+    changes += parse_script(script)
     submits = slurm and is_outside_job(os.environ)
-    check_submission({"--hostfile": hostfile, "--hosts": hosts, "--no-ssh": no_ssh}, sbatch, submits=submits)
-    pods = kubernetes_options.parse_kubernetes(
-        kubernetes=kubernetes,
-        name=run_id,
-        image=image,
-        namespace=namespace,
-        pvc=pvc,
-        workdir=workdir,
-        env_from=env_from,
-        nvme_class=nvme_class,
-        output=output,
-        conflicts=kubernetes_options.find_conflicts(ctx),
-    )
+    job = {"--sbatch": sbatch, "--container": container, "--container-mount": container_mount}
+    slurm_options.check_submission({"--hostfile": hostfile, "--hosts": hosts, "--no-ssh": no_ssh}, job, submits=submits)
+    pods = kubernetes_options.parse_kubernetes(ctx.params, kubernetes_options.find_conflicts(ctx))
     job_id = None if kubernetes else run_id
     request = LaunchRequest(
         spec=spec,
-        overrides=tuple(changes),
+        overrides=tuple(slurm_options.name_first_task(changes, sbatch) if submits else changes),
         hostfile=None if submits else hostfile,
         hosts=None if submits else HostSelection(hosts, slurm, include, exclude, num_nodes, num_gpus),
         resume=resume,
         allow_change=tuple(allow_change or ()),
         allow_local_code=allow_local_code,
-        per_node=parse_no_ssh(no_ssh=no_ssh, run_id=job_id, node_rank=node_rank, master_addr=master_addr),
+        allow_script=script is not None,
+        per_node=parse_no_ssh(no_ssh, job_id, node_rank, master_addr, in_step=slurm),
+        notify=notify,
         survey=not (dry_run or no_preflight),
         dry_run=dry_run,
-        submission=SlurmSubmission(spell_out_arguments(ctx), tuple(sbatch or ())) if submits else None,
+        submission=slurm_options.parse_submission(ctx, sbatch, container, container_mount) if submits else None,
     )
     if pods is not None:
         exit_with(print_jobset(JobSetRequest(request, pods, spell_out_arguments(ctx)), output))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -11,14 +10,30 @@ import typer
 from harness.cli.completion import complete_resume
 from harness.cli.options import HOSTS_PANEL, ProgressMode
 from harness.cli.output_format import OutputFormat
-from harness.spec.section_fields import list_spec_keys
-from harness.spec.suggestions import nearest_name
 
 _RESUME, _OUTPUT = "Resume and restart", "Output"
 _Text = str | None
 _Number = int | None
+
+
+def check_notify(target: str | None) -> str | None:
+    """The target of `--notify`. Raises BadParameter for an address that is neither a command nor http or https."""
+    scheme, separator, rest = (target or "").partition("://")
+    if separator and scheme.isalpha() and (scheme not in ("http", "https") or not rest.strip("/")):
+        raise typer.BadParameter(f"`{scheme}://` is no URL of a web server; name http://HOST/..., or a command")
+    return target
+
+
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show files, environment, command and ranks; do nothing.")
+]
+ScriptOption = Annotated[
+    _Text,
+    typer.Option(
+        metavar="FILE",
+        help="Run this Python file of yours on every rank in place of the loop (`plugins.script`); it calls "
+        "`harness.train`, `deepspeed.initialize` or `Accelerator`.",
+    ),
 ]
 ResumeOption = Annotated[
     str,
@@ -57,6 +72,15 @@ ProfileOption = Annotated[
         "`profile`. `flops` and `comms` add DeepSpeed's FLOPs profiler and communication log, which slow the run.",
     ),
 ]
+_NOTIFY = (
+    "POST JSON to the URL, or run the command with it on stdin, at the end, a failure, a stall. Or $HARNESS_NOTIFY."
+)
+NotifyOption = Annotated[
+    _Text,
+    typer.Option(
+        metavar="URL|COMMAND", help=_NOTIFY, envvar="HARNESS_NOTIFY", callback=check_notify, rich_help_panel=_OUTPUT
+    ),
+]
 DebugDistributedOption = Annotated[
     bool,
     typer.Option(
@@ -65,14 +89,6 @@ DebugDistributedOption = Annotated[
 ]
 FormatOption = Annotated[
     OutputFormat, typer.Option("--format", help="Output format of the plan or the result.", rich_help_panel=_OUTPUT)
-]
-SbatchOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="OPTION",
-        help="With `--slurm` outside a job: an option of sbatch, such as `--nodes=2`.",
-        rich_help_panel=HOSTS_PANEL,
-    ),
 ]
 NoPreflightOption = Annotated[
     bool,
@@ -120,16 +136,3 @@ def parse_profile(text: str | None) -> list[str]:
             message = f"`{part}` is not `steps=A-B`, `ranks=R+R`, `flops` or `comms`"
             raise typer.BadParameter(message, param_hint="--profile")
     return overrides
-
-
-def check_changed_keys(allowed: Iterable[str]) -> None:
-    """Raises BadParameter for a key of `--allow-change` that no run spec has: it would allow nothing."""
-    known = list(list_spec_keys())
-    sections = {key.rpartition(".")[0] for key in known}
-    for key in allowed:
-        prefixes = [key[:end] for end, letter in enumerate(key) if letter == "."]
-        is_inside_map = any(prefix in known and prefix not in sections for prefix in prefixes)
-        if key not in known and not is_inside_map:
-            similar = nearest_name(key, known)
-            hint = f": did you mean `{similar}`?" if similar else ""
-            raise typer.BadParameter(f"`{key}` is no key of a run spec{hint}", param_hint="--allow-change")

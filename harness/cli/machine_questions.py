@@ -5,22 +5,23 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import Any, NamedTuple
 
 from harness.check import auto_plan
-from harness.check.cheapest_machine import RunToPlace, find_cheapest
+from harness.check.cheapest_machine import RunToPlace, fills_hosts, find_cheapest
 from harness.check.largest_model import BASE_MODEL, find_largest_model
 from harness.check.longest_sequence import find_longest_sequence
 from harness.check.machine_findings import check_for_plan, find_plan_device
 from harness.cli.console import exit_on_errors
 from harness.cli.plan_questions import Answer, PlanOptions, Question
 from harness.errors import ExitCode, UserError
+from harness.facts.devices import usual_gpus_per_host
+from harness.facts.gpu_prices import GpuPrice
 from harness.plan.plan_usage import parse_count_option, usage_error
 from harness.plan.planner import Plan
-from harness.plan.search.machine_costs import GPUS_PER_HOST
 from harness.plan.search.pinned_keys import key_of_override
 from harness.plan.search.plan_request import validate_count
 from harness.plan.search.price_list import read_price_list
@@ -62,7 +63,7 @@ def _answer_cheapest(options: PlanOptions) -> Answer:
     else:
         placed = RunToPlace.from_spec(_run_of_spec(options, options.spec), options.spec, options.overrides or ())
     if options.gpus is not None:
-        _check_whole_hosts(options.gpus)
+        _check_whole_hosts(options.gpus, prices.prices)
         _check_rows(options.gpus, placed)
     result = find_cheapest(placed, prices, tokens, deadline, options.host_memory, options.gpus)
     style, width = _screen()
@@ -71,13 +72,14 @@ def _answer_cheapest(options: PlanOptions) -> Answer:
     return Answer(render_cheapest(result, style, width), cheapest_as_dict(result), code, spec)
 
 
-def _check_whole_hosts(gpus: int) -> None:
+def _check_whole_hosts(gpus: int, prices: Sequence[GpuPrice]) -> None:
     findings = validate_count("--gpus", gpus, _MAX_GPUS)
     if findings:
         raise UserError(findings, ExitCode.USAGE)
-    if gpus > GPUS_PER_HOST and gpus % GPUS_PER_HOST:
-        message = f"{gpus} GPUs do not fill hosts of {GPUS_PER_HOST}, the unit in which they are rented"
-        raise usage_error(message, f"give a multiple of {GPUS_PER_HOST}, or fewer than {GPUS_PER_HOST}")
+    if not any(fills_hosts(gpus, price.kind) for price in prices):
+        per_host = min(usual_gpus_per_host(price.kind) for price in prices)
+        message = f"{gpus} GPUs do not fill hosts of {per_host}, the unit in which they are rented"
+        raise usage_error(message, f"give a multiple of {per_host}, or fewer than {per_host}")
 
 
 def _check_rows(gpus: int, placed: RunToPlace) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -49,9 +50,11 @@ MasterAddrOption = Annotated[
 
 
 def parse_no_ssh(
-    *, no_ssh: bool, run_id: str | None, node_rank: int | None, master_addr: str | None
+    no_ssh: bool, run_id: str | None, node_rank: int | None, master_addr: str | None, *, in_step: bool
 ) -> PerNodeLaunch | None:
-    """The options of `--no-ssh`. Raises BadParameter."""
+    """The options of `--no-ssh`. With `in_step` srun started this process, and says which host of the job it is on.
+    Raises BadParameter.
+    """
     if not no_ssh:
         values = {"--run-id": run_id, "--node-rank": node_rank, "--master-addr": master_addr}
         refuse_unread("needs `--no-ssh`", values)
@@ -59,4 +62,7 @@ def parse_no_ssh(
     if run_id is None:
         message = "is required with `--no-ssh`: one name for the job on all hosts, such as the scheduler's job number"
         raise typer.BadParameter(message, param_hint="--run-id")
+    number = os.environ.get("SLURM_NODEID", "")
+    if in_step and node_rank is None and number.isdecimal():
+        node_rank = int(number)
     return PerNodeLaunch(run_id, node_rank, master_addr)

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harness.check import auto_plan
 from harness.check.deepspeed_release import parse_target
+from harness.check.fit_of_spec import search_of_run
+from harness.check.fit_table import FitSearch, FitTable, make_fit_table, make_page_tables
 from harness.check.machine_findings import check_for_plan, find_plan_device
 from harness.check.plan_report import report_plan
 from harness.check.trainer_specs import read_trainer_spec
@@ -15,16 +18,21 @@ from harness.cli.console import exit_on_errors, exit_with
 from harness.cli.machine_questions import MACHINE_QUESTIONS, answer_deadline
 from harness.cli.plan_calibrate import require_calibration
 from harness.cli.plan_option_checks import check_options
-from harness.cli.plan_output import choose_next_command, exit_with_answer, print_report, write_files
-from harness.cli.plan_questions import PlanOptions, answer_question
+from harness.cli.plan_output import choose_next_command, exit_with_answer, print_report, write_files, write_page
+from harness.cli.plan_questions import Answer, PlanOptions, answer_question, fit_search
 from harness.cli.plan_simulate import SIMULATE
-from harness.errors import ExitCode
+from harness.errors import ExitCode, UserError
 from harness.hostinfo import machine
+from harness.hostinfo.module_probe import OwnParameter, probe_module
+from harness.launching.setup.code_trust import verify_code_allowed
 from harness.plan.plan_usage import check_stage_and_price, parse_count_option, usage_error
-from harness.plan.planner import make_plan
+from harness.plan.planner import Plan, make_plan
 from harness.plan.search.pinned_keys import key_of_override
 from harness.plan.search.price_list import split_price_options
 from harness.plan.time.calibration_file import load_calibrations
+from harness.run.objective_facts import facts_of
+from harness.run.resolved_run import ResolvedRun
+from harness.views.plan_cheapest import render_measured
 
 
 def print_plan(values: dict[str, Any]) -> None:
@@ -69,9 +77,62 @@ def print_plan(values: dict[str, Any]) -> None:
         with_search=searched is None,
         calibrations=calibrations,
         trainer=trainer_name,
+        own_parameters=_count_own_module(run, given),
     )
     require_calibration(planned, calibrations)
     report = report_plan(planned, searched, checked, request, choose_next_command(planned, searched, given, spec))
-    print_report(report, checked, format, long=long, deadline=answer_deadline(planned, given))
+    tables = _fit_tables(given, run, trainer_name) if report.nothing_fits or given.html else []
+    report = replace(report, fit_table=tables[0]) if tables else report
+    answers = [each for each in (answer_deadline(planned, given), _answer_measured(planned, given)) if each is not None]
+    print_report(report, checked, format, long=long, answers=answers)
     write_files(report, given.write, given.plot)
+    write_page(report, tables, given.html)
     exit_with(ExitCode.FINDINGS if given.here and searched is None and planned.fit.verdict is False else report.code)
+
+
+def _count_own_module(run: ResolvedRun, given: PlanOptions) -> tuple[OwnParameter, ...] | str:
+    """The parameters of a module of the user's own, where its code may run; else why they are not known."""
+    if not given.allow_local_code:
+        return ""
+    if run.spec.plugins.file is None or facts_of(run.spec.objective).loads_model:
+        message = "`--allow-local-code` is for a plan of `objective: custom` with `plugins.file`: no other runs code"
+        raise usage_error(message, "leave it out")
+    digest = verify_code_allowed(run.spec, Path.cwd(), allow_local_code=True).plugin_sha256
+    return probe_module(run.spec.model_dump_json(), digest or "")
+
+
+def _fit_tables(given: PlanOptions, run: ResolvedRun, trainer: str) -> list[FitTable]:
+    """The table of ways, with those of the sliders for a page; none for a run that has none. Raises UserError where it
+    cannot be made and a page is wanted.
+    """
+    try:
+        search, gpus = _fit_search(given, run, trainer), run.parallel_dims.world_size or 1
+        if search is None:
+            return []
+        return make_page_tables(search, gpus) if given.html else [make_fit_table(search, gpus)]
+    except UserError:
+        if given.html:
+            raise
+        return []
+
+
+def _fit_search(given: PlanOptions, run: ResolvedRun, trainer: str) -> FitSearch | None:
+    """The ways of training the model of a plan; None for a model without a name, and on GPUs that nobody knows."""
+    if given.spec is None:
+        return fit_search(given)
+    tokens = None if given.tokens is None else parse_count_option("--tokens", given.tokens)
+    return search_of_run(run, tokens, given.price, trainer)
+
+
+def _answer_measured(planned: Plan, options: PlanOptions) -> Answer | None:
+    """The MFU of a measured rate; None without `--measured`. Raises UserError where the plan has no time."""
+    if options.measured is None:
+        return None
+    rate = parse_count_option("--measured", options.measured)
+    if planned.time is None:
+        raise usage_error(
+            "`--measured` is compared with a plan that has a time", "give the model, the GPU and the batch"
+        )
+    mfu = rate / planned.time.tokens_per_second * planned.time.mfu
+    body = {"measured": {"tokens_per_second": rate, "mfu": mfu, "planned_mfu": planned.time.mfu}}
+    return Answer(render_measured(rate, mfu, planned.time), body)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_args
 
+from harness.cli.hub_models import fetch_configuration
 from harness.cli.plan_answer import print_plan
 from harness.cli.plan_degrees import print_degrees
 from harness.cli.plan_modes import DEGREES, Mode
@@ -18,6 +19,7 @@ from harness.cli.plan_parameters import DEFAULTS, OF_DEGREES, OPTIONS
 from harness.cli.plan_params import parse_network, print_bare_count
 from harness.cli.plan_refusal import refuse_unread_options
 from harness.cli.plan_states import STATES_MODES, print_states
+from harness.plan.search.plan_request import ADAPTERS, QUANTIZED
 
 _COMMANDS = {"--simulate": "simulate SPEC", "--calibrate": "calibrate RUN", DEGREES: "degrees"}
 """The commands of questions that `harness plan` answers for those who still ask it; `size` of the others."""
@@ -74,6 +76,10 @@ def _run(command: str, values: dict[str, Any]) -> None:
     mode = refuse_unread_options(values, DEFAULTS, {each.name: _name_option(each) for each in OPTIONS.values()})
     if command == "plan":
         _advise(mode, values)
+    fetch_configuration(values["model"], offline=values.pop("offline"))
+    lora, qlora = values.pop("lora"), values.pop("qlora")
+    adapters = [*(ADAPTERS if lora or qlora else ()), *(QUANTIZED if qlora else ())]
+    values["overrides"] = [*adapters, *(values["overrides"] or ())] or values["overrides"]
     own = {name: values[name] for name in OF_DEGREES}
     if mode.name == DEGREES:
         print_degrees(own, values)

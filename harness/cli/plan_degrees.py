@@ -15,16 +15,20 @@ from harness.cli.output_format import OutputFormat
 from harness.cli.plan_option_checks import needs_tokens
 from harness.cli.plan_params import parse_network
 from harness.cli.plan_timeline import write_timeline
-from harness.errors import ExitCode
+from harness.errors import ExitCode, UserError
 from harness.plan.degrees.degrees_plan import plan_degrees
-from harness.plan.plan_usage import parse_count_option
+from harness.plan.plan_usage import parse_count_option, usage_error
 from harness.plan.time.rates import Rates
 from harness.views.plan_degrees import degrees_as_dict, render_degrees
+from harness.views.scaling_table import ScalingRow, render_scaling, scaling_as_dict
 from harness.views.style import style_for
 
 
 def print_degrees(own: dict[str, Any], values: dict[str, Any]) -> None:
     """Print it, from the options of degrees and the others, by name. Raises UserError; Exit where it does not fit."""
+    if own["scaling"] is not None:
+        _print_scaling(own, values)
+        return
     request, price = request_from_options(own, values), find_price(values)
     if price is not None and values["tokens"] is None:
         raise needs_tokens("--price")
@@ -38,4 +42,32 @@ def print_degrees(own: dict[str, Any], values: dict[str, Any]) -> None:
     else:
         print(render_degrees(planned, tokens, price, obstacles, style_for(sys.stdout)))
     if not planned.fits:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _print_scaling(own: dict[str, Any], values: dict[str, Any]) -> None:
+    """The same degrees on each number of GPUs. Raises UserError for words that are no numbers."""
+    unread = {"--gpus": values["gpus"], "--timeline": own["timeline"], "--tokens": values["tokens"]}
+    for option, value in {**unread, "--price": values["prices"]}.items():
+        if value:
+            message = f"`--scaling` has numbers of GPUs of its own, and `{option}` has no effect on its table"
+            raise usage_error(message, "leave one of them out")
+    words = [word.strip() for word in own["scaling"].split(",")]
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise usage_error(f"`--scaling {own['scaling']}` is no list of numbers of GPUs", "write `--scaling 16,64,128`")
+    rates, rows, errors = Rates(network=parse_network(own["network"]) or 0.0), [], []
+    for count in sorted({int(word) for word in words}):
+        request = request_from_options(own, {**values, "gpus": count})
+        try:
+            rows.append(ScalingRow(count, plan_degrees(request, rates)))
+        except UserError as error:  # degrees that do not divide this number
+            errors.append(error)
+            rows.append(ScalingRow(count, None, error.findings[0].message))
+    if len(errors) == len(rows):
+        raise errors[0]
+    if values["format"] is OutputFormat.json:
+        print(json.dumps(scaling_as_dict(rows), indent=2))
+    else:
+        print(render_scaling(rows, style_for(sys.stdout)))
+    if not any(row.plan is not None and row.plan.fits for row in rows):
         raise typer.Exit(ExitCode.FINDINGS)

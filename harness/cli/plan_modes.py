@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 DEGREES = "degrees of parallelism"
-_DEGREE_STARTERS = ("tensor", "pipeline", "context", "expert", "virtual_stages", "schedule", "timeline")
+_DEGREE_STARTERS = ("tensor", "pipeline", "context", "expert", "virtual_stages", "schedule", "timeline", "scaling")
 DEGREE_OPTIONS = {*_DEGREE_STARTERS, "micro_batch", "precision", "checkpointing", "states", "sequence_parallel"}
 DEGREE_OPTIONS |= {"gradients"}
+_ADAPTERS = {"lora", "qlora"}
 _RUN = {"model", "gpus", "gpu", "zero_stage", "max_length", "batch_tokens"}
 _MACHINE = {"gpus_per_node", "host_memory", "nvme"}
 _SPEC = {"spec", "overrides", "hostfile", "world_size", "here"}
@@ -18,9 +19,11 @@ _PLAN = {
     "tokens",
     "prices",
     "deadline",
+    "measured",
     "search",
     "write",
     "plot",
+    "html",
     "calibration",
     "long",
     "trainer",
@@ -38,7 +41,8 @@ class Mode(NamedTuple):
 
 def _mode(name: str, *options: str | set[str]) -> Mode:
     names = (option if isinstance(option, set) else {option} for option in options)
-    return Mode(name, frozenset().union({"format"}, *names))
+    reads = frozenset().union({"format"}, *names)
+    return Mode(name, reads | {"offline"} if "model" in reads else reads)
 
 
 _BY_OPTION = {
@@ -48,17 +52,19 @@ _BY_OPTION = {
     ),
     "params": _mode("--params", "params", "gpus", "gpu", "zero_stage", "network", "gradients"),
     "calibrate": _mode("--calibrate", "calibrate", "calibration"),
-    "min_gpus": _mode("--min-gpus", "min_gpus", _RUN - {"gpus"}, _MACHINE, "overrides"),
-    "largest_model": _mode("--largest-model", "largest_model", _RUN - {"model"}, _MACHINE, "overrides", "write"),
+    "min_gpus": _mode("--min-gpus", "min_gpus", _RUN - {"gpus"}, _MACHINE, {"overrides", "tokens", "prices"}),
+    "largest_model": _mode(
+        "--largest-model", "largest_model", _RUN - {"model"}, _MACHINE, _ADAPTERS, "overrides", "write"
+    ),
 }
 _BY_OPTION_AND_SOURCE = {  # about a spec, and without one
     "cheapest": (
         _mode("--cheapest", "cheapest", _CHEAPEST, "spec"),
-        _mode("--cheapest", "cheapest", _CHEAPEST, _RUN),
+        _mode("--cheapest", "cheapest", _CHEAPEST, _RUN, _ADAPTERS),
     ),
     "longest": (
         _mode("--longest", "longest", _SPEC, "write"),
-        _mode("--longest", "longest", _MACHINE, "model", "gpus", "gpu", "overrides", "write"),
+        _mode("--longest", "longest", _MACHINE, _ADAPTERS, "model", "gpus", "gpu", "overrides", "write"),
     ),
     "simulate": (
         _mode("--simulate", "simulate", _SPEC, _SIMULATION),
@@ -67,12 +73,13 @@ _BY_OPTION_AND_SOURCE = {  # about a spec, and without one
 }
 QUESTIONS = (*_BY_OPTION, *_BY_OPTION_AND_SOURCE)
 OF_DEGREES = _mode(DEGREES, DEGREE_OPTIONS, _RUN, "gpus_per_node", "network", "tokens", "prices")
-OF_SPEC = _mode("a spec", _SPEC, _PLAN)
-_OF_WORDS = _mode("a plan without a spec", _RUN, _MACHINE, _PLAN)
+OF_SPEC = _mode("a spec", _SPEC, _PLAN, "allow_local_code")
+_OF_WORDS = _mode("a plan without a spec", _RUN, _MACHINE, _ADAPTERS, _PLAN)
 NEEDS = {
     **dict.fromkeys(_SIMULATION, "`--simulate`"),
     "price_file": "`--cheapest`",
-    **dict.fromkeys(("hostfile", "world_size", "here"), "a spec"),
+    **dict.fromkeys(("hostfile", "world_size", "here", "allow_local_code"), "a spec"),
+    "offline": "`--model`",
 }
 _RECIPE = {"precision", "states"}
 
@@ -94,4 +101,4 @@ def find_mode(given: frozenset[str]) -> Mode:
 
 def _without_model(mode: Mode) -> Mode:
     """The question about a bare count of parameters."""
-    return mode._replace(reads=mode.reads - {"model"})
+    return mode._replace(reads=mode.reads - {"model", "offline"})

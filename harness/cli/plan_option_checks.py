@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.cli.plan_questions import PlanOptions
 from harness.errors import UserError
-from harness.plan.plan_usage import usage_error
+from harness.plan.plan_usage import parse_count_option, usage_error
 from harness.plan.time.cost_range import parse_deadline
 
 
@@ -23,6 +23,8 @@ def check_options(options: PlanOptions) -> None:
         parse_deadline(options.deadline)
         if options.tokens is None and not options.cheapest:
             raise needs_tokens("--deadline")
+    if options.measured is not None:
+        parse_count_option("--measured", options.measured)
     _check_files(options)
 
 
@@ -33,7 +35,12 @@ def needs_tokens(option: str) -> UserError:
 
 def _check_files(options: PlanOptions) -> None:
     """Files that could not be written once everything is planned."""
-    for option, file in (("--write", options.write), ("--plot", options.plot), ("--trace", options.trace)):
+    for option, file in (
+        ("--write", options.write),
+        ("--plot", options.plot),
+        ("--html", options.html),
+        ("--trace", options.trace),
+    ):
         if file is None:
             continue
         if not Path(file).parent.is_dir():

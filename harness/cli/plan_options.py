@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.completion import complete_run
-
 
 class Trainer(StrEnum):
     """The keys of `plan.trainer_loop.TRAINERS`."""
@@ -27,7 +25,10 @@ _Number = int | None
 OptionalSpec = Annotated[_Text, typer.Argument(metavar="[SPEC]", help="A run spec (YAML).", show_default=False)]
 ModelOption = Annotated[
     _Text,
-    typer.Option("--model", metavar="NAME", help="A model of the catalogue, or a folder.", rich_help_panel=_MODEL),
+    typer.Option("--model", metavar="NAME", help="A known name, a folder, or OWNER/NAME.", rich_help_panel=_MODEL),
+]
+OfflineOption = Annotated[
+    bool, typer.Option("--offline", help="Fetch no config.json of OWNER/NAME from the Hub.", rich_help_panel=_MODEL)
 ]
 ParamsOption = Annotated[
     _Text,
@@ -43,7 +44,13 @@ GpuOption = Annotated[
     _Text, typer.Option("--gpu", metavar="KIND", help="Kind of GPU, such as H100-80GB.", rich_help_panel=_MODEL)
 ]
 GpusPerNodeOption = Annotated[
-    _Number, typer.Option("--gpus-per-node", metavar="N", help="GPUs per host. Default: 8.", rich_help_panel=_MODEL)
+    _Number,
+    typer.Option(
+        "--gpus-per-node",
+        metavar="N",
+        help="GPUs per host. Default: as the kind is built, mostly 8.",
+        rich_help_panel=_MODEL,
+    ),
 ]
 HostMemoryOption = Annotated[
     _Text, typer.Option("--host-memory", metavar="SIZE", help="Memory per host, such as 2TB.", rich_help_panel=_MODEL)
@@ -80,6 +87,13 @@ TrainerOption = Annotated[
     Trainer | None,
     typer.Option("--as", help="Plan the loop of this trainer instead of that of `harness launch`.", show_default=False),
 ]
+LoraOption = Annotated[
+    bool,
+    typer.Option("--lora", help="Train adapters of rank 16 at all linear layers (LoRA).", rich_help_panel=_MODEL),
+]
+QloraOption = Annotated[
+    bool, typer.Option("--qlora", help="The same over frozen weights in 4 bits (QLoRA).", rich_help_panel=_MODEL)
+]
 SearchOption = Annotated[
     bool,
     typer.Option("--search", help="Find the fastest settings that fit and pass the gates.", rich_help_panel=_SEARCH),
@@ -104,6 +118,9 @@ LargestModelOption = Annotated[
 DeadlineOption = Annotated[
     _Text, typer.Option("--deadline", metavar="TIME", help="Time to train --tokens in, such as 48h or 3d.")
 ]
+MeasuredOption = Annotated[
+    _Text, typer.Option("--measured", metavar="RATE", help="Tokens a second that a run of yours has, for its MFU.")
+]
 PriceFileOption = Annotated[
     _Text,
     typer.Option(
@@ -116,26 +133,11 @@ WriteOption = Annotated[
         "--write", metavar="FILE", help="Write the settings that are found as a run spec.", rich_help_panel=_SEARCH
     ),
 ]
-CalibrateOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--calibrate",
-        metavar="RUN",
-        help="Instead of planning, fit this machine's constants to the step times and peaks of a run. Repeatable.",
-        show_default=False,
-        autocompletion=complete_run,
-    ),
-]
-CalibrationOption = Annotated[
-    _Text,
-    typer.Option(
-        "--calibration",
-        metavar="FILE",
-        help="The file of calibrations. Default: your own, which `harness calibrate` writes and a plan reads.",
-    ),
-]
 PlotOption = Annotated[
     _Text, typer.Option("--plot", metavar="FILE", help="Write a chart of memory by alternative as SVG.")
+]
+HtmlOption = Annotated[
+    _Text, typer.Option("--html", metavar="FILE", help="Write a page: what fits where, memory, the step.")
 ]
 LongOption = Annotated[
     bool,

@@ -7,11 +7,14 @@ import json
 import shlex
 import shutil
 import sys
+from collections import ChainMap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from harness.check.auto_plan import SearchResult
 from harness.check.check_file import CheckedFile
+from harness.check.fit_table import FitTable
 from harness.check.plan_report import PlanReport
 from harness.cli.console import exit_with, print_findings
 from harness.cli.output_format import OutputFormat
@@ -23,6 +26,7 @@ from harness.spec.yaml_text import spec_as_yaml
 from harness.views import plan_search as search_view
 from harness.views.plan import render_plan
 from harness.views.plan_next_command import format_next_after_search, format_next_command, format_search_command
+from harness.views.plan_page import render_plan_page
 from harness.views.plan_plot import render_memory_svg
 from harness.views.plan_screen import INPUT_FINDINGS
 from harness.views.style import style_for
@@ -60,20 +64,20 @@ def choose_next_command(planned: Plan, searched: SearchResult | None, options: P
 
 
 def print_report(
-    report: PlanReport, checked: CheckedFile, format: OutputFormat, *, long: bool, deadline: Answer | None = None
+    report: PlanReport, checked: CheckedFile, format: OutputFormat, *, long: bool, answers: Sequence[Answer] = ()
 ) -> None:
-    """The plan on stdout. On stderr, in full, the findings for which the screen has no line."""
+    """The plan on stdout, with answers about it. On stderr, in full, the findings for which the screen has no line."""
     everything = long or format is OutputFormat.json
     in_full = [finding for finding in report.findings if everything or finding.gate in INPUT_FINDINGS]
     if in_full:
         print_findings(in_full, checked.lines_of)
     if format is OutputFormat.json:
-        extra = {} if deadline is None else deadline.body
+        extra = ChainMap(*(dict(answer.body) for answer in answers))
         print(json.dumps({**search_view.report_as_dict(report), **extra}, indent=2))
         return
     print(render_plan(report, style_for(sys.stdout), shutil.get_terminal_size((110, 24)).columns, long=long))
-    if deadline is not None:
-        print(deadline.text)
+    for answer in answers:
+        print(answer.text)
 
 
 def write_files(report: PlanReport, write: str | None, plot: str | None) -> None:
@@ -95,6 +99,18 @@ def write_files(report: PlanReport, write: str | None, plot: str | None) -> None
             )
         _write_text(plot, render_memory_svg(plan_json(report.plan)))
         print(f"Wrote {plot}", file=sys.stderr)
+
+
+def write_page(report: PlanReport, tables: Sequence[FitTable], html: str | None) -> None:
+    """The page of `--html`, with a line on stderr. Raises UserError where there is nothing to show."""
+    if html is None:
+        return
+    if not tables or report.plan.memory is None:
+        raise usage_error(
+            "there is nothing to show: the plan has no memory", "give the model by name, the kind of GPU and the batch"
+        )
+    _write_text(html, render_plan_page(report, tables))
+    print(f"Wrote {html}", file=sys.stderr)
 
 
 def _write_text(file: str, text: str) -> None:

@@ -11,7 +11,7 @@ import typer
 from harness.cli import degree_options as degree
 from harness.cli import plan_options as options
 from harness.cli import simulation_options as simulation
-from harness.cli.options import HereOption, HostfileOption, SetOption, WorldSizeOption
+from harness.cli.options import AllowCodeOption, HereOption, HostfileOption, SetOption, WorldSizeOption
 from harness.cli.output_format import OutputFormat
 
 
@@ -21,7 +21,11 @@ def all_options(
     world_size: WorldSizeOption = None,
     overrides: SetOption = None,
     here: HereOption = False,
+    allow_local_code: AllowCodeOption = False,
     model: options.ModelOption = None,
+    offline: options.OfflineOption = False,
+    lora: options.LoraOption = False,
+    qlora: options.QloraOption = False,
     params: options.ParamsOption = None,
     gpus: options.GpusOption = None,
     gpu: options.GpuOption = None,
@@ -34,6 +38,7 @@ def all_options(
     tokens: options.TokensOption = None,
     prices: options.PriceOption = None,
     deadline: options.DeadlineOption = None,
+    measured: options.MeasuredOption = None,
     format: Annotated[OutputFormat, typer.Option("--format", help="Output format.")] = OutputFormat.text,
     long: options.LongOption = False,
     trainer: options.TrainerOption = None,
@@ -45,8 +50,9 @@ def all_options(
     price_file: options.PriceFileOption = None,
     write: options.WriteOption = None,
     plot: options.PlotOption = None,
-    calibrate: options.CalibrateOption = None,
-    calibration: options.CalibrationOption = None,
+    html: options.HtmlOption = None,
+    calibrate: simulation.CalibrateOption = None,
+    calibration: simulation.CalibrationOption = None,
     simulate: simulation.SimulateOption = False,
     rank: simulation.RankOption = None,
     layers: simulation.LayersOption = None,
@@ -64,6 +70,7 @@ def all_options(
     states: degree.StatesOption = None,
     sequence_parallel: degree.SequenceParallelOption = None,
     timeline: degree.TimelineOption = None,
+    scaling: degree.ScalingOption = None,
     table: degree.TableOption = False,
     non_state_peak: degree.NonStatePeakOption = None,
     network: degree.NetworkOption = None,

@@ -7,16 +7,19 @@ A new question is an option in `plan_options.py` and `plan_commands.py`, a mode 
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from harness.check import auto_plan
+from harness.check.fit_table import FitSearch, make_fit_table
 from harness.cli.plan_calibrate import calibrate_by_runs
 from harness.errors import ExitCode
 from harness.plan.plan_usage import parse_count_option, usage_error
 from harness.plan.search.plan_request import DEFAULT_BATCH_TOKENS, PlanRequest, default_length
-from harness.views import plan_search as search_view
+from harness.views.plan_fit_table import min_gpus_as_dict, render_min_gpus
+from harness.views.style import style_for
 
 _EXAMPLE = "harness size --model llama-3.1-70b --gpus 8 --gpu H100-80GB"
 
@@ -43,15 +46,18 @@ class PlanOptions:
     longest: bool = False
     largest_model: bool = False
     deadline: str | None = None
+    measured: str | None = None
     kind_prices: tuple[str, ...] = ()
     price_file: str | None = None
     write: str | None = None
     plot: str | None = None
+    html: str | None = None
     search: bool = False
     overrides: Sequence[str] | None = None
     hostfile: str | None = None
     world_size: int | None = None
     here: bool = False
+    allow_local_code: bool = False
     calibrate: tuple[str, ...] = ()
     calibration: str | None = None
     simulate: bool = False
@@ -98,11 +104,18 @@ class Question(NamedTuple):
 
 
 def _answer_min_gpus(options: PlanOptions) -> Answer:
-    request = options.to_request(needs_gpus=False)
-    result = auto_plan.find_min_gpus(request)
-    code = ExitCode.OK if result.best else ExitCode.FINDINGS
-    text = search_view.render_min_gpus(request.model, request.gpu, result)
-    return Answer(text, search_view.min_gpus_as_dict(result), code)
+    table = make_fit_table(fit_search(options))
+    width = shutil.get_terminal_size((110, 24)).columns
+    code = ExitCode.FINDINGS if table.fewest_of_all is None else ExitCode.OK
+    return Answer(render_min_gpus(table, style_for(sys.stdout), width), min_gpus_as_dict(table), code)
+
+
+def fit_search(options: PlanOptions) -> FitSearch:
+    """The search for the ways of a run without a spec. Raises UserError with everything that is wrong."""
+    tokens = 1e9 if options.tokens is None else parse_count_option("--tokens", options.tokens)
+    if options.gpu == "cpu":
+        raise usage_error("`--gpu cpu` is no GPU to count", "give a kind of GPU, such as `H100-80GB`")
+    return FitSearch(options.to_request(needs_gpus=False), tokens, options.price)
 
 
 def _answer_calibrate(options: PlanOptions) -> Answer:

@@ -12,10 +12,18 @@ from harness.facts.model_lookup import find_model
 from harness.findings import Finding, Fix
 from harness.plan.degrees.degrees_request import CHOICES, validate_choice
 from harness.plan.plan_usage import check_stage_and_price, parse_count_option, usage_error
-from harness.plan.search.state_tables import GPU_COUNTS, MODEL_SIZES, RECIPES, tabulate_peak, tabulate_states
+from harness.plan.search.state_tables import (
+    GPU_COUNTS,
+    MODEL_SIZES,
+    OTHER_OPTIMIZERS,
+    RECIPES,
+    tabulate_peak,
+    tabulate_states,
+)
 from harness.units import parse_bytes
 from harness.views import plan_states as view
 
+_STATES = {"momentum": "one state", "none": "no state"}
 STATES_MODES = ("--table", "--non-state-peak")
 
 
@@ -26,7 +34,7 @@ def print_states(own: dict[str, Any], values: dict[str, Any]) -> None:
     recipe, size = _find_recipe(own), _find_size(values)
     if own["non_state_peak"] is None:
         counts = GPU_COUNTS if values["gpus"] is None else (values["gpus"],)
-        recipes = RECIPES if recipe is None else {recipe: RECIPES[recipe]}
+        recipes = RECIPES if recipe is None else {recipe: {**RECIPES, **OTHER_OPTIMIZERS}[recipe]}
         rows = tabulate_states(MODEL_SIZES if size is None else dict([size]), counts, recipes)
         print(view.states_table_as_json(rows) if is_json else view.render_states_table(rows))
         return
@@ -37,8 +45,7 @@ def print_states(own: dict[str, Any], values: dict[str, Any]) -> None:
         peak = parse_bytes(own["non_state_peak"])
     except ValueError as error:
         raise usage_error(f"`--non-state-peak`: {error}", "write a size such as `22GB`") from None
-    per_host = 8 if values["gpus_per_node"] is None else values["gpus_per_node"]
-    table = tabulate_peak(size[1], recipe or "mixed", values["gpu"], peak, values["gpus"], per_host)
+    table = tabulate_peak(size[1], recipe or "mixed", values["gpu"], peak, values["gpus"], values["gpus_per_node"])
     print(view.peak_table_as_json(table) if is_json else view.render_peak_table(table))
 
 
@@ -48,12 +55,14 @@ def _find_recipe(own: dict[str, Any]) -> str | None:
     if precision is None and states is None:
         return None
     findings = validate_choice("--precision", precision or "bf16", CHOICES["--precision"])
-    findings += validate_choice("--states", states or "fp32", ("fp32", "int8"))
+    findings += validate_choice("--states", states or "fp32", ("fp32", "int8", *_STATES))
     if not findings and (precision == "fp8" or (precision == "fp32" and states == "int8")):
         message = f"the tables of states have no recipe with {precision} and states in {states or 'fp32'}"
         findings.append(Finding("MM007", "error", message, fix=Fix("choose fp32, or bf16 with states in fp32 or int8")))
     if findings:
         raise UserError(findings, ExitCode.USAGE)
+    if states in _STATES:
+        return f"{'fp32' if precision == 'fp32' else 'mixed'}, {_STATES[states]}"
     if precision == "fp32":
         return "fp32"
     return "mixed, 8-bit states" if states == "int8" else "mixed"

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.check.check_file import check_file
+from harness.cli.accelerate_files import check_accelerate_options, write_accelerate_files
 from harness.cli.console import exit_with, print_errors, print_findings, write_output
 from harness.cli.options import HostfileOption, SetOption, WorldSizeOption
 from harness.errors import ExitCode
@@ -44,6 +45,14 @@ def render(
             help="Write this JSON file; with --check, compare with it.",
         ),
     ] = None,
+    accelerate: Annotated[
+        str | None,
+        typer.Option(
+            "--accelerate",
+            metavar="FILE",
+            help="Write this YAML for `accelerate launch` and a script of your own, and its JSON beside it.",
+        ),
+    ] = None,
     reasons: Annotated[bool, typer.Option("--reasons", help="Print each key with the reason for its value.")] = False,
 ) -> None:
     """Print the DeepSpeed JSON of a run spec, or compare checked-in JSONs with their specs.
@@ -52,6 +61,8 @@ def render(
     """
     for spec in specs:
         _check_output_options(spec, output, check=check, write=write, reasons=reasons, is_alone=len(specs) == 1)
+    if accelerate is not None:
+        check_accelerate_options(specs, accelerate, output, others=check or write or reasons)
     codes = []
     for spec in specs:
         checked = check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world_size, allow_code=True)
@@ -61,7 +72,9 @@ def render(
             continue
         config = render_ds_config(with_tuned_defaults(run, Path.cwd()))
         target = _target_of(spec, output)
-        if check:
+        if accelerate is not None:
+            codes.append(write_accelerate_files(run, config, Path(accelerate), output))
+        elif check:
             codes.append(_print_comparison(config, target, spec))
         elif write or output:
             codes.append(write_output(target, config.json_text))

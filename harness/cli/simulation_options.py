@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.completion import complete_run
+
 _PANEL = "Simulation"
 SimulateOption = Annotated[
     bool,
@@ -37,5 +39,23 @@ TraceOption = Annotated[
         metavar="FILE",
         help="Write a step's kernels, collectives, copies and disk traffic for Perfetto (JSON).",
         rich_help_panel=_PANEL,
+    ),
+]
+CalibrateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--calibrate",
+        metavar="RUN",
+        help="Instead of planning, fit this machine's constants to the step times and peaks of a run. Repeatable.",
+        show_default=False,
+        autocompletion=complete_run,
+    ),
+]
+CalibrationOption = Annotated[
+    str | None,
+    typer.Option(
+        "--calibration",
+        metavar="FILE",
+        help="The file of calibrations. Default: your own, which `harness calibrate` writes and a plan reads.",
     ),
 ]

@@ -17,7 +17,7 @@ Example: harness size --model llama-3.1-70b --gpus 8 --gpu H100-80GB
 size = make_command(
     "size",
     _TEXT,
-    "model params gpus gpu gpus_per_node host_memory nvme network gradients zero_stage max_length batch_tokens"
-    " overrides tokens prices deadline format long calibration plot min_gpus cheapest longest largest_model price_file"
-    " write table non_state_peak precision states",
+    "model offline lora qlora params gpus gpu gpus_per_node host_memory nvme network gradients zero_stage max_length"
+    " batch_tokens overrides tokens prices deadline measured format long calibration plot html min_gpus cheapest"
+    " longest largest_model price_file write table non_state_peak precision states",
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from harness.check.config_comparison import ComparedKey, ConfigComparison
 from harness.convert.conversion import ConvertedSpec
 from harness.convert.draft import HEADINGS, NoteKind
+from harness.convert.model_objective import UNKNOWN_MODEL
 from harness.convert.yaml_writer import format_inline
 from harness.findings import Finding
 from harness.units import pluralize
@@ -31,6 +32,8 @@ def _note_lines(adopted: ConvertedSpec) -> Iterator[str]:
         for note in notes:
             if not note.is_plain:
                 yield f"  {note}"
+    if adopted.draft.remarks.get("model.name_or_path") == UNKNOWN_MODEL:
+        yield f"`{adopted.draft.get('model.name_or_path')}` is {UNKNOWN_MODEL}; the ranks ask it before they train"
     if adopted.placeholders:
         yield f"Not in the file, a placeholder in the spec: {', '.join(f'`{key}`' for key in adopted.placeholders)}"
     if adopted.defaults:

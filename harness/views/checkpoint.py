@@ -146,7 +146,7 @@ def _format_cells(row: CheckpointRow, evaluations: Evaluations, best: int | None
     loss = "-" if facts["loss"] is None else f"{facts['loss']:.4f}" + (" (best)" if manifest.step == best else "")
     return (
         row.path.name,
-        format_count(facts["tokens"]),
+        format_count(facts["tokens"]) if facts["tokens"] else "-",
         format_bytes(manifest.bytes),
         str(len(manifest.files)),
         str(manifest.world_size),

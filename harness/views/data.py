@@ -21,7 +21,9 @@ def data_as_json(body: Mapping[str, Any]) -> str:
 
 
 def render_data(name: str, body: Mapping[str, Any], style: Style) -> str:
-    """One block per subject; the last line names the folder of the tokens."""
+    """One block per subject; the last line names the folder of the tokens. Rows of the user's own have one block."""
+    if "rows" in body:
+        return _render_own_rows(name, body, style)
     blocks = [
         _render_head(name, body, style),
         _render_sources(body),
@@ -31,6 +33,19 @@ def render_data(name: str, body: Mapping[str, Any], style: Style) -> str:
     blocks += [_render_example(i, example, style) for i, example in enumerate(body["examples"], start=1)]
     blocks.append(_render_foot(body, style))
     return "\n\n".join(block for block in blocks if block)
+
+
+def _render_own_rows(name: str, body: Mapping[str, Any], style: Style) -> str:
+    lines = [style.paint(name, "", bold=True)]
+    lines.append(
+        f"  training {pluralize(body['rows']['train'], 'row')}, held out {pluralize(body['rows']['eval'], 'row')}"
+    )
+    for number, row in enumerate(body["examples"], start=1):
+        lines.append(f"  row {number} as a batch of one: {row['units']:g} units in the mean of the loss")
+        for tensor in row["tensors"]:
+            what = f"{escape_unprintable(tensor['name'])}: {tensor['dtype']} {tuple(tensor['shape'])}"
+            lines.append(f"    {what}, first value {tensor['first']}")
+    return "\n".join(lines)
 
 
 def _render_head(name: str, body: Mapping[str, Any], style: Style) -> str:

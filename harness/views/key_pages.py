@@ -17,6 +17,11 @@ from harness.views.gate_pages import rows_about, wrap_text
 from harness.views.spec_reference import Schema, format_default, format_type, section_of
 
 DOCS = {
+    "objective": "own-models",
+    "dpo": "preferences",
+    "kto": "preferences",
+    "classification": "classification",
+    "reward": "classification",
     "model": "train",
     "data": "data",
     "train": "train",

@@ -191,7 +191,7 @@ def _format_headline(outcome: LaunchResult, style: Style) -> str:
     took = format_seconds(outcome.seconds)
     if verdict.state == "completed":
         did = (
-            f"trained {verdict.step} steps"
+            (f"trained {verdict.step} steps" if verdict.step else "ended")
             if outcome.plan.resume is None
             else f"resumed and reached step {verdict.step}"
         )
@@ -212,6 +212,8 @@ def _loss_rows(record: RunRecord) -> list[tuple[str, str]]:
         entropy = record.points("eval", "unigram_entropy")
         reference = f" (unigram entropy {entropy[-1][1]:.3f}: token frequencies alone)" if entropy else ""
         parts.append(f"held-out loss {evals[-1][1]:.3f}{reference}")
+    own = [(name, record.points("eval", name)) for name in record.measured_names() if name.startswith("own.")]
+    parts += [f"{name.removeprefix('own.')} {points[-1][1]:.3g}" for name, points in own if points]
     return [("loss", "; ".join(parts))] if parts else []
 
 
@@ -221,7 +223,10 @@ _STEP_PARTS = ("data", "forward", "backward", "optimizer", "pipeline")
 def _speed_rows(record: RunRecord, s: RunSummary) -> list[tuple[str, str]]:
     """Medians of speed and step time, and the parts of a step."""
     rows = []
-    if s.tokens_per_second is not None:
+    rows_a_step = record.run.batch.global_batch if record.run is not None else None
+    if s.tokens_per_second == 0 and s.step_seconds and rows_a_step:  # rows of the user's own data have no tokens
+        rows.append(("speed", f"{format_count(rows_a_step / s.step_seconds)} rows/s"))
+    elif s.tokens_per_second is not None:
         mfu = f", MFU {100 * s.mfu:.1f}%" if s.mfu is not None else ""
         rows.append(("speed", f"{format_count(s.tokens_per_second)} tokens/s{mfu}"))
     if s.step_seconds:
@@ -285,8 +290,9 @@ def _describe_checkpoint(outcome: LaunchResult) -> str:
 def _next_lines(outcome: LaunchResult, diagnosis: Diagnosis | None) -> list[str]:
     run_dir = shlex.quote(format_path(outcome.plan.run_dir))
     if outcome.verdict.state == "completed" or outcome.export:
-        done = [f"harness report {run_dir}"] if outcome.export else [f"harness export {run_dir} OUT"]
-        return [f"Next: {done[0]}"]
+        saves_itself = outcome.export is None and outcome.checkpoint is None and not outcome.verdict.step  # a script
+        shows = outcome.export is not None or saves_itself
+        return [f"Next: harness report {run_dir}" if shows else f"Next: harness export {run_dir} OUT"]
     lines = []
     resume = run_dir if outcome.checkpoint else None
     if resume is None and outcome.plan.resume is not None:

@@ -175,7 +175,7 @@ def _render_alternatives(
         sizes = "".join(
             (format_bytes(size) if size else "-").rjust(13) for size in (each.gpu_peak, each.host_peak, each.nvme_bytes)
         )
-        seconds = format_seconds(each.time.seconds) if each.time and each.fit.fits is not False else "-"
+        seconds = format_seconds(each.time.seconds) if each.time and each.fit.verdict is not False else "-"
         time = seconds.rjust(12) if timed else ""
         mark = ">" if each.is_current else " "
         fits = _format_fits(each, searched)
@@ -184,14 +184,14 @@ def _render_alternatives(
 
 
 def _format_fits(each: Alternative, searched: SearchResult | None) -> str:
-    if each.fit.fits is False:
+    if each.fit.verdict is False:
         phase = f", {each.fit.phase} only" if each.fit.fits_in_training else ""
         return f"no: {each.fit.binding}{phase}"
     refused = searched.refusal_of(each) if searched is not None else None
     if refused is not None:
         return f"refused by {refused.gate}"
-    if each.fit.fits is None:
-        return "not known"
+    if each.fit.verdict is None:
+        return "not certain" if each.fit.uncertain else "not known"
     return "yes" if each.fit.headroom is None or each.fit.headroom >= HEADROOM else "barely"
 
 

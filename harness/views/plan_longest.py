@@ -9,9 +9,8 @@ from harness.check.largest_model import LargestModel
 from harness.check.longest_sequence import LongestSequence
 from harness.plan.counted_plan import CountedPlan
 from harness.units import format_bytes, format_count
-from harness.views.plan_cheapest import describe_setting, describe_setting_briefly
 from harness.views.plan_lines import cut_text, wrap_lines
-from harness.views.plan_numbers import format_time_range
+from harness.views.plan_numbers import describe_setting, describe_setting_briefly, format_time_range
 from harness.views.style import Style
 
 _MAX_SHOWN = 6
@@ -107,7 +106,7 @@ def longest_as_dict(result: LongestSequence | None) -> dict[str, Any]:
         "gpu_peak_bytes": counted.memory.gpu_peak,
         "host_peak_bytes": counted.memory.host_peak,
         "nvme_bytes": counted.memory.nvme_bytes,
-        "fits": counted.plan.fit.fits,
+        "fits": counted.plan.fit.verdict,
         "tokens_per_step": counted.settings.tokens_per_step,
         "step_seconds": counted.time.seconds if counted.time else None,
         "step_seconds_range": list(counted.time.range) if counted.time else None,

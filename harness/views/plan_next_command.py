@@ -25,6 +25,8 @@ def format_next_command(run: ResolvedRun, spec: str, hostfile: str | None, overr
         words += ["--hostfile", "HOSTFILE"]
     elif run.cluster is None and run.parallel_dims.world_size != run.spec.launch.num_gpus:
         words += ["--set", f"launch.num_gpus={run.parallel_dims.world_size}"]
+    plugins = run.spec.plugins
+    words += ["--allow-local-code"] if plugins.file is not None or plugins.script is not None else []
     return shlex.join([*words, "--dry-run"])
 
 

@@ -3,6 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from harness.plan.search.alternatives import title_of
+from harness.plan.settings.checkpointed_layers import describe_checkpointing
+from harness.plan.settings.plan_settings import PlanSettings
+from harness.plan.time.cost_range import CostRange
 from harness.units import format_bytes, format_count
 
 Range = tuple[float, float]
@@ -56,3 +62,34 @@ def _unit_of(seconds: float) -> tuple[float, str]:
 def format_share(share: float) -> str:
     """`36%`, below 10 % with one decimal: `4.2%`."""
     return f"{share:.0%}" if share >= 0.0995 else f"{share:.1%}"
+
+
+def describe_setting(settings: PlanSettings) -> str:
+    """`ZeRO-3, sequence 8, micro-batch 1 x 4, gradient checkpointing`."""
+    sizes = (
+        ("tensor", settings.tensor_parallel_size),
+        ("pipeline", settings.pipeline_parallel_size),
+        ("sequence", settings.sequence_parallel_size),
+    )
+    parallel = "".join(f", {name} {size}" for name, size in sizes if size > 1)
+    batch = f"micro-batch {settings.micro_batch} x {settings.accumulation}"
+    moved = ", inputs of layers in host memory" if settings.activation_device != "none" else ""
+    return f"{title_of(settings)}{parallel}, {batch}, {describe_checkpointing(settings)}{moved}"
+
+
+def describe_setting_briefly(settings: PlanSettings) -> str:
+    """`ZeRO-3, sequence 8, 1 x 4, checkpointing`, for tables."""
+    text = describe_setting(settings).replace("micro-batch ", "").removesuffix(", no gradient checkpointing")
+    return text.replace("gradient checkpointing", "checkpointing").replace(", inputs of layers in", " in")
+
+
+def cost_as_dict(cost: CostRange) -> dict[str, Any]:
+    """Hours and dollars, each with its range."""
+    return {
+        "hours": cost.hours,
+        "hours_range": list(cost.hours_range),
+        "gpu_hours": cost.gpu_hours,
+        "gpu_hours_range": list(cost.gpu_hours_range),
+        "dollars": cost.money,
+        "dollars_range": list(cost.money_range) if cost.money_range is not None else None,
+    }

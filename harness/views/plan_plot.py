@@ -26,7 +26,7 @@ _COLOURS = {
 }
 _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#222}.t{font-weight:600}.q{fill:#666}"
-    ".have{stroke:#c33;stroke-dasharray:4 3}"
+    ".have{stroke:#c33;stroke-dasharray:4 3}.limit{fill:#c33}.cut path{stroke:#fff;stroke-width:2;fill:none}"
     "@media(prefers-color-scheme:dark){text{fill:#ddd}.q{fill:#999}}"
 )
 _TIERS = (("gpu", "{device} per rank"), ("host", "host memory per node"), ("nvme", "NVMe per node"))
@@ -40,15 +40,16 @@ def render_memory_svg(plan: Mapping[str, Any]) -> str:
     rungs = [rung for rung in plan.get("alternatives") or [] if isinstance(rung, dict) and "gpu_by_kind" in rung]
     if not rungs:
         return ""
-    parts, top = [_render_legend()], _LEGEND_HEIGHT
-    for tier, name in _TIERS:
-        heading = name.format(device="device" if plan.get("device") == "cpu" else "GPU")
-        block, height = _render_tier(tier, heading, plan.get(f"{tier}_capacity_bytes"), rungs, top)
+    name = escape(escape_unprintable(f"Memory of {plan.get('name', 'the run')} by alternative"), quote=True)
+    heading = f'<text class="t" x="8" y="44">{name}; a bar with two strokes is cut</text>'
+    parts, top = [_render_legend(), heading], _LEGEND_HEIGHT + 16
+    for tier, title in _TIERS:
+        words = title.format(device="device" if plan.get("device") == "cpu" else "GPU")
+        block, height = _render_tier(tier, words, plan.get(f"{tier}_capacity_bytes"), rungs, top)
         parts.append(block)
         top += height
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top}" role="img"'
-    label = escape(escape_unprintable(f"Memory of {plan.get('name', 'the run')} by alternative"), quote=True)
-    return f'{head} aria-label="{label}"><style>{_STYLE}</style>{"".join(parts)}</svg>\n'
+    return f'{head} aria-label="{name}"><style>{_STYLE}</style>{"".join(parts)}</svg>\n'
 
 
 def _render_legend() -> str:
@@ -79,11 +80,19 @@ def _render_tier(
         parts.append(f'<text{css} x="{_LABEL_WIDTH - 8}" y="{y + 12}" text-anchor="end">{mark}{label}</text>')
         parts.append(_render_bar(share, scale, y))
         parts.append(f'<text class="q" x="{end + 5:.1f}" y="{y + 12}">{format_bytes(total) if total else "-"}</text>')
+        parts += [_render_cut(end, y, total)] if total > scale else []
         y += _BAR_HEIGHT + _GAP
     if have and have <= scale:
         x = _LABEL_WIDTH + have / scale * _PLOT_WIDTH
         parts.append(f'<line class="have" x1="{x:.1f}" x2="{x:.1f}" y1="{top + 10}" y2="{y - 4}"/>')
+        parts.append(f'<text class="limit" x="{x + 3:.1f}" y="{top + 8}">limit {format_bytes(have)}</text>')
     return "".join(parts), y - top + 22
+
+
+def _render_cut(end: float, y: int, total: int) -> str:
+    """Two strokes through the end of a bar that is longer than the axis."""
+    strokes = "".join(f"M{end - back:.1f} {y + _BAR_HEIGHT + 2}l6 {-_BAR_HEIGHT - 4}" for back in (16, 11))
+    return f'<g class="cut"><title>cut: {format_bytes(total)}</title><path d="{strokes}"/></g>'
 
 
 def _render_bar(share: Mapping[str, int], scale: float, y: int) -> str:

@@ -19,10 +19,12 @@ from harness.plan.search.settings_search import HEADROOM
 from harness.plan.settings.checkpointed_layers import describe_checkpointing
 from harness.plan.settings.plan_settings import PlanSettings, has_assumed_hosts
 from harness.plan.time.cost_range import CostRange
-from harness.plan.trainer_loop import TRAINERS, LoopMemory, logits_bytes
+from harness.plan.trainer_loop import TRAINERS
 from harness.plan.unknown_inputs import unknown_inputs
+from harness.run.objective_facts import facts_of
 from harness.units import format_count, format_trainable, pluralize
 from harness.views.plan_calibration import format_calibration
+from harness.views.plan_fit_table import render_fit_table, summarise_ways
 from harness.views.plan_numbers import (
     format_estimate,
     format_range,
@@ -31,6 +33,8 @@ from harness.views.plan_numbers import (
     format_time,
     format_time_range,
 )
+from harness.views.plan_other_loop import fits_alone, format_other_loop
+from harness.views.plan_own_module import format_own_states
 from harness.views.style import Style, escape_unprintable
 
 PHASE_LABELS = {
@@ -67,6 +71,8 @@ def render_screen(report: PlanReport, style: Style, width: int) -> str:
         facts += [*_format_peaks(plan, plan.memory), *_format_speed(plan)]
         blocks = [[*title, *_format_verdict(report, plan.memory, style, width)], facts]
         blocks.append(_format_alternatives(report, style, width))
+        if report.fit_table is not None and report.nothing_fits:
+            blocks.append([render_fit_table(report.fit_table, style, width)])
     blocks.append(_format_warnings(report, style, width))
     start = " " * _LABEL
     blocks[1] = [part for line in blocks[1] for part in _wrap(line, width, start)]
@@ -93,7 +99,8 @@ def device_name(plan: Plan) -> str:
 def _format_title(plan: Plan, style: Style, width: int) -> list[str]:
     precision = plan.run.spec.precision
     number_format = "bf16" if precision.bf16 else "fp16" if precision.fp16 else "fp32"
-    size = f"{format_count(plan.model.num_parameters)} parameters" if plan.model else "a model of unknown size"
+    counted = plan.model or plan.own_states
+    size = f"{format_count(counted.num_parameters)} parameters" if counted else "a model of unknown size"
     setting = _name_as_terms(plan.settings) if plan.settings else plan.title
     setting += f", {plan.async_offload.title}" if plan.async_offload is not None else ""
     setting += f", trained by {TRAINERS[plan.run.trainer]}" if plan.run.trainer else ""
@@ -116,10 +123,15 @@ def _format_ranks_and_batch(plan: Plan) -> list[str]:
         lines.append(f"Ranks      {degrees.world_size:,}{divided}, on {hosts}{assumed}")
     if settings is not None and batch.is_complete and degrees.data is not None:
         product = f"{batch.micro_batch} x {degrees.data:,} data ranks x {batch.accumulation} accumulation"
-        lines.append(f"Batch      {batch.global_batch:,} = {product}, {settings.tokens_per_step:,} tokens at most")
+        size = (
+            f"{settings.tokens_per_step:,} tokens at most" if facts_of(plan.run.spec.objective).loads_model else "rows"
+        )
+        lines.append(f"Batch      {batch.global_batch:,} = {product}, {size}")
     if split is not None and split.frozen:
         count = format_trainable(split.num_trainable, split.num_parameters)
         lines.append(f"Train      {count} of the parameters; the others have neither gradients nor states")
+    if plan.own_states is not None:
+        lines += format_own_states(plan.own_states)
     return lines
 
 
@@ -143,12 +155,37 @@ def _name_as_terms(settings: PlanSettings) -> str:
 def _format_verdict(report: PlanReport, memory: MemoryEstimate, style: Style, width: int) -> list[str]:
     """The verdict in colour, what would do where nothing fits, and what was searched."""
     plan, fit = report.plan, report.plan.fit
+    word, colour, why = _verdict_words(report, memory)
+    if not word:
+        lines = _wrap(why, width)
+        return lines if plan.device is not None else [*lines, *_wrap(_UNKNOWN_DEVICE, width)]
+    other = plan.other_loop
+    lines = _wrap(f"{word}: {why}", width, "  ")
+    lines[0] = lines[0].replace(word, style.paint(word, colour, bold=True), 1)
+    if other is not None and (plan.run.trainer or other.fit.verdict != fit.verdict):
+        lines += _wrap(format_other_loop(other, plan), width, "  ")
+    return [*lines, *_format_way_out(report, width), *_format_search(report, width)]
+
+
+def format_verdict_line(report: PlanReport) -> str:
+    """The verdict in a sentence, for a page."""
+    if report.plan.memory is None:
+        return "The memory is not planned: the model, the ranks or the batch is not known."
+    word, _, why = _verdict_words(report, report.plan.memory)
+    return f"{word}: {why}" if word else why
+
+
+def _verdict_words(report: PlanReport, memory: MemoryEstimate) -> tuple[str, str, str]:
+    """The verdict, its colour and the reason; no verdict where no size is known."""
+    plan, fit = report.plan, report.plan.fit
     if not fit.binding:
         missing = "`cluster.host_memory`" if memory.pooled else "`cluster.gpu` and `cluster.host_memory`"
-        lines = _wrap(f"Whether it fits is not known: set {missing}.", width)
-        return lines if plan.device is not None else [*lines, *_wrap(_UNKNOWN_DEVICE, width)]
+        return "", "", f"Whether it fits is not known: set {missing}."
     if report.nothing_fits and report.searched is not None and report.way_out is None:
         word, colour, why = "Nothing can be used", "red", "the gates refuse all settings that fit"
+    elif report.nothing_fits and fit.fits is None and report.searched is not None:
+        word, colour = "Nothing fits", "red"
+        why = f"this plan would, with {format_size(memory.nvme_bytes)} of disks a host, whose size is not known"
     elif fit.uncertain is not None:
         low, high = (format_size(size) for size in fit.uncertain)
         word, colour = "Not certain", "yellow"
@@ -165,39 +202,9 @@ def _format_verdict(report: PlanReport, memory: MemoryEstimate, style: Style, wi
         word, colour = (word, colour) if full <= 1 - HEADROOM else ("Barely fits", "yellow")
         why = f"{fit.binding} is the fullest, {full:.0%} of it used{_format_phase(fit.phase)}"
         why = _format_unknown(plan, memory, why)
-    other = plan.other_loop
-    if word == "Fits" and (alone := _fits_alone(plan)):
+    if word == "Fits" and (alone := fits_alone(plan)):
         word, colour = alone, "yellow"
-    lines = _wrap(f"{word}: {why}", width, "  ")
-    lines[0] = lines[0].replace(word, style.paint(word, colour, bold=True), 1)
-    if other is not None and (plan.run.trainer or other.fit.verdict != fit.verdict):
-        lines += _wrap(_format_other_loop(other, plan), width, "  ")
-    return [*lines, *_format_way_out(report, width), *_format_search(report, width)]
-
-
-def _fits_alone(plan: Plan) -> str:
-    """The verdict of a plan that holds for `harness launch` and not for another trainer's loop; empty for others."""
-    other = plan.other_loop
-    if plan.fit.fits is not True or plan.fit.uncertain or other is None or not other.trainer:
-        return ""
-    adverb = {False: "", None: "surely "}.get(other.fit.verdict)
-    return "" if adverb is None else f"Only `harness launch` {adverb}fits"
-
-
-def _format_other_loop(other: LoopMemory, plan: Plan) -> str:
-    """The same settings in the other loop: its verdict, its peak, and the logits that make the difference."""
-    unsure = "is not certain" if other.fit.uncertain else "fits, as far as known"
-    verdict = {True: "fits", False: "does not fit", None: unsure}[other.fit.verdict]
-    text = f"With {other.name} it {verdict}: "
-    is_of_host = other.memory.pooled or plan.capacity.gpu is None or other.fit.binding == "host memory"
-    if is_of_host:
-        return f"{text}{format_size(other.memory.host_peak)} of host memory"
-    low, high = (format_size(each) for each in other.memory.gpu_peak_range)
-    text += f"{low} to {high} of {format_size(plan.capacity.gpu or 0)} of GPU memory in training"
-    mine = logits_bytes(plan.memory) if plan.memory else 0
-    theirs = logits_bytes(other.memory)
-    at_once = f"; logits of a whole micro-batch are {format_size(max(mine, theirs))}"
-    return text + (at_once if abs(theirs - mine) > 1 << 30 else "")
+    return word, colour, why
 
 
 def _format_phase(phase: Phase | None) -> str:
@@ -243,6 +250,11 @@ def _format_way_out(report: PlanReport, width: int) -> list[str]:
         ways.append(f"{format_size(way_out.host_bytes)} of memory a host")
     if way_out.nvme_bytes is not None:
         ways.append(f"{format_size(way_out.nvme_bytes)} of disks a host (`--nvme` or `cluster.nvme`)")
+    if way_out.length is not None:
+        ways.append(f"sequences of {way_out.length:,} tokens")
+    world = report.plan.run.parallel_dims.world_size
+    if report.fit_table is not None and world is not None:
+        ways += [text for text in summarise_ways(report.fit_table, world) if "LoRA" in text]
     lines = []
     if way_out.closest is not None and way_out.closest.settings != report.plan.settings:
         lack = f"{-(way_out.closest.fit.headroom or 0.0):.0%} short of {way_out.closest.fit.binding}"

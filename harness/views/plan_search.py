@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a search, and the fewest GPUs: as text and as JSON. Counts nothing itself."""
+"""The result of a search as JSON. Counts nothing itself."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from harness.check.auto_plan import MinGpusResult, SearchResult
+from harness.check.auto_plan import SearchResult
 from harness.check.plan_report import PlanReport
 from harness.plan.plan_json import plan_json
 from harness.plan.search.alternatives import Alternative
-from harness.plan.search.settings_search import HEADROOM, filter_fitting
+from harness.plan.search.settings_search import filter_fitting
 from harness.plan.search.way_out import WayOut
 from harness.plan.settings.checkpointed_layers import checkpointing_value
-from harness.units import format_bytes
-from harness.views.plan_numbers import format_time
-from harness.views.plan_screen import name_of_choice
 
 _MAX_SHOWN = 8
 
@@ -53,6 +50,7 @@ def _way_out_as_dict(way_out: WayOut) -> dict[str, Any]:
         "ranks_per_host": way_out.ranks_per_host,
         "host_bytes": way_out.host_bytes,
         "nvme_bytes": way_out.nvme_bytes,
+        "length": way_out.length,
     }
 
 
@@ -61,7 +59,7 @@ def alternative_as_dict(alternative: Alternative | None) -> dict[str, Any]:
     if alternative is None:
         return {"title": None}
     s = alternative.settings
-    time = alternative.time if alternative.fit.fits is not False else None
+    time = alternative.time if alternative.fit.verdict is not False else None
     return {
         "title": alternative.title,
         "zero_stage": s.stage,
@@ -76,39 +74,9 @@ def alternative_as_dict(alternative: Alternative | None) -> dict[str, Any]:
         "gpu_peak_bytes": alternative.gpu_peak,
         "host_peak_bytes": alternative.host_peak,
         "nvme_bytes": alternative.nvme_bytes,
-        "fits": alternative.fit.fits,
+        "fits": alternative.fit.verdict,
         "headroom": alternative.fit.headroom,
         "step_seconds": time.seconds if time else None,
         "step_seconds_range": list(time.range) if time else None,
         "bottleneck": time.bottleneck if time else None,
     }
-
-
-def min_gpus_as_dict(result: MinGpusResult) -> dict[str, Any]:
-    """The smallest number of GPUs for programs."""
-    body = {
-        "gpus": result.gpus if result.best else None,
-        "tight_gpus": result.tight[0] if result.tight else None,
-        "raw_floor_gpus": result.raw_floor_gpus,
-        "state_bytes": result.state_bytes,
-    }
-    return {"format_version": 1, **body, **alternative_as_dict(result.best)}
-
-
-def render_min_gpus(model: str, gpu: str, result: MinGpusResult) -> str:
-    """The smallest number of GPUs, and the number that would hold the states alone."""
-    states = f"{result.state_bytes / 1e9:,.1f} GB"
-    raw = f"The states alone are {states}, which {result.raw_floor_gpus:,} x {gpu} would hold without anything else."
-    best = result.best
-    if result.tight is not None:
-        gpus, tight = result.tight
-        headroom = tight.fit.headroom or 0.0
-        word, free = ("barely " if headroom < HEADROOM else ""), f"{100 * headroom:.1f}% of the memory free"
-        raw = f"It {word}fits on {gpus:,} x {gpu}: {name_of_choice(tight.settings)}, with {free}.\n{raw}"
-    if best is None:
-        return f"{model} does not fit on up to {result.gpus:,} x {gpu}.\n{raw}"
-    time = f", {format_time(best.time.seconds, best.time.range)} per step" if best.time else ""
-    where = f"{format_bytes(best.gpu_peak)} per GPU, {format_bytes(best.host_peak)} per host"
-    where += f", {format_bytes(best.nvme_bytes)} NVMe per host" if best.nvme_bytes else ""
-    s = best.settings
-    return f"{model} fits on {result.gpus:,} x {gpu}: {name_of_choice(s)}{time}\n{where}\n{raw}"

@@ -17,12 +17,12 @@ from harness.views.style import Style, escape_unprintable
 
 FORMAT_VERSION = 1
 _COLOURS = {"completed": "green", "running": "cyan", "failed": "red", "broken off": "red", "stopped": "yellow"}
-_COLUMNS = ("run", "state", "step", "loss", "held-out", "tokens/s", "MFU", "started", "attempts")
+_COLUMNS = ("run", "state", "step", "loss", "held-out", "tokens/s", "MFU", "started", "attempts", "tags")
 _MAX_BROKEN = 10
 _MAX_ENDS = 10
 _MAX_CHARS = 200
 """Of the line of a verdict."""
-_LEFT_ALIGNED = {0, 1, 7}
+_LEFT_ALIGNED = {0, 1, 7, 9}
 """Columns of text; the others are figures and right-aligned."""
 
 
@@ -52,6 +52,8 @@ def render_runs(folder: str, runs: Sequence[RunSummary], style: Style) -> str:
     lines += broken[:_MAX_BROKEN]
     lines += [f"and {len(broken) - _MAX_BROKEN} more unusable files"] if broken[_MAX_BROKEN:] else []
     count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+    launches = sum(len(run.parts) for run in runs)
+    count += f" of {launches} launches" if launches > len(runs) else ""
     going = sum(run.state == "running" for run in runs)
     return "\n".join([*lines, "", f"{count} in {folder}" + (f", {going} running" if going else "")])
 
@@ -64,15 +66,16 @@ def _format_end(run: RunSummary) -> str:
 
 def _format_row(run: RunSummary, now: float) -> tuple[str, ...]:
     return (
-        escape_unprintable(run.name),
+        ("  branch: " if run.branch_of else "") + escape_unprintable(run.name),
         escape_unprintable(run.state),
         f"{run.step:,}" + (f"/{run.steps:,}" if run.steps else ""),
         "" if run.loss is None else f"{run.loss:.3f}",
         "" if run.eval_loss is None else f"{run.eval_loss:.3f}",
-        "" if run.tokens_per_second is None else format_count(run.tokens_per_second),
+        format_count(run.tokens_per_second) if run.tokens_per_second else "",
         "" if run.mfu is None else f"{100 * run.mfu:.1f}%",
-        _format_ago(run.started, now),
+        _format_ago(run.training_started or run.started, now),
         str(run.attempts) if run.attempts > 1 else "",
+        escape_unprintable(", ".join(run.tags)),
     )
 
 

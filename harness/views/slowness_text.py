@@ -39,7 +39,7 @@ def format_prediction(prediction: PlanPrediction | None) -> str:
         return "this run has no plan"
     before, after = prediction.before, prediction.after
     parts = [_format_time_change(before, after), *_memory_changes(before, after)]
-    fits = {True: "fits", False: "does not fit, as before", None: ""}[after.fit.fits]
+    fits = {True: "fits", False: "does not fit, as before", None: ""}[after.fit.verdict]
     return "the plan: " + ", ".join(part for part in (*parts, fits) if part)
 
 

@@ -4,7 +4,9 @@
   "use strict";
   const DASHES = [[], [9, 5], [2, 4], [9, 4, 2, 4], [16, 5], [2, 8], [12, 4, 2, 4, 2, 4]];
   const charts = JSON.parse(document.getElementById("charts").textContent);
+  const axes = JSON.parse(document.getElementById("axes").textContent);
   const drawn = new Map();
+  const view = { axis: "step", smoothing: 0, runs: null };
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const colour = (series) => css(series.colour ? "--c" + series.colour : "--ink");
@@ -19,6 +21,42 @@
     return a !== 0 && a < 1e-3 ? v.toExponential(1) : String(parseFloat(v.toPrecision(4)));
   }
   const withUnit = (v, unit) => short(v) + (unit === "%" ? "%" : unit ? " " + unit : "");
+
+  // steps as tokens or hours of their run, between the points that are known, and beyond them by the last slope
+  function along(xs, run) {
+    const known = axes[run]?.[view.axis];
+    if (!known) return xs;
+    const [from, to] = known;
+    let i = 1;
+    return xs.map((x) => {
+      while (i < from.length - 1 && from[i] < x) i++;
+      return to[i - 1] + ((x - from[i - 1]) * (to[i] - to[i - 1])) / (from[i] - from[i - 1]);
+    });
+  }
+
+  // an exponential mean without the weight of a start at zero
+  function smoothed(s) {
+    if (!view.smoothing || s.kind !== "line") return s.ys;
+    let mean = 0, weight = 0;
+    return s.ys.map((y) => {
+      mean = view.smoothing * mean + (1 - view.smoothing) * y;
+      weight = view.smoothing * weight + 1 - view.smoothing;
+      return mean / weight;
+    });
+  }
+
+  // what is drawn of a chart now: the axis, the smoothing and the runs are the reader's
+  function asShown(chart) {
+    const series = chart.series.filter((s) => !view.runs || view.runs.has(s.run));
+    const can = chart.x === "step" && series.every((s) => s.kind === "rule" || (axes[s.run] || {})[view.axis]);
+    const moved = view.axis !== "step" && can;
+    return {
+      ...chart,
+      x: moved ? view.axis : chart.x,
+      marks: moved ? chart.marks.map((m) => ({ ...m, x: along([m.x], chart.series[0].run)[0] })) : chart.marks,
+      series: series.map((s) => ({ ...s, xs: moved ? along(s.xs, s.run) : s.xs, ys: smoothed(s) })),
+    };
+  }
 
   // all series on one x; a rule has the same y everywhere
   function aligned(chart) {
@@ -72,7 +110,7 @@
       size: vertical ? (u, values) => 16 + 7 * Math.max(2, ...(values || [""]).map((v) => v.length)) : 28,
       gap: 4,
       space: vertical ? 34 : 64,
-      incrs: vertical ? undefined : WHOLE,
+      incrs: vertical || chart.x !== "step" ? undefined : WHOLE,
     };
   }
 
@@ -139,10 +177,16 @@
     });
   }
 
-  function draw(chart) {
-    const place = document.getElementById(chart.id);
+  function draw(whole) {
+    const place = document.getElementById(whole.id), chart = asShown(whole);
     if (!place.clientWidth) return;
-    const keys = [...place.parentElement.querySelectorAll(".legend output")];
+    const all = [...place.parentElement.querySelectorAll(".legend output")];
+    whole.series.forEach((s, i) => { all[i].parentElement.hidden = !!view.runs && !view.runs.has(s.run); });
+    const keys = all.filter((key) => !key.parentElement.hidden);
+    drawn.get(chart.id)?.destroy();
+    drawn.delete(chart.id);
+    place.classList.toggle("none", !chart.series.length);
+    if (!chart.series.length) return;
     const lowest = Math.min(...chart.series.flatMap((s) => s.ys));
     const options = {
       width: place.clientWidth,
@@ -164,7 +208,6 @@
       cursor: { sync: { key: chart.x }, points: { size: 6 }, y: false },
       hooks: { draw: [(u) => overlay(u, chart)], setCursor: [(u) => tell(u, chart, keys)] },
     };
-    drawn.get(chart.id)?.destroy();
     drawn.set(chart.id, new uPlot(options, aligned(chart), place));
   }
 
@@ -180,6 +223,12 @@
   const again = () => charts.forEach(draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   addEventListener("beforeprint", again);
+  const smoothing = document.getElementById("smoothing"), axisChoice = document.getElementById("axis");
+  smoothing?.addEventListener("input", () => { view.smoothing = Number(smoothing.value); again(); });
+  axisChoice?.addEventListener("change", () => { view.axis = axisChoice.value; again(); });
+  if (smoothing) smoothing.value = view.smoothing;  // browsers keep both over a reload
+  if (axisChoice) axisChoice.value = view.axis;
+  document.addEventListener("runs-chosen", (event) => { view.runs = new Set(event.detail); again(); });
 
   if (document.body.dataset.live) {
     const blocks = () => [...document.querySelectorAll("details")];

@@ -29,6 +29,8 @@ class Series:
     kind: SeriesKind = "line"
     colour: int = 1
     dash: int = 0
+    run: int | None = None
+    """The number of its run on the page, for the other axes; None: that of the chart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,11 @@ class Chart:
     x_label: str = "step"
 
 
-def render_charts(charts: Sequence[Chart], points: int, first: int = 0) -> tuple[str, list[dict[str, Any]]]:
+def render_charts(
+    charts: Sequence[Chart], points: int, first: int = 0, run: int = 0, *, brief: bool = False
+) -> tuple[str, list[dict[str, Any]]]:
     """The HTML of charts, and for the script what to draw in it. `points` is how many a series may have, `first` the
-    number of the first.
+    number of the first, `run` that of the run on the page. `brief`: without the sentence and the numbers.
     """
     body, data = [], []
     for index, chart in enumerate(charts, start=first):
@@ -63,17 +67,20 @@ def render_charts(charts: Sequence[Chart], points: int, first: int = 0) -> tuple
         if not curves:
             body.append(f'<figure class="card"><h3>{escape(chart.title)}</h3><p class="quiet">no data</p></figure>')
             continue
-        body.append(_render_figure(chart, series, f"chart{index}"))
-        data.append({"id": f"chart{index}", **_chart_as_dict(chart, series, points)})
+        body.append(_render_figure(chart, series, f"chart{index}", brief=brief))
+        data.append({"id": f"chart{index}", **_chart_as_dict(chart, series, points, run)})
     return "".join(body), data
 
 
-def _render_figure(chart: Chart, series: Sequence[Series], name: str) -> str:
+def _render_figure(chart: Chart, series: Sequence[Series], name: str, *, brief: bool) -> str:
+    head = f'<h3 id="{name}-title">{escape(chart.title)}</h3>{_render_legend(series, chart.marks)}'
+    if brief:
+        plot = f'<div class="plot" id="{name}" role="img" aria-labelledby="{name}-title"></div>'
+        return f'<figure class="card">{head}{plot}</figure>'
     caption = " ".join(part for part in (describe_series(series, chart.unit, chart.x_label), chart.note) if part)
     return (
         f'<figure class="card" aria-labelledby="{name}-title" aria-describedby="{name}-words">'
-        f'<h3 id="{name}-title">{escape(chart.title)}</h3>{_render_legend(series, chart.marks)}'
-        f'<div class="plot" id="{name}" role="img" aria-labelledby="{name}-title {name}-words"></div>'
+        f'{head}<div class="plot" id="{name}" role="img" aria-labelledby="{name}-title {name}-words"></div>'
         f'<figcaption id="{name}-words">{escape(caption)}</figcaption>'
         f'<details class="numbers"><summary>numbers</summary><div class="scroll" tabindex="0">'
         f"{_render_numbers(chart, series)}</div></details></figure>"
@@ -91,7 +98,7 @@ def _render_legend(series: Sequence[Series], marks: Sequence[Mark]) -> str:
     return f'<p class="legend">{"".join(keys)}</p>'
 
 
-_MARK_LABELS = (("save", "checkpoint"), ("restart", "restart"))
+_MARK_LABELS = (("save", "checkpoint"), ("restart", "restart or resume"))
 
 
 def describe_series(series: Sequence[Series], unit: str, x_label: str = "step") -> str:
@@ -147,7 +154,7 @@ def _render_numbers(chart: Chart, series: Sequence[Series]) -> str:
     )
 
 
-def _chart_as_dict(chart: Chart, series: Sequence[Series], points: int) -> dict[str, Any]:
+def _chart_as_dict(chart: Chart, series: Sequence[Series], points: int, run: int) -> dict[str, Any]:
     stacked: list[Series] = []
     for s in series:
         stacked.append(_stack_on(stacked[-1], s) if s.kind == "area" and stacked and stacked[-1].kind == "area" else s)
@@ -157,17 +164,17 @@ def _chart_as_dict(chart: Chart, series: Sequence[Series], points: int) -> dict[
         "zero": chart.zero,
         "x": chart.x_label,
         "marks": [{"x": mark.x, "kind": mark.kind} for mark in chart.marks[:500]],
-        "series": [_series_as_dict(s, points, stacked) for s in stacked],
+        "series": [_series_as_dict(s, points, stacked, run) for s in stacked],
     }
 
 
 def _stack_on(below: Series, s: Series) -> Series:
     """An area on top of another; both have the same x."""
     heights = dict(below.points)
-    return Series(s.name, [(x, y + heights.get(x, 0.0)) for x, y in s.points], "area", s.colour, s.dash)
+    return Series(s.name, [(x, y + heights.get(x, 0.0)) for x, y in s.points], "area", s.colour, s.dash, s.run)
 
 
-def _series_as_dict(s: Series, points: int, stacked: Sequence[Series]) -> dict[str, Any]:
+def _series_as_dict(s: Series, points: int, stacked: Sequence[Series], run: int) -> dict[str, Any]:
     areas = sum(other.kind == "area" for other in stacked)
     thinned = pick_evenly(s.points, points) if s.kind == "area" and areas else thin_points(s.points, points)
     thinned = [s.points[-1]] if s.kind == "rule" else thinned
@@ -176,6 +183,7 @@ def _series_as_dict(s: Series, points: int, stacked: Sequence[Series]) -> dict[s
         "kind": s.kind,
         "colour": s.colour,
         "dash": s.dash,
+        "run": run if s.run is None else s.run,
         "xs": [_round_short(x) for x, _ in thinned],
         "ys": [_round_short(y) for _, y in thinned],
     }

@@ -61,10 +61,10 @@ _FIGURE_ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("training loss", lambda s: _format_optional("{:.4f}".format, s.loss)),
     ("held-out loss", lambda s: _format_optional("{:.4f}".format, s.eval_loss)),
     ("best held-out loss", lambda s: f"{s.best_eval[1]:.4f} at {s.best_eval[0]:,}" if s.best_eval else ""),
-    ("tokens/s", lambda s: _format_optional("{:,.0f}".format, s.tokens_per_second)),
+    ("tokens/s", lambda s: _format_optional("{:,.0f}".format, s.tokens_per_second or None)),
     ("MFU", lambda s: _format_optional("{:.1%}".format, s.mfu)),
     ("a step", lambda s: _format_optional(format_seconds, s.step_seconds)),
-    ("tokens", lambda s: _format_optional(format_count, s.tokens)),
+    ("tokens", lambda s: _format_optional(format_count, s.tokens or None)),
     ("time", lambda s: _format_optional(format_seconds, s.seconds)),
     ("attempts", lambda s: str(s.attempts) if s.attempts > 1 else ""),
 )

@@ -76,26 +76,34 @@ def _fact_rows(record: RunRecord, s: RunSummary) -> list[tuple[str, str, str]]:
 
 def _loss_facts(record: RunRecord, s: RunSummary) -> list[tuple[str, str, str]]:
     facts = []
+    is_of_tokens = record.loss_unit == "token"
+    per_unit = "nats per token" if is_of_tokens else f"mean of the {record.loss_unit}s"
     if s.loss is not None:
         facts.append(("training loss", f"{s.loss:.4f}", f"from {s.first_loss:.4f}" if s.first_loss is not None else ""))
     if s.eval_loss is not None:
         passed = s.best_eval is not None and s.best_eval[1] < s.eval_loss
-        best = f"best {s.best_eval[1]:.4f} at step {s.best_eval[0]:,}" if s.best_eval and passed else "nats per token"
+        best = f"best {s.best_eval[1]:.4f} at step {s.best_eval[0]:,}" if s.best_eval and passed else per_unit
         facts.append(("held-out loss", f"{s.eval_loss:.4f}", best))
     best_checkpoint = find_best_checkpoint(record.folder)
     if best_checkpoint is not None:
         facts.append(("best checkpoint", f"step {best_checkpoint.step:,}", f"loss {best_checkpoint.loss:.4f}"))
-    entropy = entropy_of(record)
+    entropy = entropy_of(record.training)
     if entropy is not None and s.eval_loss is not None:
         below = f", {entropy - s.eval_loss:.3f} above the loss" if s.eval_loss < entropy else ""
         facts.append(("unigram entropy", f"{entropy:.4f}", f"nats per token{below}"))
-    perplexity = record.points("eval", "perplexity")
+    accuracies = [key for key in record.training.measured_names() if key.endswith("accuracy")]
+    for key in accuracies:
+        kind = "eval" if record.training.points("eval", key) else "step"
+        note = "held-out" if kind == "eval" else "last step"
+        name = key.partition(".")[2].replace("_", " ")
+        facts += [(name, f"{value:.1%}", note) for _, value in record.training.points(kind, key)[-1:]]
+    perplexity = record.training.points("eval", "perplexity") if is_of_tokens else []
     return facts + ([("perplexity", f"{perplexity[-1][1]:.4g}", "held-out")] if perplexity else [])
 
 
 def _speed_facts(s: RunSummary) -> list[tuple[str, str, str]]:
     facts = []
-    if s.tokens_per_second is not None:
+    if s.tokens_per_second:  # rows of the user's own data have no tokens
         facts.append(("throughput", f"{s.tokens_per_second:,.0f}", "tokens/s, median"))
     if s.mfu is not None:
         facts.append(("MFU", f"{100 * s.mfu:.1f}%", "median"))
@@ -106,12 +114,16 @@ def _speed_facts(s: RunSummary) -> list[tuple[str, str, str]]:
 
 def _progress_facts(record: RunRecord, s: RunSummary) -> list[tuple[str, str, str]]:
     facts = []
-    if s.tokens is not None:
+    if s.tokens:
         facts.append(("tokens", format_count(s.tokens), "read, without padding"))
     if s.predicted_tokens:
         facts.append(("predicted tokens", format_count(s.predicted_tokens), "of these, counted by the loss"))
     if s.seconds:
-        facts.append(("time", format_seconds(s.seconds), time_parts(record) or "since the first start"))
+        facts.append(("time", format_seconds(s.seconds), time_parts(record) or "since the start of this launch"))
+    if record.history:
+        part = record.part
+        name = part.branch_of or (part.parent if part.training == record.folder.name else part.training) or ""
+        facts.append(("branch of" if record.part.branch_of else "continues", name, "with the curves of its steps"))
     if s.attempts > 1:
         facts.append(("attempts", str(s.attempts), f"{s.lost:,} steps repeated"))
     if s.skipped:

@@ -31,10 +31,16 @@ from harness.views.report.run_sections import (
     render_median_step,
     render_patches,
     render_sample,
+    render_samples,
     render_slowness,
 )
 from harness.views.report.timeline_section import render_timeline
-from harness.views.report.training_charts import build_comparison_charts, build_learning_charts, build_speed_charts
+from harness.views.report.training_charts import (
+    axes_of,
+    build_comparison_charts,
+    build_learning_charts,
+    build_speed_charts,
+)
 
 MAX_BYTES = 1_900_000
 _MAX_POINTS, _MAX_TEXT = 900, 100_000
@@ -88,7 +94,21 @@ def _render_page(records: Sequence[RunRecord], points: int, text: int, *, live: 
     else:
         body = _comparison_sections(records, points, text, data)
     title = " against ".join(record.name for record in records[:3])
-    script = _load_script()
+    axes = [axes_of(record.training) for record in records]
+    return render_document(f"{title} - harness report", body, data, axes, live=live)
+
+
+def render_document(
+    title: str,
+    body: Sequence[str],
+    charts: Sequence[dict[str, Any]],
+    axes: Sequence[dict[str, list[list[float]]]],
+    scripts: Sequence[str] = ("report.js",),
+    *,
+    live: str = "",
+) -> str:
+    """A page with its sections, the data of its charts, the axes of each run and everything that draws them."""
+    script = "\n".join(map(_read_asset, ("uPlot.iife.min.js", *scripts)))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
     policy += "base-uri 'none'; form-action 'none'; connect-src " + ("'self'" if live else "'none'")
@@ -97,29 +117,44 @@ def _render_page(records: Sequence[RunRecord], points: int, text: int, *, live: 
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)} - harness report</title><style>{_load_style()}</style></head>\n"
+        f"<title>{escape(title)}</title><style>{_load_style()}</style></head>\n"
         f'<body{asks}><main>\n<noscript><p class="card">{_NO_SCRIPT}</p></noscript>\n'
         + "\n".join(section for section in body if section)
-        + f'\n</main>\n<script type="application/json" id="charts">{_embed_json(data)}</script>'
+        + f'\n</main>\n<script type="application/json" id="charts">{_embed_json(charts)}</script>'
+        + f'\n<script type="application/json" id="axes">{_embed_json(axes)}</script>'
         + f"\n<script>{script}</script></body></html>\n"
     )
 
 
-def _run_sections(record: RunRecord, points: int, text: int, data: list[dict[str, Any]]) -> list[str]:
-    """The sections of one run; the data of its charts is added to `data`."""
+TOOLS = (
+    '<p class="tools"><label>smoothing <input type="range" id="smoothing" min="0" max="0.98" step="0.02" value="0">'
+    '</label> <label>axis <select id="axis"><option value="step">steps</option><option value="tokens">tokens</option>'
+    '<option value="hours">hours of steps</option></select></label></p>'
+)
+"""For the script: the weight of the earlier values in an exponential mean, and the horizontal axis."""
+
+
+def _run_sections(
+    record: RunRecord, points: int, text: int, data: list[dict[str, Any]], number: int = 0, *, tools: str = TOOLS
+) -> list[str]:
+    """The sections of the run with this number on the page; the data of its charts is added to `data`."""
     trained = bool(record.lines_of("step") or record.lines_of("eval"))
-    learning, series = render_charts(build_learning_charts(record), points, len(data)) if trained else ("", [])
+    learning, series = (
+        render_charts(build_learning_charts(record.training), points, len(data), number) if trained else ("", [])
+    )
     data += series
-    speed, series = render_charts(build_speed_charts(record), points, len(data)) if trained else ("", [])
+    speed, series = (
+        render_charts(build_speed_charts(record.training), points, len(data), number) if trained else ("", [])
+    )
     data += series
-    memory, series = render_charts(build_memory_charts(record), points, len(data))
+    memory, series = render_charts(build_memory_charts(record), points, len(data), number)
     data += series
     bars = render_memory_bars(record)
     planned = render_plan_tables(record)
     return [
         render_facts(record),
         render_problems(record),
-        f'<h2>Training</h2><div class="grid2">{learning}</div>' if learning else "",
+        f'<h2>Training</h2>{tools}<div class="grid2">{learning}</div>' if learning else "",
         f'<h2>Speed</h2><div class="grid2">{speed}</div>{render_median_step(record)}' if speed else "",
         f'<h2>Memory, planned and measured</h2><div class="grid2">{bars}{memory}</div>{planned}'
         if bars or planned
@@ -128,6 +163,7 @@ def _run_sections(record: RunRecord, points: int, text: int, data: list[dict[str
         render_timeline(record),
         render_engine_checks(record),
         render_patches(record),
+        render_samples(record, text),
         render_sample(record, text),
         render_config(record, text),
         render_slowness(record),
@@ -137,25 +173,25 @@ def _run_sections(record: RunRecord, points: int, text: int, data: list[dict[str
 def _comparison_sections(records: Sequence[RunRecord], points: int, text: int, data: list[dict[str, Any]]) -> list[str]:
     """The comparison first, then each run by itself, folded."""
     names = names_of(records)
-    curves, series = render_charts(
-        [c for c in build_comparison_charts(records, names) if any(s.points for s in c.series)], points
-    )
+    charts = build_comparison_charts([record.training for record in records], names)
+    curves, series = render_charts([chart for chart in charts if any(s.points for s in chart.series)], points)
     data += series
     title = f"{len(records)} runs compared"
     body = [
         f"<header><h1>{title}</h1></header>",
         render_comparison(records),
-        f'<h2>Curves</h2><div class="grid2">{curves}</div>',
+        f'<h2>Curves</h2>{TOOLS}<div class="grid2">{curves}</div>',
     ]
-    for record, name in zip(records, names, strict=True):
-        inner = "\n".join(part for part in _run_sections(record, points, text, data) if part)
+    for number, (record, name) in enumerate(zip(records, names, strict=True)):
+        sections = _run_sections(record, points, text, data, number, tools="")
+        inner = "\n".join(part for part in sections if part)
         body.append(
             f'<details class="run"><summary>{escape(name)} {render_badge(record.state)}</summary>{inner}</details>'
         )
     return body
 
 
-def _embed_json(data: list[dict[str, Any]]) -> str:
+def _embed_json(data: Sequence[Any]) -> str:
     """JSON inside of a script element: nothing in it can end the element."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -164,10 +200,6 @@ def _embed_json(data: list[dict[str, Any]]) -> str:
 @cache
 def _read_asset(name: str) -> str:
     return resources.files("harness.views").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _load_script() -> str:
-    return _read_asset("uPlot.iife.min.js") + "\n" + _read_asset("report.js")
 
 
 def _load_style() -> str:

@@ -50,6 +50,32 @@ def render_sample(record: RunRecord, most: int) -> str:
     return f'<h2>Sample from the export</h2><div class="card"><pre class="wrap">{text}</pre></div>'
 
 
+_SHOWN_EVALUATIONS = 30
+
+
+def render_samples(record: RunRecord, most: int) -> str:
+    """What followed each prompt of `eval.samples` at each evaluation, the newest first."""
+    lines = [
+        (step, [str(text) for text in texts])
+        for line in record.training.lines_of("eval")
+        if isinstance(texts := line.get("samples"), list) and isinstance(step := line.get("step"), int) and texts
+    ]
+    shown = lines[: -_SHOWN_EVALUATIONS - 1 : -1]
+    if not shown:
+        return ""
+    prompts = record.run.spec.eval.samples if record.run is not None else ()
+    count = max(len(texts) for _, texts in shown)
+    share = max(200, most // (count * len(shown)))
+    cards = []
+    for number in range(count):
+        title = f"after: {prompts[number]}" if number < len(prompts) else f"sample {number + 1}"
+        rows = [(Cell(f"{step:,}", "num"), Cell(f'<pre class="wrap">{escape(truncate(texts[number], share))}</pre>'))
+                for step, texts in shown if number < len(texts)]  # fmt: skip
+        body = render_table(["step", "text"], rows)
+        cards.append(render_details(truncate(title, 200), body).replace("<details ", "<details open ", 1))
+    return f'<h2 id="samples">Samples at evaluations</h2>{"".join(cards)}'
+
+
 def _render_reasons(record: RunRecord) -> str:
     """Key, value and reason, where this harness renders the same value; an older or edited JSON has fewer reasons."""
     run_config = parse_object(record.config_text)

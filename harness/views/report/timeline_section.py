@@ -6,8 +6,9 @@ Runs whose lines have no time (format 1) are drawn by steps instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from harness.run_records.run_files import Line
 from harness.run_records.run_record import RunRecord
@@ -17,6 +18,8 @@ from harness.views.report.header import format_time
 from harness.views.report.html_elements import Cell, escape, format_code, number_cell, render_details, render_table
 
 _MAX_ENTRIES = 300
+_MAX_MEASURED = 8
+"""Columns of what is measured beside the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ def render_timeline(record: RunRecord) -> str:
         return ""
     spans = _attempt_spans(record)
     picture = _render_picture(record, spans) if spans else ""
-    return f"<h2>Time line</h2>{picture}{_render_attempts(record)}{_render_saves(saves)}{_render_evaluations(evals)}"
+    evaluations = _render_evaluations(evals, record.loss_unit)
+    return f"<h2>Time line</h2>{picture}{_render_attempts(record)}{_render_saves(saves)}{evaluations}"
 
 
 def _attempt_spans(record: RunRecord) -> list[_AttemptSpan]:
@@ -121,22 +125,26 @@ def _render_saves(saves: Sequence[Line]) -> str:
     return render_details(_format_heading(len(saves), "checkpoint"), render_table(head, rows)) if rows else ""
 
 
-def _render_evaluations(evals: Sequence[Line]) -> str:
+def _render_evaluations(evals: Sequence[Line], unit: str) -> str:
+    kinds = ["loss"] + ["perplexity"] * (unit == "token")
+    names = list(dict.fromkeys(name for line in evals for name in _measured(line)))[:_MAX_MEASURED]
     rows: list[list[str | Cell]] = []
     for line in evals[-_MAX_ENTRIES:]:
-        figures = [finite_number(line.get(key)) for key in ("loss", "perplexity")]
+        figures = [finite_number(line.get(key)) for key in kinds]
+        figures += [finite_number(_measured(line).get(name)) for name in names]
         seconds = finite_number(line.get("seconds"))
         cells = [number_cell("" if v is None else f"{v:.4g}") for v in figures]
         rows.append(
             [number_cell(_step_of(line)), *cells, number_cell("" if seconds is None else format_seconds(seconds))]
         )
-    return (
-        render_details(
-            _format_heading(len(evals), "evaluation"), render_table(["step", "loss", "perplexity", "time"], rows)
-        )
-        if rows
-        else ""
-    )
+    head = ["step", *kinds, *(name.replace("_", " ") for name in names), "time"]
+    return render_details(_format_heading(len(evals), "evaluation"), render_table(head, rows)) if rows else ""
+
+
+def _measured(line: Line) -> Mapping[str, Any]:
+    """What an evaluation measured beside the loss."""
+    maps = (line.get(key) for key in ("metrics", "own"))
+    return {name: value for one in maps if isinstance(one, Mapping) for name, value in one.items()}
 
 
 def _format_heading(count: int, name: str) -> str:

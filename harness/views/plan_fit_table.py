@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways of training a model by numbers of GPUs, as text and as JSON. Counts nothing itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.check.fit_table import FitCell, FitTable, needs_other_hosts
+from harness.units import pluralize
+from harness.views.plan_lines import cut_text, wrap_lines
+from harness.views.plan_numbers import cost_as_dict, describe_setting, format_range, format_size, format_time_range
+from harness.views.plan_search import alternative_as_dict
+from harness.views.style import Style
+
+_NAME, _COLUMN = 14, 13
+
+
+def render_fit_table(table: FitTable, style: Style, width: int = 100) -> str:
+    """The ways by numbers of GPUs, then the fewest GPUs of each way with its settings, memory, step and money."""
+    counts = sorted({cell.gpus for row in table.rows.values() for cell in row})
+    shown = counts[-max(3, (width - _NAME) // _COLUMN) :]
+    head = f"{'GPUs':<{_NAME}}" + "".join(f"{gpus:>{_COLUMN},}" for gpus in shown)
+    lines = [style.paint(head, "", bold=True)]
+    for name, row in table.rows.items():
+        cells = {cell.gpus: cell for cell in row}
+        texts = (cell_text(cells.get(gpus)) for gpus in shown)
+        lines.append(f"{name:<{_NAME}}" + "".join(f"{text:>{_COLUMN}}" for text in texts))
+    notes = (
+        "Seconds a step; ~ is not certain, - does not fit into the GPUs; RAM, disk: the GPUs hold it on hosts with so "
+        "much. Ranks have the whole model of each layer, or the fewest tensor or pipeline ranks with which a step has "
+        "rows for all; `harness size --gpus N` tries other degrees."
+    )
+    return "\n".join(
+        [*lines, *wrap_lines([notes, describe_hosts(table)], width), "", *_fewest_lines(table, style, width)]
+    )
+
+
+def cell_text(cell: FitCell | None) -> str:
+    """A cell in a few characters: its step, or what it lacks."""
+    if cell is None or cell.state == "no":
+        return "-"
+    if cell.state == "host":
+        return f"RAM {_short_size(cell.best.host_peak)}"
+    if cell.state == "disks":
+        return f"disk {_short_size(cell.best.nvme_bytes)}"
+    time = format_time_range((cell.best.time.seconds,) * 2) if cell.best.time else "yes"
+    return f"~{time}" if cell.state == "not certain" else time
+
+
+def _short_size(size: int) -> str:
+    return f"{size / 2**40:.1f} TiB" if size >= 1 << 40 else f"{size / 2**30:.0f} GiB"
+
+
+def _brief(cell: FitCell) -> str:
+    """Settings beside the name of the way: `ZeRO-3, parameters on CPU, 4 x 8`."""
+    s = cell.best.settings
+    sizes = (("tensor", s.tensor_parallel_size), ("pipeline", s.pipeline_parallel_size))
+    parts = [f"ZeRO-{s.stage}", *(f"{name} {size}" for name, size in sizes if size > 1)]
+    parts += ["parameters too"] if s.param_device != "none" else []
+    parts.append(f"{s.micro_batch} x {s.accumulation}")
+    return ", ".join(parts if s.checkpointing else [*parts, "no checkpointing"])
+
+
+def describe_cell(cell: FitCell) -> str:
+    """Settings, memory, step and money of a cell in one line."""
+    best = cell.best
+    parts = [describe_setting(best.settings), f"GPU {format_size(best.gpu_peak)}, host {format_size(best.host_peak)}"]
+    parts += [f"disks {format_size(best.nvme_bytes)}"] if best.nvme_bytes else []
+    parts += [f"{format_time_range(best.time.range)} a step"] if best.time else []
+    money = cell.cost.money_range if cell.cost else None
+    return "; ".join([*parts, f"{format_range(money)} dollars"] if money else parts)
+
+
+def describe_hosts(table: FitTable) -> str:
+    """The owner of these hosts, and the facts of them that are not known."""
+    hosts = f"Hosts of {table.gpus_per_host}"
+    disks = "" if table.nvme else "; disks are not known (`--nvme`)"
+    if table.host_memory is None:
+        return f"{hosts}: their memory is not known, so offload names what it needs (`--host-memory`){disks}."
+    memory = format_size(table.host_memory)
+    if table.assumed_from is None:
+        return f"{hosts} with {memory} of memory{disks}."
+    who = table.assumed_from.seller
+    sold = "as much as its GPUs have" if table.assumed_from.is_memory_assumed else f"as {who} sells them"
+    return f"{hosts} are assumed to have {memory} of memory, {sold}, parts of one their share (`--host-memory`){disks}."
+
+
+def _fewest_lines(table: FitTable, style: Style, width: int) -> list[str]:
+    with_disks = any(cell and cell.best.nvme_bytes for cell in table.fewest.values())
+    heads = [f"{'GPUs':>6}  ", f"{'GPU':>9}{'host':>10}", f"{'disks':>10}" if with_disks else "", f"{'step':>17}"]
+    heads.append(f"{'dollars':>19}" if table.price is not None else "")
+    room = max(20, width - _NAME - sum(map(len, heads)))
+    title = f"{'Fewest':<{_NAME}}{heads[0]}{'settings':<{room}}" + "".join(heads[1:])
+    lines = [style.paint(title, "", bold=True)]
+    for name, cell in table.fewest.items():
+        if cell is None:
+            lines.append(f"{name:<{_NAME}}{'-':>6}")
+            continue
+        best = cell.best
+        setting = cut_text(_brief(cell), room - 1)
+        disks = format_size(best.nvme_bytes) if best.nvme_bytes else "-"
+        time = format_time_range(best.time.range) if best.time else "-"
+        money = format_range(cell.cost.money_range) if cell.cost and cell.cost.money_range else "-"
+        lines.append(
+            f"{name:<{_NAME}}{cell.gpus:>6,}  {setting:<{room}}{format_size(best.gpu_peak):>9}"
+            f"{format_size(best.host_peak):>10}"
+            + (f"{disks:>10}" if with_disks else "")
+            + f"{time:>17}"
+            + (f"{money:>19}" if table.price is not None else "")
+        )
+    if table.price is not None:
+        count = f"{table.tokens / 1e9:g} billion"
+        lines.append(f"Dollars for {count} tokens (`--tokens`) at {table.price:.2f} a GPU hour (`--price`).")
+    for name, finding in table.refused.items():
+        lines += wrap_lines([f"`harness launch` refuses {name}: {finding.gate}, {finding.message}"], width)
+    return lines
+
+
+def render_min_gpus(table: FitTable, style: Style, width: int = 100) -> str:
+    """The smallest number of GPUs in a line, then the table, and the number that would hold the states alone."""
+    best, tight = table.fewest_of_all, table.tight
+    states = f"{table.state_bytes / 1e9:,.1f} GB"
+    name = style.paint(table.model, "", bold=True)
+    if best is None:
+        lines = [f"{name}: training all of it does not fit on up to {_most(table):,} x {table.gpu}"]
+    else:
+        time = f", {format_time_range(best.best.time.range)} a step" if best.best.time else ""
+        lines = [f"{name} fits on {best.gpus:,} x {table.gpu}: {best.way}{time}"]
+    if best is None and (short := _largest_parts(table)):
+        lines.append(short)
+    lines[0] += f"; {table.max_length:,} tokens a sequence, {table.tokens_per_step:,} a step"
+    if tight is not None:
+        lines.append(f"On {tight.gpus:,} it is not certain: {describe_setting(tight.best.settings)}.")
+    lines.append(
+        f"The states alone are {states}, which {table.raw_floor_gpus:,} x {table.gpu} would hold without more."
+    )
+    return "\n".join([*wrap_lines(lines, width), "", render_fit_table(table, style, width)])
+
+
+def _largest_parts(table: FitTable) -> str:
+    """The parts that more GPUs do not divide, of the largest number that was tried without offload."""
+    row = next((row for row in table.rows.values() if row), ())
+    if not row:
+        return ""
+    memory = row[-1].best.memory
+    items = sorted(memory.items_of("gpu"), key=lambda item: -item.bytes)[:3]
+    parts = ", ".join(f"{item.description} {format_size(item.bytes)}" for item in items)
+    return f"On {row[-1].gpus:,} a GPU would need {format_size(memory.gpu_peak)}, which is mostly {parts}."
+
+
+def _most(table: FitTable) -> int:
+    return max((cell.gpus for row in table.rows.values() for cell in row), default=1)
+
+
+def summarise_ways(table: FitTable, gpus: int) -> list[str]:
+    """Ways that would fit where nothing does: each way that does on so many GPUs, else the fewest on which it does."""
+    ways = []
+    for name, row in table.rows.items():
+        here = next((cell for cell in row if cell.gpus == gpus and cell.state in ("fits", "disks", "host")), None)
+        cell = here or table.fewest.get(name)
+        if cell is None or not table.takes(name) or cell.state == "not certain":
+            continue
+        if needs_other_hosts(cell, table.host_memory):
+            continue
+        needs = {"host": f" with {format_size(cell.best.host_peak)} of memory a host"}
+        needs["disks"] = f" with {format_size(cell.best.nvme_bytes)} of disks a host"
+        where = "here" if cell.gpus == gpus else f"on {pluralize(cell.gpus, 'GPU')}"
+        time = f", {format_time_range(cell.best.time.range)} a step" if cell.best.time else ""
+        ways.append(f"{name} {where}{needs.get(cell.state, '')}{time}")
+    return ways
+
+
+def table_as_dict(table: FitTable) -> dict[str, Any]:
+    """The table for programs: bytes, seconds and dollars."""
+    return {
+        "model": table.model,
+        "gpu": table.gpu,
+        "max_length": table.max_length,
+        "tokens_per_step": table.tokens_per_step,
+        "tokens": table.tokens,
+        "gpus_per_host": table.gpus_per_host,
+        "host_memory_bytes": table.host_memory,
+        "host_memory_assumed": table.assumed_from is not None,
+        "nvme_bytes": table.nvme,
+        "ways": [
+            {
+                "way": name,
+                "cells": [_cell_as_dict(cell) for cell in row],
+                "fewest": None if (fewest := table.fewest[name]) is None else _cell_as_dict(fewest),
+                "refused_by": table.refused[name].gate if name in table.refused else None,
+                "refusal": table.refused[name].message if name in table.refused else None,
+            }
+            for name, row in table.rows.items()
+        ],
+    }
+
+
+def _cell_as_dict(cell: FitCell) -> dict[str, Any]:
+    best = cell.best
+    return {
+        "gpus": cell.gpus,
+        "state": cell.state,
+        "settings": describe_setting(best.settings),
+        "gpu_peak_bytes": best.gpu_peak,
+        "host_peak_bytes": best.host_peak,
+        "nvme_bytes": best.nvme_bytes,
+        "step_seconds": best.time.seconds if best.time else None,
+        "step_seconds_range": list(best.time.range) if best.time else None,
+        **(cost_as_dict(cell.cost) if cell.cost else {}),
+    }
+
+
+def min_gpus_as_dict(table: FitTable) -> dict[str, Any]:
+    """The smallest number of GPUs for programs, and the table."""
+    best, tight = table.fewest_of_all, table.tight
+    return {
+        "format_version": 1,
+        "question": "min-gpus",
+        "gpus": best.gpus if best else None,
+        "tight_gpus": tight.gpus if tight else None,
+        "raw_floor_gpus": table.raw_floor_gpus,
+        "state_bytes": table.state_bytes,
+        **({"title": None} if best is None else alternative_as_dict(best.best) | _cell_as_dict(best)),
+        "table": table_as_dict(table),
+    }

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does `harness explain --log` know the messages that DeepSpeed itself can end with?
 
-    python benchmarks/log_catalogue.py [--folder runtime/zero] [--sites] [--unmapped] [--write] [--archives FOLDER]
+    python benchmarks/log_catalogue.py [--folder runtime/zero] [--sites] [--unmapped] [--ungated]
+                                       [--write] [--archives FOLDER]
 
 Reads every `raise` and `assert` of the installed DeepSpeed below `FOLDERS` (`message_sites.py`), writes each as a log
 of one rank would have it and asks `harness.diagnosis` for the cause. A site is mapped if the answer has a cause and a
 change of substance. A site without a message (`assert` alone) is shown apart and not counted. `--sites` prints each
-site with its answer, `--unmapped` the rows of `tests/diagnosis/unmapped_messages.tsv` as they have to be.
+site with its answer, `--unmapped` the rows of `tests/diagnosis/unmapped_messages.tsv` as they have to be, and
+`--ungated` the settings that a remedy names and no gate foresees.
 
 `--write` writes `benchmarks/results/log-catalogue-DATE.md`, and reads the archives of all releases for
 `harness/diagnosis/catalogue/releases.json`: the first and last release whose files have the message of a row.
@@ -31,8 +33,10 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.message_sites import MessageSite, read_sites  # noqa: E402
 from harness.diagnosis import Diagnosis, diagnose  # noqa: E402
-from harness.diagnosis.catalogue import MESSAGE_FILES, all_causes, all_rows, rows_of  # noqa: E402
+from harness.diagnosis.catalogue import MESSAGE_FILES, all_causes, all_rows, causes_by_id, rows_of  # noqa: E402
+from harness.diagnosis.decision import find_changes  # noqa: E402
 from harness.diagnosis.diagnosis_types import FailureSignature  # noqa: E402
+from harness.facts.deepspeed_keys import block_keys, block_paths  # noqa: E402
 from harness.hostinfo.installed_deepspeed import installed_source_folder, installed_version  # noqa: E402
 from tests.releases.archives import ARCHIVES, SUPPORTED_RELEASES, read_python_files  # noqa: E402
 
@@ -65,6 +69,7 @@ def main() -> int:
     parser.add_argument("--folder", default="", help="only files below it, such as runtime/zero")
     parser.add_argument("--sites", action="store_true", help="print each site with its answer")
     parser.add_argument("--unmapped", action="store_true", help="print the rows of unmapped_messages.tsv")
+    parser.add_argument("--ungated", action="store_true", help="print messages about the JSON that no gate foresees")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--archives", type=Path, default=ARCHIVES)
     arguments = parser.parse_args()
@@ -73,6 +78,9 @@ def main() -> int:
         print("\n".join(map(format_answer, answers)))
     if arguments.unmapped:
         print("\n".join(format_unmapped(answers)))
+        return 0
+    if arguments.ungated:
+        print("\n".join(format_ungated(answers)))
         return 0
     if arguments.write:
         RELEASES.write_text(format_releases(find_releases(arguments.archives)), encoding="utf-8")
@@ -108,6 +116,27 @@ def format_unmapped(answers: Iterable[Answer]) -> list[str]:
     reasons = read_reasons()
     keys = dict.fromkeys(a.site.key for a in answers if a.is_counted and not a.is_mapped)
     return ["\t".join((*key, reasons.get(key, ""))).replace("\r", " ") for key in keys]
+
+
+def format_ungated(answers: Iterable[Answer]) -> list[str]:
+    """`CAUSE KEY=VALUE COUNT FILE: MESSAGE` for the messages of the installed release whose remedy sets or removes a
+    key of the DeepSpeed JSON, though neither a gate nor the reader of the file reports their cause.
+    """
+    rows = dict[str, list[str]]()
+    for answer in answers:
+        changes = find_changes(answer.diagnosis.change)
+        named = ", ".join(f"{key}={json.dumps(value)}" for key, value in changes.items() if key in json_keys())
+        if named and answer.diagnosis.cause in causes_by_id():
+            said = " ".join(answer.site.error_line.split())[:100]
+            rows.setdefault(f"{answer.diagnosis.cause} {named}", []).append(f"{answer.site.file}: {said}")
+    return [f"{row}  {len(said)}  {said[0]}" for row, said in sorted(rows.items())]
+
+
+@cache
+def json_keys() -> frozenset[str]:
+    """The dotted keys of every documented block of the DeepSpeed JSON."""
+    blocks = {path: block_keys(path) or {} for path in ("", *block_paths())}
+    return frozenset(f"{path}.{key}".lstrip(".") for path, block in blocks.items() for key in block)
 
 
 def format_answer(answer: Answer) -> str:

@@ -4,6 +4,7 @@
     python benchmarks/model_table.py                    all types that WORK/answers lacks, then the table
     python benchmarks/model_table.py llama gemma3       these again, the others as they are in the table
     python benchmarks/model_table.py --check 8          some drawn types against the table; 1 where one has changed
+    python benchmarks/model_table.py --others           types of neither kind: all have a reason, none a traceback
 
 One process imports torch, DeepSpeed and transformers, and forks a child for each type, with the limits of
 `harness/workers/model_behavior_worker.py`. WORK is below the folder for temporary files, by release; each answer is
@@ -16,6 +17,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import signal
 import sys
 import tempfile
@@ -34,6 +36,7 @@ from harness.workers import model_behavior_worker as worker  # noqa: E402
 
 TABLE = ROOT / "harness/facts/model_table.json"
 SECONDS = 150
+NO_ANSWER = "its process ended without an answer"
 FIELDS: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6, "n_routed_experts": 64, "moe_intermediate_size": 1408},
     "hunyuan_v1_dense": {"head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
@@ -51,10 +54,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("types", nargs="*", help="model types; all without")
     parser.add_argument("--check", type=int, metavar="N", help="compare so many drawn types with the table")
+    parser.add_argument("--others", action="store_true", help="ask the types that the table lacks, and count reasons")
     options = parser.parse_args()
     os.environ |= {"HF_HUB_OFFLINE": "1", "USE_HUB_KERNELS": "0", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
     worker.prepare()
     names = find_types()
+    if options.others:
+        return ask_others(set(names))
     if options.check:
         return check(random.Random(time.strftime("%F")).sample(names, options.check))  # noqa: S311
     work = Path(tempfile.gettempdir()) / f"model-table-{version('transformers')}"
@@ -62,15 +68,21 @@ def main() -> int:
     for name in options.types or names:
         file = work / f"{name}.json"
         if options.types or not file.exists():
-            began = time.monotonic()
+            began = child_seconds()
             answers = ask(name)
             file.write_text(json.dumps(answers))
-            print(f"{name}: {format_answers(answers)} {time.monotonic() - began:.0f} s", flush=True)
+            print(f"{name}: {format_answers(answers)} {child_seconds() - began:.1f} s of CPU time", flush=True)
     files = {name: work / f"{name}.json" for name in names}
     asked = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
     rows = {**(read_rows() if options.types else {}), **asked}
     write({name: rows[name] for name in names if name in rows})
     return 0
+
+
+def child_seconds() -> float:
+    """CPU time of the children that have ended, with their ranks."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def read_rows() -> dict[str, Any]:
@@ -95,6 +107,19 @@ def find_types() -> list[str]:
     return sorted({*auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES})
 
 
+def ask_others(known: set[str]) -> int:
+    """Print the reasons of all other types of the installed release; returns 1 where a child ended without one."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    reasons: dict[str, list[str]] = {}
+    for name in sorted({*CONFIG_MAPPING_NAMES} - known):
+        reasons.setdefault(ask(name)["causal"][1], []).append(name)
+    for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        print(f"{len(names):4} {reason}: {', '.join(names[:8])}{' ...' * (len(names) > 8)}")
+    print(f"{sum(map(len, reasons.values()))} types, {len(reasons)} reasons")
+    return int(NO_ANSWER in reasons)
+
+
 def ask(name: str) -> dict[str, Any]:
     """[holds, reason, names] by question, of the type's default configuration; of a child that ends early, its end."""
     answers: dict[str, Any] = {}
@@ -112,7 +137,7 @@ def ask(name: str) -> dict[str, Any]:
         for line in output.read_text().splitlines() if output.exists() else ():
             answers |= json.loads(line).get("answers", {})
     for question in QUESTIONS:
-        answers.setdefault(question, [None, end or "its process ended without an answer", []])
+        answers.setdefault(question, [None, end or NO_ANSWER, []])
     facts = facts_from_config({"model_type": name, **FIELDS.get(name, {})}).facts
     size = int(answers["size"][2][0]) if answers["size"][2] else None
     answers["planned"] = [None, "no formula: `transformers` counts it where it is installed", []]

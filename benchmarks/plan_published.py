@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import re
 import sys
 from collections import Counter
 from datetime import date
@@ -23,8 +22,6 @@ from benchmarks.published.error_table import compare_rows, format_table, format_
 from benchmarks.published.fit import fit_rates, format_rates, samples_of  # noqa: E402
 from benchmarks.published.published_rows import PlannedRow, plan_row, read_rows  # noqa: E402
 
-_START, _END = "<!-- published error: start -->", "<!-- published error: end -->"
-
 
 def main() -> int:
     """Compare, fit or write."""
@@ -32,7 +29,7 @@ def main() -> int:
     parser.add_argument("--rows", action="append", type=Path, default=[], help="further rows, in JSON lines")
     parser.add_argument("--fit", action="store_true", help="print rates fitted to the sources that are not set aside")
     parser.add_argument("--sources", action="store_true", help="also a table by source")
-    parser.add_argument("--write", action="store_true", help="keep the result, and the table in docs/plan.md")
+    parser.add_argument("--write", action="store_true", help="keep the result")
     args = parser.parse_args()
     files = [*sorted((ROOT / "benchmarks" / "published").glob("*.jsonl")), *args.rows]
     planned = _plan_rows(read_rows(files))
@@ -87,10 +84,6 @@ def _write(text: str) -> None:
     result = ROOT / "benchmarks" / "results" / f"plan-published-{date.today()}.md"
     head = "# Plans beside published measurements\n\n`python benchmarks/plan_published.py --sources --write`\n\n"
     result.write_text(f"{head}{text}\n", encoding="utf-8")
-    page = ROOT / "docs" / "plan.md"
-    table = text.partition("\n## ")[0]
-    body = f"{_START}\n{table}\n{_END}"
-    page.write_text(re.sub(f"{_START}.*?{_END}", lambda _: body, page.read_text("utf-8"), flags=re.S), encoding="utf-8")
 
 
 if __name__ == "__main__":

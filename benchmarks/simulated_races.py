@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.simulation.seeded_faults import FAULTS  # noqa: E402
+from tests.support.training.forked_ranks import ForkedRanks  # noqa: E402
 from tests.support.training.race_requests import (  # noqa: E402
     ALL_RECIPES,
     WAYS,
@@ -52,7 +53,9 @@ def main() -> int:
         **{f"recipe {name}": case for name, case in cases_of_runs(recipes).items()},
     }
     with tempfile.TemporaryDirectory(prefix="simulated-races-") as folder:
-        answers = find_races(cases, Path(folder))
+        ranks = ForkedRanks("simulation")
+        answers = find_races(cases, Path(folder), ranks)
+        ranks.close()
     found = {fault.name: is_found(fault, answers[f"fault {fault.name}"]) for fault in faults}
     clean = {name: answers[name].get("races") == [] for name in cases if not name.startswith("fault ")}
     rows = [

@@ -106,13 +106,14 @@ def spec_of(row: Mapping[str, Any]) -> dict[str, Any]:
         "zero": _zero(row),
         "cluster": _cluster(row),
         "tuned_defaults": False,
+        "launch": {"patches": {"one-pass-adam": "off"}},  # they were measured without it
     }
     if row["precision"] != "fp32":
         spec["precision"] = {row["precision"]: True}
     degrees = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "sp": "sequence_parallel_size"}
     spec["parallel"] = {name: row[key] for key, name in degrees.items() if row.get(key, 1) > 1}
     if "bind_cores" in features:
-        spec["launch"] = {"bind_cores_to_rank": True}
+        spec["launch"]["bind_cores_to_rank"] = True
     return spec
 
 

@@ -14,7 +14,7 @@ from benchmarks.gpu_checks.training import llama, make_spec
 
 DIALS: dict[str, dict[str, Any]] = {
     "kept": {"gradient_checkpointing": False},
-    "every-2": {"gradient_checkpointing": {"every": 2}},
+    "every-2": {"gradient_checkpointing": {"recompute_every": 2}},
     "attention": {"gradient_checkpointing": {"keep": "attention"}},
     "all": {"gradient_checkpointing": True},
     "tiles": {"gradient_checkpointing": True, "mlp_tile_size": 256},

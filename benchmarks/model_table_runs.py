@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Are the answers of the table of models right? Tiny models of drawn types, trained by real runs.
+
+    python -m benchmarks.model_table_runs                     ten types of each answer, those that WORK lacks
+    python -m benchmarks.model_table_runs --write             the same, and a dated page
+    python -m benchmarks.model_table_runs apart opt llama     these types for one question
+
+For each question and each answer ten types are drawn. A small copy with random weights is saved, and two steps over
+eight documents are trained as a run trains them, but for refusals by the table: alone on one rank with a row for each
+document, and then in the way of the question. `yes` holds where the losses are equal and every loaded weight is that of
+the file; for `lora`, where every matrix has changed in the end. WORK is below the folder for temporary files; each type
+is written there at once, so that an interrupted benchmark goes on where it was. Three seconds of one core a type,
+and as much a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from benchmarks.model_table import FIELDS, ROOT
+from harness.facts import model_table
+from harness.render import render_ds_config
+from harness.run.resolved_run import resolve_run
+from harness.runtime.model_behavior import build_small_copy
+from harness.runtime.model_questions.small_copy import SmallCopy, layer_matrices
+from harness.runtime.text_part import find_text_part
+from harness.runtime.tokenizer import byte_tokenizer
+from harness.spec.run_spec import RunSpec
+from tests.support.training.forked_ranks import ForkedRanks
+from tests.support.training.runtime_helpers import metric_lines, write_run
+
+JOB = ROOT / "tests/training/jobs/train_unasked.py"
+PACKED = {"packing": True}
+LORA = {"lora": {"target_modules": "all-linear", "r": 2}}
+WAYS: dict[str, tuple[int, dict[str, Any]]] = {
+    "alone": (1, {}),
+    "apart": (1, {"data": PACKED}),
+    "sequence": (2, {"parallel": {"sequence_parallel_size": 2}}),
+    "zero3": (1, {"zero": {"stage": 3}}),
+    "tensor": (2, {"parallel": {"tensor_parallel_size": 2}}),
+    "pipeline": (2, {"parallel": {"pipeline_parallel_size": 2}}),
+    "borders": (1, {"data": PACKED, "model": {"attn_implementation": "sdpa_varlen"}}),
+    "loss": (1, {"train": {"loss_chunk_size": 8}}),
+    "lora": (1, {"model": LORA}),
+    "checkpointing": (1, {"train": {"gradient_checkpointing": True}}),
+}
+"""Ranks and what the spec has for each question."""
+DRAWN, DOCUMENTS, LENGTH = 10, 8, 256
+TOLERANCE = 1e-5
+"""Of a loss; fp32 gives 1e-7."""
+
+
+class Outcome(NamedTuple):
+    """Did the run do what `yes` says? None: no run of this type is to be had. `seen`: what it did, a phrase."""
+
+    holds: bool | None
+    seen: str
+
+
+def draw(way: str, *, answer: bool) -> list[str]:
+    """Types of this answer, the same at each call."""
+    known = [kind for kind in model_table.types_that_hold("causal") if model_table.holds(kind, way) is answer]
+    return random.Random(way).sample(known, min(DRAWN, len(known)))  # noqa: S311
+
+
+def write_model(kind: str, folder: Path) -> None:
+    """A small copy with the ids of the byte tokenizer and its random weights; of a composite, its text model.
+
+    Raises ValueError for a type without a small copy.
+    """
+    whole = AutoConfig.for_model(kind, **FIELDS.get(kind, {}))
+    whole = find_text_part(whole).config or whole
+    reason: ValueError | None = None
+    for part in (whole, whole.get_text_config(decoder=True)):
+        try:
+            config = build_small_copy(part, max_parameters=100_000_000).config
+            break
+        except ValueError as error:
+            reason = reason or error
+    else:
+        raise ValueError(str(reason))
+    text = config.get_text_config(decoder=True)
+    text.vocab_size, text.pad_token_id = 320, 0
+    for name, value in vars(text).items():
+        if isinstance(value, float) and ("drop" in name or name.endswith("jitter_noise")):
+            setattr(text, name, 0.0)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
+    model.save_pretrained(folder)
+    torch.save(dict(model.named_parameters()), folder / "weights.pt")
+    matrices = [name for name, _ in layer_matrices(SmallCopy(model, apart=False, folder=folder).model)]
+    (folder / "matrices.json").write_text(json.dumps(matrices))
+    byte_tokenizer().save_pretrained(folder)
+    words = "the rank sends a shard of each row to the next stage and waits for the sum".split()
+    texts = [f"{i} " + " ".join(words[i : i + 4]) for i in range(DOCUMENTS)]
+    rows = [json.dumps({"prompt": text[:5], "completion": text[5:]}) for text in texts]
+    (folder / "texts.jsonl").write_text("\n".join(rows) + "\n")
+
+
+def losses_of(way: str, model: Path, folder: Path, forked: ForkedRanks) -> list[float] | str:
+    """The losses of two steps over all documents; the last lines of the first rank that failed."""
+    ranks, changes = WAYS[way]
+    spec: dict[str, Any] = {
+        "model": {"name_or_path": str(model)},
+        "data": {
+            "train": str(model / "texts.jsonl"),
+            "max_length": LENGTH,
+            "packing": False,
+            "completion_only_loss": False,
+            "eval_fraction": 0,
+        },
+        "train": {"max_steps": 2, "per_device_train_batch_size": DOCUMENTS, "loss_chunk_size": 0, "seed": 1},
+        "optimizer": {"learning_rate": 0.5, "type": "sgd"},  # whose step has the size of the gradient
+        "precision": {"bf16": False},
+        "zero": {"stage": 0},
+        "checkpoint": {"save_at_end": False},
+    }
+    for section, values in changes.items():
+        spec[section] = {**spec.get(section, {}), **values}
+    if way in ("apart", "borders"):  # all documents in one row
+        spec["train"]["per_device_train_batch_size"] = 1
+    kind = json.loads((model / "config.json").read_text())["model_type"]
+    if way == "apart" and model_table.holds(kind, "borders"):  # else the tuned default would be the way of `borders`
+        spec["model"]["attn_implementation"] = "sdpa"
+    run = resolve_run(RunSpec.model_validate_json(json.dumps(spec)), world_size=ranks)
+    write_run(folder / way, spec, dict(render_ds_config(run).config), world_size=ranks)
+    answer = forked.run(JOB, "--run", str(folder / way), ranks=ranks, timeout=180, check=False)
+    if any(answer["codes"]):
+        return str(answer["output"][answer["first"]][-3000:])
+    return [float(line["loss"]) for line in metric_lines(folder / way, "step")]
+
+
+def look_at_run(way: str, model: Path, folder: Path, alone: list[float], forked: ForkedRanks) -> Outcome:
+    """The run of a question, against the losses of the model alone."""
+    losses = losses_of(way, model, folder, forked)
+    if isinstance(losses, str):
+        return Outcome(False, f"ends with: {last_error(losses)}")
+    worst = max(abs(a - b) / abs(b) for a, b in zip(losses, alone, strict=True))
+    file = folder / way / "weights.json"
+    weights = json.loads(file.read_text()) if file.exists() else {"loaded": [], "kept": []}
+    if way == "lora":
+        matrices = json.loads((model / "matrices.json").read_text())
+        kept = sorted(set(matrices) & set(weights["kept"]))
+        return Outcome(bool(matrices) and not kept, f"{len(kept)} of {len(matrices)} matrices are as they were")
+    if way == "loss" and not weights.get("chunked"):
+        return Outcome(False, "the model's own loss is computed")
+    if weights["loaded"]:
+        return Outcome(False, f"{len(weights['loaded'])} weights are others after the load")
+    return Outcome(worst <= TOLERANCE, f"losses differ by {worst:.0e}")
+
+
+def last_error(output: str) -> str:
+    """The line that says why a rank ended."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    told = [line for line in lines if re.match(r"(\[\w+\]:? )?(error\[|\w*(Error|Exception)\b)", line)]
+    return re.sub(r"/\S*/model-runs-\w+/", "", (told or lines or ["nothing"])[-1])[:140]
+
+
+def run_type(way: str, kind: str, file: Path, forked: ForkedRanks) -> Outcome:
+    """Train a type alone, where `file` does not have its losses, and in the way of a question; the file keeps both."""
+    kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    with tempfile.TemporaryDirectory(prefix="model-runs-") as name:
+        folder, began = Path(name), time.monotonic()
+        try:
+            write_model(kind, folder / "model")
+            if "alone" not in kept:
+                kept["alone"] = losses_of("alone", folder / "model", folder, forked)
+        except Exception as error:  # the code of a model may raise anything
+            kept["alone"] = str(error)
+        if isinstance(kept["alone"], str):
+            outcome = Outcome(None, f"it does not train alone: {last_error(kept['alone'])}")
+        else:
+            outcome = look_at_run(way, folder / "model", folder, kept["alone"], forked)
+        file.write_text(json.dumps({**kept, way: outcome}))
+    sign = "right" if outcome.holds in (None, model_table.holds(kind, way)) else "WRONG"
+    print(f"{way} {kind}: {sign}, {outcome} ({time.monotonic() - began:.0f} s)", flush=True)
+    return outcome
+
+
+def main() -> int:
+    """Run; returns 1 where an answer of the table is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("only", nargs="*", metavar="QUESTION TYPE", help="a question and types")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/model-table-runs-DATE.md")
+    parser.add_argument("--finish", action="store_true", help="run nothing more: what WORK has")
+    options = parser.parse_args()
+    work = Path(tempfile.gettempdir()) / f"model-table-runs-{version('transformers')}"
+    work.mkdir(exist_ok=True)
+    drawn = [(way, kind) for way in [*WAYS][1:] for answer in (True, False) for kind in draw(way, answer=answer)]
+    asked = [(options.only[0], kind) for kind in options.only[1:]] or drawn
+    forked, rows = ForkedRanks(), []
+    for way, kind in asked:
+        file = work / f"{kind}.json"
+        kept = json.loads(file.read_text()) if file.exists() else {}
+        if not options.finish and (way not in kept or options.only):
+            kept[way] = run_type(way, kind, file, forked)
+        rows += [(way, kind, Outcome(*kept[way]))] if way in kept else []
+    forked.close()
+    known = [row for row in rows if row[2].holds is not None]
+    wrong = [row for row in known if row[2].holds is not model_table.holds(row[1], row[0])]
+    print(f"{len(known)} runs of {len({row[1] for row in known})} types, {len(wrong)} show another answer")
+    if options.write:
+        today = f"{datetime.now(UTC):%F}"
+        (ROOT / f"benchmarks/results/model-table-runs-{today}.md").write_text(render_page(rows, len(drawn), today))
+    return int(bool(wrong))
+
+
+def render_page(rows: list[tuple[str, str, Outcome]], drawn: int, today: str) -> str:
+    """Sums by question and answer, then every run."""
+    known = [row for row in rows if row[2].holds is not None]
+    types, releases = {kind for _, kind, _ in known}, model_table.read_table()["releases"]
+    right = [row for row in known if row[2].holds is model_table.holds(row[1], row[0])]
+    lines = [
+        f"# Answers of the table of models, seen by training, {today}",
+        "",
+        f"`python -m benchmarks.model_table_runs --write` (transformers {version('transformers')}, table of"
+        f" {releases['transformers']}, deepspeed {version('deepspeed')}, torch {version('torch')}).",
+        f"For each question up to {DRAWN} types of each answer are drawn. A small copy of each is trained for two",
+        f"steps of {DOCUMENTS} documents alone, and again in the way of the question, by the ranks of a real run with",
+        "gloo on the CPU; refusals by the table are switched off.",
+        "",
+        f"**{len(right)} of {len(known)} runs of {len(types)} types show what the table says.** {len(rows)} of {drawn}"
+        f" were tried, of {len(rows) - len(known)} the type does not train alone.",
+        "",
+        "| Question | `yes`, seen | `no`, seen |",
+        "| --- | ---: | ---: |",
+    ]
+    for way in list(WAYS)[1:]:
+        cells = []
+        for answer in (True, False):
+            those = [row for row in known if row[0] == way and model_table.holds(row[1], way) is answer]
+            cells.append(f"{sum(row in right for row in those)} of {len(those)}")
+        lines.append(f"| {way} | {cells[0]} | {cells[1]} |")
+    lines += ["", "| Question | Type | Table | Run |", "| --- | --- | --- | --- |"]
+    words = {True: "yes", False: "no", None: "-"}
+    for way, kind, outcome in sorted(rows, key=lambda row: (list(WAYS).index(row[0]), row[1])):
+        seen = re.sub(r"/\S*/model-runs-\w+/", "", outcome.seen).replace("|", "/").replace("<", "&lt;")
+        mark = "" if outcome.holds is None or (way, kind, outcome) in right else " **(other)**"
+        lines.append(f"| {way} | `{kind}` | {words[model_table.holds(kind, way)]}{mark} | {seen} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of TRL 1.16 for the harness's preference tests: losses and gradients of drawn inputs, and the losses and
+gradient norms of 20 steps of a tiny model. To be run in an environment with TRL, from the repository root:
+
+    python benchmarks/trl_figures.py tests/support/training/trl_figures.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import trl
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import set_seed
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.support.training import preference_case as case
+
+DRAWN = [
+    ("sigmoid", 0.0),
+    ("sigmoid_norm", 0.0),
+    ("hinge", 0.0),
+    ("ipo", 0.0),
+    ("robust", 0.1),
+    ("exo_pair", 0.001),
+    ("nca_pair", 0.0),
+    ("apo_zero", 0.0),
+    ("apo_down", 0.0),
+]
+RUNS = {
+    "dpo": ("dpo", {"loss_type": ["sigmoid"]}, 2, 1),
+    "dpo-accumulated": ("dpo", {"loss_type": ["sigmoid"]}, 1, 4),
+    "dpo-ipo": ("dpo", {"loss_type": ["ipo"]}, 2, 1),
+    "dpo-norm": ("dpo", {"loss_type": ["sigmoid_norm"]}, 2, 1),
+    "dpo-rpo": ("dpo", {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.5]}, 1, 2),
+    "dpo-lora": ("dpo", {"loss_type": ["sigmoid"]}, 2, 1),
+    "kto": ("kto", {"desirable_weight": 1.5, "undesirable_weight": 0.7}, 4, 1),
+    "kto-accumulated": ("kto", {}, 2, 4),
+    "reward": ("reward", {}, 2, 1),
+    "reward-margin": ("reward", {}, 1, 4),
+    "reward-centered": ("reward", {"center_rewards_coefficient": 0.05}, 2, 2),
+}
+"""Name -> (method, settings, micro-batch, accumulation)."""
+GRID: dict[str, tuple[str, dict[str, Any], int]] = {
+    "sigmoid": ("dpo", {"loss_type": ["sigmoid"]}, 2),
+    "ipo": ("dpo", {"loss_type": ["ipo"]}, 2),
+    "norm": ("dpo", {"loss_type": ["sigmoid_norm"]}, 2),
+    "rpo": ("dpo", {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.5]}, 1),
+    "kto": ("kto", {"desirable_weight": 1.5, "undesirable_weight": 0.7}, 2),
+    "reward": ("reward", {}, 2),
+}
+"""The methods of the nightly grid. `sft` is `rpo_alpha` where a micro-batch is one pair: two ranks take twice the
+accumulation. `kto` takes the answer for its KL term among two rows at least, on a rank of one row, too."""
+RUNS |= {
+    f"grid-{name}-{accumulation}{'-lora' * lora}": (method, settings, micro_batch, accumulation)
+    for name, (method, settings, micro_batch) in GRID.items()
+    for accumulation in ((1, 2, 4, 8) if micro_batch == 1 else (1, 4))
+    for lora in (False, True)
+}
+
+
+class _Accelerator(SimpleNamespace):
+    device = torch.device("cpu")
+
+    @staticmethod
+    def gather(value: torch.Tensor) -> torch.Tensor:
+        """One process has all."""
+        return value
+
+    gather_for_metrics = gather
+
+
+def _fake_trainer(**settings: Any) -> Any:
+    """What `_compute_loss` reads of a trainer."""
+    return SimpleNamespace(
+        model=SimpleNamespace(training=True), accelerator=_Accelerator(), aux_loss_enabled=False, ld_alpha=None,
+        f_divergence_type="reverse_kl", use_weighting=False, precompute_ref_logps=True, _total_train_tokens=0,
+        _tp_size=1, _metrics=defaultdict(lambda: defaultdict(list)), beta=case.SETTINGS["beta"], **settings,
+    )  # fmt: skip
+
+
+def _outputs(log_probs: torch.Tensor) -> Any:
+    nothing = torch.zeros_like(log_probs)
+    return SimpleNamespace(log_probs=log_probs, entropy=nothing, mean_logits=nothing, is_top1=nothing.bool())
+
+
+def drawn_figures() -> dict[str, Any]:
+    """Loss and its gradient by the policy's log-probabilities of answers, by TRL's own code."""
+    figures: dict[str, Any] = {}
+    policy, reference, mask = case.drawn_log_probs()
+    ids = torch.zeros_like(mask)
+    for loss_type, smoothing in DRAWN:
+        leaf = policy.clone().requires_grad_()
+        trainer = _fake_trainer(loss_types=[loss_type], loss_weights=[1.0], label_smoothing=smoothing)
+        chosen, rejected = reference.sum(1).chunk(2)
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "completion_mask": mask,
+                  "ref_chosen_logps": chosen, "ref_rejected_logps": rejected}  # fmt: skip
+        loss = trl.DPOTrainer._compute_loss(trainer, lambda **_: _outputs(leaf), inputs, False)  # noqa: B023
+        loss.backward()
+        figures[loss_type] = {"smoothing": smoothing, "loss": loss.item(), "gradient": _by_answer(leaf.grad, mask)}
+    for loss_type in ("kto", "apo_zero_unpaired"):
+        leaf = policy.clone().requires_grad_()
+        trainer = _fake_trainer(loss_type=loss_type, calculate_KL=loss_type == "kto", desirable_weight=1.3,
+                                undesirable_weight=0.6)  # fmt: skip
+        trainer._compute_kl_logps = lambda *_: policy.sum(1).flip(0)
+        labels = torch.arange(len(policy)) % 3 > 0
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "completion_mask": mask, "label": labels,
+                  "ref_logps": reference.sum(1), "ref_KL_logps": reference.sum(1).flip(0) - 1}  # fmt: skip
+        loss = trl.KTOTrainer._compute_loss(trainer, lambda **_: _outputs(leaf), inputs, False)  # noqa: B023
+        loss.backward()
+        kl = (policy.sum(1).flip(0) - reference.sum(1).flip(0) + 1).mean().clamp(min=0).item()
+        figures[loss_type] = {"loss": loss.item(), "kl": kl, "gradient": _by_answer(leaf.grad, mask)}
+    return figures
+
+
+def _by_answer(gradient: torch.Tensor | None, mask: torch.Tensor) -> list[float]:
+    """The gradient of each answer's sum: that of any of its tokens."""
+    assert gradient is not None  # noqa: S101
+    return [gradient[i, int(row.argmax())].item() for i, row in enumerate(mask[:, 1:])]
+
+
+def run_figures(
+    method: str, settings: dict[str, Any], micro_batch: int, accumulation: int, *, lora: bool, margins: bool = False
+) -> Any:
+    """Losses and gradient norms of each step."""
+    trainer_class, config_class = {
+        "dpo": (trl.DPOTrainer, trl.DPOConfig),
+        "kto": (trl.KTOTrainer, trl.KTOConfig),
+        "reward": (trl.RewardTrainer, trl.RewardConfig),
+    }[method]
+    losses: list[float] = []
+
+    class Recording(trainer_class):  # type: ignore[misc,valid-type]
+        def training_step(self, *arguments: Any, **options: Any) -> torch.Tensor:
+            loss = super().training_step(*arguments, **options)
+            losses.append(loss.item())
+            return loss
+
+    beta = {} if method == "reward" else {"beta": case.SETTINGS["beta"]}
+    with tempfile.TemporaryDirectory() as folder:
+        case.save_model(Path(folder), 1 if method == "reward" else None)
+        config = config_class(
+            output_dir=f"{folder}/out", use_cpu=True, bf16=False, report_to="none", save_strategy="no", logging_steps=1,
+            max_steps=case.STEPS, per_device_train_batch_size=micro_batch, gradient_accumulation_steps=accumulation,
+            gradient_checkpointing=False, lr_scheduler_type="constant", max_grad_norm=1.0, weight_decay=0.0,
+            learning_rate=case.SETTINGS["learning_rate"], max_length=case.SETTINGS["max_length"], disable_tqdm=True,
+            train_sampling_strategy="sequential", **beta, **settings,
+        )  # fmt: skip
+        set_seed(1)
+        rows = case.labelled() if method == "kto" else case.scored() if margins else case.pairs()
+        peft = LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, target_modules=["q_proj", "v_proj"],
+                          task_type="SEQ_CLS" if method == "reward" else "CAUSAL_LM") if lora else None  # fmt: skip
+        from transformers import AutoTokenizer
+
+        trainer = Recording(
+            model=folder, args=config, train_dataset=Dataset.from_list(rows),
+            processing_class=AutoTokenizer.from_pretrained(folder), peft_config=peft,
+        )  # fmt: skip
+        if lora:
+            case.set_adapters(trainer.model)
+        trainer.train()
+    steps = [losses[i : i + accumulation] for i in range(0, len(losses), accumulation)]
+    norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
+    # `training_step` returns a loss that is divided by the accumulation steps.
+    return {"losses": [sum(step) for step in steps], "norms": [float(norm) for norm in norms]}
+
+
+def main() -> None:
+    """Write the figures to the file that the command names."""
+    torch.set_num_threads(1)
+    figures: dict[str, Any] = {"trl": trl.__version__, "torch": torch.__version__, "drawn": drawn_figures(), "runs": {}}
+    for name, (method, settings, micro_batch, accumulation) in RUNS.items():
+        figures["runs"][name] = {
+            "method": method, "micro_batch": micro_batch, "accumulation": accumulation, "settings": settings,
+            **run_figures(method, settings, micro_batch, accumulation, lora=name.endswith("lora"),
+                          margins=name.endswith("margin")),
+        }  # fmt: skip
+    Path(sys.argv[1]).write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

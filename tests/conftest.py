@@ -3,6 +3,9 @@
 
 A module belongs to one tier, by `pytestmark = pytest.mark.TIER` in the module or in the `conftest.py` of a folder above
 it; a module without a mark is light. `pytest -m light` chooses a tier, `pytest -m "light or training"` several.
+
+`pytest.mark.nightly`, of a module beside its tier, a test or a `pytest.param`, is for what HARNESS_NIGHTLY=1 runs alone:
+else it is left out, not skipped, since what is skipped in CI is a failure.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from pathlib import Path
 import pytest
 
 from harness.hostinfo.installed_deepspeed import installed_version
+from harness.hostinfo.torch_extensions import torch_extensions_dir
+from harness.launching.ops.build_cache import find_op_folders, remove_stale_locks
 from tests.support.object_store import s3, s3_server  # noqa: F401  (fixtures)
 
 TESTS = Path(__file__).parent
@@ -23,6 +28,9 @@ HAS_DEEPSPEED = installed_version() is not None
 TIERS = ("light", "training", "hosts", "gpu")
 """In the order in which they run: seconds before minutes, and before the ops that CI compiles meanwhile."""
 MARK = re.compile(rf"^pytestmark = .*\bpytest\.mark\.({'|'.join(TIERS)})\b", re.MULTILINE)
+NIGHTLY = re.compile(r"^pytestmark = .*\bpytest\.mark\.nightly\b", re.MULTILINE)
+REMOVED_LOCKS = pytest.StashKey[list[Path]]()
+IS_NIGHT = os.environ.get("HARNESS_NIGHTLY") == "1"
 ALLOWED_SKIPS = (
     "this processor has no AVX512-FP16",
     "needs a GPU",
@@ -31,6 +39,7 @@ ALLOWED_SKIPS = (
     "needs node",
     "needs slurm",
     "no control group with a memory limit",
+    "WATCH_PROGRAMS names no",
 )
 """Reasons that a machine may have; everything else must run in CI."""
 if not HAS_DEEPSPEED:
@@ -46,24 +55,37 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ |= {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     if not HAS_DEEPSPEED and selected != {"light"} and ("light" not in selected or os.environ.get("CI")):
         raise pytest.UsageError("without DeepSpeed only `pytest -m light` can run: pip install -e '.[train,test]'")
+    if selected != {"light"} and not hasattr(config, "workerinput"):
+        config.stash[REMOVED_LOCKS] = remove_locks_of_killed_compilers()
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
+def remove_locks_of_killed_compilers() -> list[Path]:
+    """Locks that no process held. Ranks of the tests load ops without `harness launch`, and would wait for ever."""
+    root = torch_extensions_dir()
+    ops = [folder.name for folder in find_op_folders(root)]
+    return [lock for lock, is_removed in remove_stale_locks(root, ops) if is_removed]
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say which tiers are left out."""
     left_out = [tier for tier in TIERS if not _can_run(tier, selected_tiers(config))]
-    return f"tiers left out: {', '.join(left_out)} (-m TIER runs one; CONTRIBUTING.md, Tests)" if left_out else None
+    lines = [f"tiers left out: {', '.join(left_out)} (-m TIER runs one; CONTRIBUTING.md, Tests)"] if left_out else []
+    lines += [f"removed {lock}: its compiler was killed" for lock in config.stash.get(REMOVED_LOCKS, [])]
+    return lines if IS_NIGHT else [*lines, "the tests of the night are left out (HARNESS_NIGHTLY=1 runs them)"]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import no module of a tier that does not run: the light tier needs no torch, and collects in seconds."""
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
+    if not IS_NIGHT and NIGHTLY.search(collection_path.read_text(encoding="utf-8")):
+        return True
     return None if _can_run(tier_of(collection_path), selected_tiers(config)) else True
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test with its tier, and put what needs seconds before what needs minutes."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark every test with its tier, put what needs seconds before what needs minutes, and leave the night's out by day."""
     for item in items:
         tier = tier_of(item.path)
         if {mark.name for mark in item.iter_markers() if mark.name in TIERS} - {tier}:
@@ -72,6 +94,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             )
         item.add_marker(tier)
     items.sort(key=lambda item: TIERS.index(tier_of(item.path)))
+    if not IS_NIGHT:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly")])
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
 
 
 def selected_tiers(config: pytest.Config) -> set[str]:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 CI_PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
-GOOD = '{"train_batch_size": 8, "zero_optimization": {"stage": 1}}\n'
+GOOD = '{"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 1}}\n'
 BAD = '{"train_batch_size": 8, "zero_optimisation": {"stage": 2}}\n'
 GIT = (
     "git",

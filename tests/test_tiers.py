@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests import conftest
 from tests.conftest import TESTS, TIERS, selected_tiers, tier_of
 
 TRAIN_EXTRA = {
@@ -76,6 +77,44 @@ def test_a_folder_gives_its_tier_and_a_module_its_own(tmp_path: Path) -> None:
     module = tmp_path / "test_a.py"
     module.write_text("import pytest\n\npytestmark = [*NEEDS_ROOT, pytest.mark.hosts]\n")
     assert tier_of(module) == "hosts"
+
+
+@pytest.mark.parametrize(("is_night", "left"), [(False, ["day"]), (True, ["day", "night"])])
+def test_what_is_of_the_night_is_left_out_by_day_and_not_skipped(
+    is_night: bool, left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conftest, "IS_NIGHT", is_night)
+    deselected: list[str] = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: deselected.extend(item.name for item in items))
+    config = SimpleNamespace(option=SimpleNamespace(markexpr="light"), hook=hook)
+    items = [
+        SimpleNamespace(
+            name=name,
+            path=Path(__file__),
+            iter_markers=list,
+            add_marker=lambda _: None,
+            get_closest_marker=lambda mark, name=name: name == mark.removesuffix("ly"),
+        )
+        for name in ("day", "night")
+    ]
+    conftest.pytest_collection_modifyitems(config, items)
+    assert [item.name for item in items] == left
+    assert deselected == ([] if is_night else ["night"])
+    module = tmp_path / "test_whole.py"
+    module.write_text("pytestmark = [pytest.mark.light, pytest.mark.nightly]\n")
+    assert conftest.pytest_ignore_collect(module, config) is (None if is_night else True)
+
+
+def test_a_lock_that_a_killed_compiler_left_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, held = (tmp_path / op / "lock" for op in ("cpu_adam", "async_io"))
+    left.parent.mkdir()
+    left.touch()
+    held.parent.mkdir()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    with held.open("w"):
+        assert conftest.remove_locks_of_killed_compilers() == [left]
+        assert held.exists()
+    assert not left.exists()
 
 
 def test_base_names_are_unique() -> None:

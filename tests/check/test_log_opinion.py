@@ -19,6 +19,7 @@ UNTESTED = {
     "optimizer": {"type": "RMSprop", "params": {"lr": 1e-4}},
     "zero_optimization": {"stage": 2},
     "train_batch_size": 8,
+    "bf16": {"enabled": False},
 }
 REFUSED = "[rank0]: AssertionError: You are using an untested ZeRO Optimizer\n"
 ODD = "[rank0]: RuntimeError: nobody knows this one\n"
@@ -49,6 +50,7 @@ UNREAD = {
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
     "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}},
     "train_batch_size": 8,
+    "bf16": {"enabled": False},
 }
 
 

@@ -124,7 +124,8 @@ def test_weights_that_no_rank_could_fetch(reason, folder, monkeypatch):
     if reason == "cached":
         snapshot = folder / "hub" / "hub" / "models--meta-llama--Llama-3.1-70B" / "snapshots" / "main"
         snapshot.mkdir(parents=True)
-        (snapshot / "config.json").write_text("{}", encoding="utf-8")
+        for name in ("config.json", "model.safetensors"):  # a plan fetches the first alone
+            (snapshot / name).write_text("{}", encoding="utf-8")
     text = SPEC.replace("70B}", "70B, random_init: true}") if reason == "random" else SPEC
     run = check_file("large.yaml", text=text, world_size=8).run
     assert run is not None

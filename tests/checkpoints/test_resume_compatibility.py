@@ -24,6 +24,19 @@ def against(tmp_path: Path, changes: dict[str, Any], allowed: tuple[str, ...] = 
     return compare_with_run(read_manifest(make(tmp_path, 4)), spec, allowed=allowed, **known)
 
 
+@pytest.mark.parametrize(
+    ("saved", "data", "found"), [({}, "", []), ({"rows": "y"}, "", ["CK103"]), ({"rows": "y"}, "x", ["CK103"])]
+)
+def test_later_rows_are_compared_where_the_checkpoint_has_them(
+    tmp_path: Path, saved: dict[str, str], data: str, found: list[str]
+) -> None:
+    """A checkpoint of a release without their hash resumes; where the first rows differ, too, it is one finding."""
+    folder = make(tmp_path, 4, sha256={**HASHES, **saved})
+    now = {**HASHES, "rows": "x", **({"data": data} if data else {})}
+    comparison = compare_with_run(read_manifest(folder), copy.deepcopy(SPEC), sha256=now)
+    assert [gate for gate, _ in ids(comparison)] == found
+
+
 def ids(comparison: Comparison) -> list[tuple[str, str]]:
     return [(f.gate, f.severity) for f in comparison.to_findings("step-4")]
 
@@ -59,6 +72,14 @@ def test_nothing_changed(tmp_path: Path) -> None:
 )
 def test_one_change(tmp_path: Path, key: str, value: Any, expected: list[tuple[str, str]]) -> None:
     assert ids(against(tmp_path, {key: value})) == expected
+
+
+def test_the_modules_of_adapters_have_no_order(tmp_path: Path) -> None:
+    saved = read_manifest(make(tmp_path, 4))
+    saved.body["spec"] = {**SPEC, "model": {**SPEC["model"], "lora": {"r": 4, "target_modules": ["up", "down"]}}}
+    for modules, expected in ((["down", "up"], []), (["down"], ["CK107"])):
+        spec = {**SPEC, "model": {**SPEC["model"], "lora": {"r": 4, "target_modules": modules}}}
+        assert [finding.gate for finding in compare_with_run(saved, spec).to_findings("step-4")] == expected
 
 
 def test_a_change_that_is_meant_is_told(tmp_path: Path) -> None:

@@ -41,11 +41,11 @@ def test_the_spec_is_valid_and_the_notes_are_beside_it(write):
 
 
 def test_another_way_of_training_is_refused_in_one_sentence(write):
-    text = "model_name_or_path: a/b\nstage: dpo\nfinetuning_type: full\nlearning_rate: 1.0e-6\n"
-    result = run("adopt", write("dpo.yaml", text))
+    text = "model_name_or_path: a/b\nstage: ppo\nfinetuning_type: full\nlearning_rate: 1.0e-6\n"
+    result = run("adopt", write("ppo.yaml", text))
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert "error[SP040]: `stage: dpo` trains by another loss" in result.stderr
+    assert "error[SP040]: `stage: ppo` trains by another loss" in result.stderr
     assert result.stderr.endswith("Nothing was converted.\n")
     assert "has no place" not in result.stderr
 
@@ -156,3 +156,15 @@ def test_a_spec_that_would_be_refused_is_said_to_be(kind, said, is_refused, writ
     assert said in result.stderr
     assert ("The run spec has 1 error, which `harness launch` would refuse:" in result.stderr) == is_refused
     assert is_refused or "type: DeepSpeedCPUAdam" not in result.stdout
+
+
+def test_four_bit_weights_of_experts_are_not_converted(write, tmp_path):
+    """The run would quantize their attention alone (MD047)."""
+    config = {"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64, "num_local_experts": 4}  # fmt: skip
+    folder = write("moe/config.json", json.dumps(config)).removesuffix("/config.json")
+    text = f"base_model: {folder}\nadapter: qlora\nload_in_4bit: true\nmicro_batch_size: 1\nlora_r: 8\n"
+    file = write("q.yaml", f"{text}datasets: [{{path: d.jsonl, type: chat_template}}]\n")
+    result = run("adopt", file, "-o", str(tmp_path / "spec.yaml"))
+    assert (result.exit_code, "MD047" in result.output) == (1, True)
+    assert not (tmp_path / "spec.yaml").exists()

@@ -32,6 +32,12 @@ def test_a_term_names_a_command_that_exists(term: str) -> None:
         ("MFU", "without\nrecomputation"),
         ("All-Gather", "(N - 1) / N"),
         ("bubble", "(p - 1) / (m + p - 1)"),
+        ("ZeRO", "stage 2 the gradients as well"),
+        ("pipeline parallelism", "activations and their gradients alone"),
+        ("mixed precision", "16 bytes a parameter"),
+        ("loss scaling", "bf16 has the range of fp32"),
+        ("gradient checkpointing", "about a third more work"),
+        ("context parallelism", "planned by `harness degrees --context N`, and not launched"),
     ],
 )
 def test_words_of_the_field_are_explained(word: str, text: str) -> None:

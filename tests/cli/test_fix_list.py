@@ -87,7 +87,8 @@ def test_unsafe_fixes_are_listed_too_and_a_mistake_behind_another_is_one_of_its_
 
 
 def test_findings_that_come_up_after_a_fix_are_told_and_not_fixed(write):
-    text = '{"train_batch_size": 8, "gradient_clipping": 1.0, "zero_optimisation": {"stage": 2, "sub_group_size": 7}}\n'
+    text = '{"train_batch_size": 8, "gradient_clipping": 1.0, "zero_optimisation": {"stage": 2, "sub_group_size": 7}'
+    text += ', "bf16": {"enabled": false}}\n'
     file = write("ds.json", text)
     assert "ZR002" not in run("validate-config", file).stdout
     first = run("validate-config", file, "--fix", "--unsafe-fixes").stdout
@@ -140,7 +141,7 @@ def test_github_gets_a_notice_for_each(write):
 
 
 def test_the_summary_is_short_unless_it_is_asked_for_more(write):
-    file = write("ds.json", '{"train_batch_size": 8, "gradient_clipping": 1.0}')
+    file = write("ds.json", '{"train_batch_size": 8, "gradient_clipping": 1.0, "bf16": {"enabled": false}}')
     short, long = (run("validate-config", file, *more).stdout.splitlines()[-1] for more in ([], ["-v"]))
     assert len(short) < 100
     assert re.fullmatch(r"OK\. \d+ gates checked against DeepSpeed .*, \d+ skipped \(`-v`\)", short)

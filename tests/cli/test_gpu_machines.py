@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/gpu.md: what doctor and a launch say on each made-up machine. Needs nothing; seconds, for a child that asks torch."""
+"""gpu_machines.md: what doctor and a launch say on each made-up machine. Needs nothing; seconds, for a child that asks torch."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ class SaidInALaunch:
 
 
 def read_table() -> dict[str, tuple[str, str]]:
-    """The rows of docs/gpu.md: what doctor and a launch say, by machine."""
-    text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8").partition("## Messages by machine")[2]
+    """The rows of gpu_machines.md: what doctor and a launch say, by machine."""
+    text = Path(__file__).with_name("gpu_machines.md").read_text(encoding="utf-8")
     rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")]
     return {name.strip(): (doctor.strip(), launch.strip()) for name, doctor, launch in rows[2:]}
 

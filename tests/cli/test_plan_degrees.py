@@ -76,6 +76,24 @@ def test_what_does_not_fit_has_no_price() -> None:
     assert ", cost" not in result.stdout
 
 
+def test_a_scaling_table_is_the_plan_of_each_number_of_gpus() -> None:
+    degrees = ("--model", "llama-3.1-70b", "--gpu", "H100-80GB", "--tensor", "8", "--checkpointing", "full")
+    degrees = (*degrees, "--batch-tokens", "4194304", "--format", "json")
+    rows = json.loads(run(*degrees, "--scaling", "512,64,36,16").stdout)["rows"]
+    assert [row["gpus"] for row in rows] == [16, 36, 64, 512]
+    assert rows[0]["fits"] is False
+    assert rows[0]["efficiency"] is None
+    assert "36 GPUs are not a multiple of tensor 8" in rows[1]["why_not"]
+    for row in rows[2:]:
+        alone = json.loads(run(*degrees, "--gpus", str(row["gpus"])).stdout)
+        assert row["step_seconds"] == alone["step_seconds"]
+        assert row["mfu"] == alone["mfu"]
+        assert row["bound_by"]["name"] == max(alone["parts"], key=lambda part: part["exposed"])["name"]
+    per_gpu = [row["tokens_per_second"] / row["gpus"] for row in rows[2:]]
+    assert [row["efficiency"] for row in rows[2:]] == pytest.approx([1.0, per_gpu[1] / per_gpu[0]])
+    assert per_gpu[1] < per_gpu[0]
+
+
 def test_what_the_harness_can_launch_it_says() -> None:
     result = run(*SMALL, "--pipeline", "4", "--checkpointing", "full")
     assert "`harness launch` has these degrees" in result.stdout
@@ -91,6 +109,8 @@ def test_what_the_harness_can_launch_it_says() -> None:
         ((*SMALL, "--tensor", "2", "--batch-tokens", "many"), "`--batch-tokens`"),
         ((*SMALL, "--tensor", "2", "--zero-stage", "4"), "`--zero-stage 4` is not a stage"),
         ((*SMALL, "--pipeline", "4", "--timeline", "/nowhere/x.svg"), "cannot be written"),
+        ((*SMALL[:2], "--gpu", "H100", "--scaling", "8,x"), "`--scaling 8,x` is no list of numbers of GPUs"),
+        (("--model", "llama-99", "--gpu", "H100", "--scaling", "8,16"), "the model's size is not known"),
         ((*SMALL, "--pipeline", "16", "--timeline", "x.svg", "--batch-tokens", "16M"), "cannot be read"),
         (("--params", "70e9", "--non-state-peak", "22GB"), "a measured peak needs"),
         (("--params", "70e9", "--gpu", "H100", "--non-state-peak", "much"), "`--non-state-peak`"),

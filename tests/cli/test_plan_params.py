@@ -51,6 +51,9 @@ def test_degrees_and_words_and_a_spec_take_the_rate_of_the_network() -> None:
     ("text", "message"),
     [
         ("--params 7e9 --network fast", "`--network`: `fast` is not a rate"),
+        ("--params 7e9 --network 200", "`--network`: `200` is 200 bytes a second"),
+        ("--model llama-2-7b --gpus 16 --gpu A100-80GB --tensor 1 --network 200", "`200` is 200 bytes a second"),
+        ("--model llama-2-7b --gpus 16 --gpu A100-80GB --network 200b/s", "`200b/s` is 200 bytes a second"),
         ("--params 7e9 --gradients int8", "`--gradients int8` is not one of"),
         ("--table --network 1GB/s", "`--network` has no effect"),
         ("--model llama-2-7b --gpus 8 --gpu A100 --gradients bf16", "goes with degrees of parallelism"),

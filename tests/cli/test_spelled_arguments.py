@@ -22,10 +22,10 @@ from tests.support.jobset_pods import expand_command
 
 VALUES = {"resume": "latest", "format": "json", "progress": "plain", "num_nodes": "2", "num_gpus": "3"}
 VALUES |= {"node_rank": "1", "max_restarts": "0", "profile": "steps=1-2,flops", "overrides": "train.max_steps=3"}
-NOT_IN_A_JOB = {"sbatch", "resume", "dry_run"}
+NOT_IN_A_JOB = {"sbatch", "resume", "dry_run", "container", "container_mount"}
 PODS_HAVE_OTHERS = {"hosts", "resume", "max_restarts", "no_ssh", "run_id", "node_rank", "master_addr"}
 NOT_IN_A_POD = {"hostfile", "include", "exclude", "num_nodes", "num_gpus", "dry_run", "no_preflight", "kubernetes"}
-NOT_IN_A_POD |= {"image", "namespace", "pvc", "workdir", "env_from", "nvme_class", "output"}
+NOT_IN_A_POD |= {"image", "namespace", "pvc", "workdir", "env_from", "nvme_class", "pod_patch", "output"}
 
 
 @cache

@@ -37,6 +37,8 @@ CHECKPOINTS = {
     "rm": "runs/a/checkpoints/step-00000002",
     "upload": "runs/a s3://no-bucket/a",
     "download": "s3://no-bucket/a folder",
+    "import": "runs/a runs/b",
+    "convert": "runs/a folder",
 }
 # a command -> the calls that its options are added to: none of them trains, measures or contacts a host
 CALLS = {
@@ -60,13 +62,15 @@ CALLS = {
 }
 # a wrong word for each option that takes text; None where every word is right
 WRONG_WORDS = {
-    **dict.fromkeys(("hostfile", "log", "disk", "tune_nvme"), "no-such-file"),
+    **dict.fromkeys(("hostfile", "log", "disk", "tune_nvme", "spec", "script"), "no-such-file"),
     **dict.fromkeys(("deepspeed_version", "from_", "to", "from_release"), "newest"),
     **dict.fromkeys(("include", "exclude"), "no-host"),
     **dict.fromkeys(("select", "ignore"), "XX999"),
     "overrides": "no-equals-sign",
     "hosts": "a:many",
-    "output": "no-folder/no-file",
+    **dict.fromkeys(("output", "accelerate", "html"), "no-folder/no-file"),
+    **dict.fromkeys(("tags", "note"), None),  # any text
+    "notify": "ftp://host/path",
     "out": "small.yaml",
     "max_shard_size": "many",
     "resume": "no-run",
@@ -86,6 +90,10 @@ WRONG_WORDS = {
     "workdir": "/mnt",
     "env_from": "secret",
     "nvme_class": "fast",
+    "pod_patch": "pods.yaml",
+    "container": "registry#image:1",
+    "container_mount": "/data",
+    "push": "no repository",
 }
 # what these calls cannot show before they train, read the data or contact hosts, as any call may be tried with
 # `--dry-run`; and what depends on this machine, or on the only checkpoint that is left
@@ -94,6 +102,7 @@ SHOWN_LATER = {
     "upgrade-check": {"strict"},  # the change is an error
     "explain --log": {"follow"},  # the job has ended
     "checkpoint rm": {"force"},
+    "checkpoint import": {"drop_optimizer_states", "partial"},  # that the folder is of this program is said first
     "launch": {"no_preflight", "tee", "quiet", "allow_local_code"},
     "preflight": {"allreduce", "allow_local_code", "slurm"},
     "tune": {"allow_local_code"},

@@ -70,7 +70,7 @@ def test_a_folder_gives_what_looks_like_ours_and_counts_the_rest(tree):
     assert code == 1
     text = run("validate-config", str(tree)).stdout
     assert "8 other files skipped" in text
-    assert re.search(r"^1 error +\S+sub/ds.json$", text, re.MULTILINE), text
+    assert re.search(r"^1 error, 1 warning +\S+sub/ds.json$", text, re.MULTILINE), text
 
 
 def test_a_file_named_twice_or_in_a_named_folder_is_checked_once(tree):

@@ -31,7 +31,7 @@ train: {max_steps: 1, per_device_train_batch_size: 2}
 """
 BAD = GOOD + "deepspeed:\n  communication_data_type: float32   # of gradients\nzero: {stage: 1}\n"
 NOT_READ = GOOD + "zero:\n  stage: 1\n  offload_param:\n    device: cpu\n  offload_optimizer: {device: cpu}\n"
-JSON = '{\n    "train_batch_size": 8,\n    "zero_optimization": {"stage": "2", "offload_optimizer": {"device": "cpu"}}\n}\n'
+JSON = '{\n    "train_batch_size": 8, "bf16": {"enabled": false},\n    "zero_optimization": {"stage": "2", "offload_optimizer": {"device": "cpu"}}\n}\n'
 
 
 def run(*arguments, stdin=None):
@@ -133,7 +133,9 @@ def test_an_unsafe_fix_that_changes_the_memory_says_so_and_not_ok(file, text, wo
 
 
 def test_an_unsafe_fix_that_leaves_the_memory_says_nothing_of_it(write):
-    text = json.dumps({**NVME, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}})
+    text = json.dumps(
+        {**NVME, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}, "bf16": {"enabled": False}}
+    )
     text = text.replace('"gradient_clipping": 1.0, ', "")
     result = run("validate-config", write("a.json", text), "--fix", "--unsafe-fixes")
     assert "Fixed 1 finding. OK" in result.stdout

@@ -251,7 +251,7 @@ ZERO_2 = {
     ("text", "lines", "unmapped"),
     [
         (AXOLOTL, ["name_or_path: some/model", "train: [texts.jsonl]", "text_column: body", "max_length: 2048", "num_train_epochs: 3", "per_device_train_batch_size: 2", "learning_rate: 0.0002", "type: cosine",
-                   "warmup_ratio: 0.1", "bf16: true", "attn_implementation: flash_attention_2", "stage: 2", "overlap_comm: true", "r: 8"], {}),
+                   "warmup_ratio: 0.1", "bf16: true", "attn_implementation: auto", "stage: 2", "overlap_comm: true", "r: 8"], {}),
         (FACTORY, ["max_length: 4096", "per_device_train_batch_size: 1", "num_train_epochs: 3.0", "learning_rate: 1.0e-5", "bf16: true", "stage: 2"], {4: "dataset", 13: "ddp_timeout"}),
     ],
 )  # fmt: skip
@@ -261,7 +261,7 @@ def test_trainers(text, lines, unmapped, write):
     for line in lines:
         assert f"{line}\n" in result.text or f"{line}  #" in result.text, (line, result.text)
     notes = {note.place.line: note.message for note in result.notes if note.place.file.endswith("train.yaml")}
-    own = {13, 16} if text is AXOLOTL else set()  # `bf16: auto`, and a save after each epoch
+    own = {1, 13, 16} if text is AXOLOTL else set()  # the kernel, `bf16: auto`, and a save after each epoch
     assert notes.keys() == unmapped.keys() | own, notes
     for line, word in unmapped.items():
         assert word in notes[line]
@@ -293,12 +293,11 @@ FACTORY_BASE = "model_name_or_path: some/model\nlearning_rate: 1.0e-5\nnum_train
 @pytest.mark.parametrize(
     ("more", "key"),
     [
-        *((f"stage: {stage}\nfinetuning_type: full\n", "stage") for stage in ("dpo", "kto", "rm", "ppo", "DPO", "[dpo]", "7", "{a: b}")),
+        *((f"stage: {stage}\nfinetuning_type: full\n", "stage") for stage in ("rlhf", "ppo", "[dpo]", "7", "{a: b}")),
         *((f"finetuning_type: {kind}\n", "finetuning_type") for kind in ("freeze", "oft", "[lora]", "12")),
-        *((f"finetuning_type: lora\n{key}: {value}\n", key) for key, value in (("quantization_bit", 4), ("quantization_bit", "eight"), ("quantization_method", "bnb"), ("load_in_8bit", "true"), ("load_in_4bit", "[1]"))),
+        *((f"finetuning_type: lora\n{key}: {value}\n", key) for key, value in (("quantization_bit", 8), ("quantization_bit", "eight"), ("quantization_method", "hqq"), ("load_in_8bit", "true"), ("load_in_4bit", "[1]"))),
         *((f"finetuning_type: lora\n{key}: {value}\n", key) for key, value in (("use_dora", "true"), ("pissa_init", "true"), ("use_llama_pro", "true"))),
         *((f"finetuning_type: full\n{key}: true\n", key) for key in ("use_galore", "use_badam", "use_dft_loss")),
-        ("use_peft: true\nlora_r: 16\n", "use_peft"),
         ("beta: 0.1\n", "beta"),
         ("loss_type: dft\n", "loss_type"),
         ("reward_funcs: [accuracy]\nnum_generations: 8\n", "reward_funcs"),
@@ -315,10 +314,9 @@ def test_what_llama_factory_and_trl_train_otherwise_is_refused(more, key, write)
 @pytest.mark.parametrize(
     ("more", "key"),
     [
-        *((f"rl: {loss}\n", "rl") for loss in ("dpo", "ipo", "kto", "orpo", "simpo", "grpo", "true", "[dpo]")),
-        ("reward_model: true\n", "reward_model"),
+        *((f"rl: {loss}\n", "rl") for loss in ("orpo", "simpo", "grpo", "true", "[dpo]")),
         ("process_reward_model: true\n", "process_reward_model"),
-        ("adapter: qlora\nload_in_4bit: true\nlora_r: 16\n", "adapter"),
+        ("adapter: qlora\nload_in_4bit: false\nlora_r: 16\n", "adapter"),
         ("adapter: lora\nload_in_8bit: true\n", "load_in_8bit"),
         ("adapter: lora\npeft: {backend: torchao, weight_dtype: nf4}\n", "peft.weight_dtype"),
         ("adapter: lora\ngptq: true\n", "gptq"),
@@ -336,9 +334,42 @@ def test_what_axolotl_trains_otherwise_is_refused(more, key, write):
     assert [(f.gate, f.key) for f in refused.value.findings] == [("SP040", key)]
 
 
+@pytest.mark.parametrize(
+    ("base", "more", "double"),
+    [
+        (AXOLOTL_BASE, "adapter: qlora\nload_in_4bit: true\nlora_r: 16\n", None),
+        (AXOLOTL_BASE, "adapter: lora\nload_in_4bit: true\nlora_r: 16\n", None),
+        (FACTORY_BASE, "finetuning_type: lora\nquantization_bit: 4\nquantization_method: bnb\nlora_rank: 16\n", None),
+        (
+            FACTORY_BASE,
+            "finetuning_type: lora\nquantization_bit: 4\ndouble_quantization: false\nlora_rank: 16\n",
+            False,
+        ),
+        (FACTORY_BASE + "dataset_name: a/b\n", "use_peft: true\nload_in_4bit: true\nlora_r: 16\n", False),
+        ("model: a/b\ndataset: x.jsonl\n", "tuner_type: lora\nquant_bits: 4\nquant_method: bnb\nlora_rank: 16\n", None),
+    ],
+)
+def test_four_bits_of_bitsandbytes_under_lora_are_qlora(base, more, double, write):
+    draft = adopted(write("train.yaml", base + more)).draft
+    assert (draft.get("model.quantization.load_in_4bit"), draft.get("model.lora.r")) == (True, 16)
+    assert draft.get("model.quantization.bnb_4bit_use_double_quant") is double
+
+
+def test_lora_of_trl_has_its_own_defaults(write):
+    draft = adopted(write("train.yaml", FACTORY_BASE + "dataset_name: a/b\nuse_peft: true\n")).draft
+    assert draft.get("model.lora") == {"r": 16, "lora_alpha": 32, "lora_dropout": 0.05}
+
+
+def test_four_bit_weights_at_stage_3_go_to_stage_2(write):
+    write("z3.json", json.dumps({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}))
+    result = adopted(write("train.yaml", AXOLOTL_BASE + "adapter: qlora\nload_in_4bit: true\ndeepspeed: z3.json\n"))
+    assert (result.draft.get("zero.stage"), result.draft.get("zero.offload_param")) == (2, None)
+    assert any("MD043" in note.message for note in result.notes_of("harmless"))
+
+
 def test_two_ways_of_training_otherwise_are_told_together(write):
     with pytest.raises(UserError) as refused:
-        adopted(write("train.yaml", FACTORY_BASE + "stage: dpo\nfinetuning_type: lora\nquantization_bit: 4\n"))
+        adopted(write("train.yaml", FACTORY_BASE + "stage: ppo\nfinetuning_type: lora\nquantization_bit: 8\n"))
     assert [f.key for f in refused.value.findings] == ["stage", "quantization_bit"]
 
 
@@ -406,7 +437,7 @@ def test_values_that_a_spec_does_not_take_are_left_out_and_noted(write):
         ("a.yaml", "train: {max_steps: 1}\nzero: {stage: 1}\n", "SP016"),
         ("a.json", '{"train_batch_size": 1, "zero_optimisation": {}}', "SP005"),
         ("a.json", '{"train_batch_size": $B}', "SP017"),
-        ("a.yaml", "distributed_type: FSDP\n", "SP016"),
+        ("a.yaml", "distributed_type: MULTI_GPU\n", "SP016"),
         ("a.yaml", "a: [\n", "SP002"),
         ("none.json", None, "SP001"),
     ],

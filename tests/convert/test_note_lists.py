@@ -8,6 +8,7 @@ import json
 import pytest
 
 from harness.convert.conversion import convert_file
+from harness.errors import UserError
 from harness.facts.deepspeed_version import DeepSpeedTarget
 
 TARGET = DeepSpeedTarget("0.19.8", "asked for")
@@ -214,8 +215,11 @@ def test_a_pair_that_the_trainer_refuses_is_named(write):
 
 
 def test_a_model_that_is_quantised_by_its_name(write):
-    result = convert(write, FACTORY.replace("a/b", "a/Llama-3-8B-GPTQ"))
+    result = convert(write, FACTORY.replace("a/b", "a/llama-3-8b-bnb-4bit"))
     assert any("quantised weights by its name" in note.message for note in result.notes_of("lossy"))
+    for name in ("a/Llama-3-8B-GPTQ", "a/Meta-Llama-3-8B-Instruct-AQLM-2Bit-1x16"):
+        with pytest.raises(UserError, match="has quantised weights by its name"):
+            convert(write, FACTORY.replace("a/b", name), "other.yaml")
     assert not convert(write, FACTORY.replace("a/b", "a/Sawqer-8B"), "plain.yaml").notes_of("lossy")
 
 

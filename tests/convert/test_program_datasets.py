@@ -10,6 +10,8 @@ import pytest
 from harness.convert.conversion import convert_file
 from harness.facts.deepspeed_version import DeepSpeedTarget
 
+CALLS = {"observation": "tool", "function_call": "function_call"}
+"""LLaMA-Factory's roles of turns that are not the user's, the assistant's or the system's."""
 TARGET = DeepSpeedTarget("0.19.8", "asked for")
 AXOLOTL = "base_model: a/b\nmicro_batch_size: 1\n"
 FACTORY = "model_name_or_path: a/b\nstage: {stage}\nfinetuning_type: full\nbf16: true\ndataset: {dataset}\n"
@@ -90,35 +92,48 @@ INFO = {
     "calls": {"file_name": "t.json", "formatting": "sharegpt", "columns": {"messages": "conversations", "tools": "tools"}},
     "system": {"file_name": "s.json", "columns": {"prompt": "instruction", "query": "input", "response": "output", "system": "sys", "tools": "t"}},
     "past": {"file_name": "h.json", "columns": {"prompt": "instruction", "query": "input", "response": "output", "history": "past"}},
+    "talk": {"file_name": "talk.json", "formatting": "sharegpt", "columns": {"messages": "m", "system": "s"},
+             "tags": {"role_tag": "who", "content_tag": "says", "user_tag": "pupil", "assistant_tag": "teacher"}},
     "choices": {"file_name": "c.json", "ranking": True},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("dataset", "stage", "sources", "columns"),
+    ("dataset", "stage", "sources"),
     [
-        ("mychat", "sft", [("chat.json", "sharegpt")], {"messages_column": "conversations"}),
-        ("openai", "sft", [("o/chats", "messages")], {"messages_column": "messages"}),
-        ("alpaca", "sft", [("alpaca.json", "alpaca")], {}),
-        ("pairs", "sft", [("pairs.json", "prompt-completion")], {"prompt_column": "q", "completion_column": "a"}),
-        ("texts", "pt", [("texts.json", "text")], {"text_column": "body"}),
-        ("'mychat, alpaca'", "sft", [("chat.json", "sharegpt"), ("alpaca.json", "alpaca")], {}),
+        ("mychat", "sft", [("chat.json", {"format": "sharegpt"})]),
+        ("openai", "sft", [("o/chats", {"format": "messages", "roles": CALLS})]),
+        ("alpaca", "sft", [("alpaca.json", {"format": "alpaca-chat", "columns": {"input": "input"}})]),
+        ("pairs", "sft", [("pairs.json", {"format": "alpaca-chat", "columns": {"prompt": "q", "completion": "a"}})]),
+        ("texts", "pt", [("texts.json", {"format": "text", "columns": {"text": "body"}})]),
+        ("calls", "sft", [("t.json", {"format": "sharegpt", "columns": {"tools": "tools"}})]),
+        ("talk", "sft", [("talk.json", {"format": "sharegpt", "columns": {"messages": "m", "system": "s", "role": "who", "content": "says"},
+                                        "roles": {"pupil": "user", "teacher": "assistant"}})]),
+        ("system", "sft", [("s.json", {"format": "alpaca-chat", "columns": {"input": "input", "system": "sys", "tools": "t"}})]),
+        ("past", "sft", [("h.json", {"format": "alpaca-chat", "columns": {"input": "input", "history": "past"}})]),
+        ("'mychat, alpaca'", "sft", [("chat.json", {"format": "sharegpt"}),
+                                     ("alpaca.json", {"format": "alpaca-chat", "columns": {"input": "input"}})]),
     ],
-)
-def test_dataset_info_is_looked_up(dataset, stage, sources, columns, write):
+)  # fmt: skip
+@pytest.mark.parametrize("key", ["train", "eval"])
+def test_dataset_info_is_looked_up(key, dataset, stage, sources, write):
     write("data/dataset_info.json", json.dumps(INFO))
-    result = convert(write, FACTORY.format(stage=stage, dataset=dataset))
-    found = [(source["path"].split("/data/")[-1], source["format"]) for source in result.draft.get("data.train")]
-    assert found == sources
-    for column, name in columns.items():
-        assert result.draft.get(f"data.{column}") == name
+    result = convert(
+        write, FACTORY.format(stage=stage, dataset=f"mychat\neval_dataset: {dataset}" if key == "eval" else dataset)
+    )
+    found = result.draft.get(f"data.{key}")
+    names = ("path", "name", "split")
+    assert [
+        (source["path"].split("/data/")[-1], {k: v for k, v in source.items() if k not in names}) for source in found
+    ] == sources
+    assert not [note for note in result.notes if note.key in ("dataset", "eval_dataset")]
 
 
 def test_the_subset_and_split_of_a_hub_dataset(write):
     write("sets/dataset_info.json", json.dumps(INFO))
     result = convert(write, FACTORY.format(stage="sft", dataset="openai") + "dataset_dir: sets\n")
     assert result.draft.get("data.train") == [
-        {"path": "o/chats", "name": "en", "split": "train_sft", "format": "messages"}
+        {"path": "o/chats", "name": "en", "split": "train_sft", "format": "messages", "roles": CALLS}
     ]
 
 
@@ -130,31 +145,6 @@ def test_what_dataset_info_cannot_say(dataset, reason, write):
     write("data/dataset_info.json", json.dumps(INFO))
     result = convert(write, FACTORY.format(stage="sft", dataset=dataset or "'a,b'"))
     assert any(reason in note.message and "set `data.train`" in note.message for note in result.notes_of("manual"))
-
-
-@pytest.mark.parametrize(
-    ("dataset", "kind", "text"),
-    [
-        ("calls", "manual", "column `tools` are not read, and `harness data` refuses turns of `function_call`"),
-        ("system", "lossy", "the column `sys` of `system` has system prompts, which the run spec does not read"),
-        ("system", "lossy", "the column `t` of `system` has tools, which the run spec does not read"),
-        ("past", "manual", "has a history of turns"),
-        ("alpaca", "lossy", "turns of the chat template there, in Alpaca's words in the run spec"),
-        ("pairs", "lossy", "turns of the chat template there, plain text in the run spec"),
-    ],
-)
-@pytest.mark.parametrize("key", ["dataset", "eval_dataset"])
-def test_what_is_not_read_of_a_dataset(key, dataset, kind, text, write):
-    write("data/dataset_info.json", json.dumps(INFO))
-    content = FACTORY.format(stage="sft", dataset=dataset if key == "dataset" else "mychat\neval_dataset: " + dataset)
-    (note,) = [note for note in convert(write, content).notes_of(kind) if text in note.message]
-    assert note.key == key
-    assert "`docs/data.md` converts such records to `messages`" in note.message
-
-
-def test_a_dataset_with_tools_that_is_not_here(write):
-    result = convert(write, FACTORY.format(stage="sft", dataset="glaive_toolcall_en_demo"))
-    assert any("has tools: `docs/data.md` converts" in note.message for note in result.notes_of("manual"))
 
 
 def test_a_dataset_of_modelscope_and_a_file(write):
@@ -184,3 +174,24 @@ def test_sources_of_arctic_training(source, expected, write):
     assert bool(notes) == (expected is None)
     if expected is not None:
         assert result.draft.get("data.train") == [expected]
+
+
+def test_names_of_the_hub_need_no_dataset_info(write):
+    result = convert(write, FACTORY.format(stage="sft", dataset="a/b,c/d") + "dataset_dir: ONLINE\n")
+    assert [source["path"] for source in result.draft.get("data.train")] == ["a/b", "c/d"]
+    assert not [note for note in result.notes_of("manual") if "dataset" in note.message]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("chatml.ultra", {"objective": "dpo", "data.chat_template": "chatml", "data.prompt_column": None}),
+        ("bradley_terry.chat_template", {"objective": "reward", "data.prompt_column": "input"}),
+    ],
+)
+def test_axolotls_types_of_pairs(kind, settings, write):
+    method = "reward_model: true\nnum_labels: 1\n" if settings["objective"] == "reward" else "rl: dpo\n"
+    result = convert(write, f"{AXOLOTL}{method}datasets:\n  - {{path: p.jsonl, type: {kind}}}\n")
+    assert result.draft.get("data.train") == ["p.jsonl"]
+    settings = {**settings, "data.excess_length_strategy": "drop"}  # both programs cut answers
+    assert {key: result.draft.get(key) for key in settings} == settings

@@ -9,6 +9,7 @@ from harness.convert.conversion import convert_file
 from harness.convert.shell_command import find_training_command
 from harness.errors import UserError
 from harness.facts.deepspeed_version import DeepSpeedTarget
+from harness.views.adopt import render_conversion_notes
 
 TARGET = DeepSpeedTarget("0.19.8", "asked for")
 SCRIPT = """#!/bin/bash
@@ -56,7 +57,9 @@ def test_every_nth_layer_of_transformers_is_that_of_a_spec(write):
     script = SCRIPT.replace('{"use_reentrant": false}', '{"every_n_layers": 2}').replace(
         "--packing", "--gradient_checkpointing true --packing"
     )
-    assert convert_file(write("train.sh", script), TARGET).draft.get("train.gradient_checkpointing") == {"every": 2}
+    assert convert_file(write("train.sh", script), TARGET).draft.get("train.gradient_checkpointing") == {
+        "recompute_every": 2
+    }
 
 
 def test_ranks_decide_the_accumulation_of_ms_swift(write):
@@ -68,11 +71,12 @@ def test_ranks_decide_the_accumulation_of_ms_swift(write):
     ("text", "message"),
     [
         ("swift rlhf --rlhf_type grpo --model a/b --dataset d\n", "trains by another loss"),
-        ("swift rlhf --model a/b --dataset d\n", "trains by another loss"),
+        ("swift rlhf --rlhf_type simpo --model a/b --dataset d\n", "trains by another loss"),
+        ("trl grpo --model_name_or_path a/b --reward_funcs r\n", "trains by another loss"),
         ("megatron sft --model a/b\n", "trains with Megatron"),
         ("deepspeed train.py --deepspeed ds.json\n", "none of the supported commands"),
         ("swift sft nothing.yaml\n", "is not on this machine"),
-        ("swift sft --model a/b --dataset d --quant_bits 4 --quant_method bnb\n", "quantised weights"),
+        ("swift sft --model a/b --dataset d --quant_bits 8 --quant_method bnb\n", "quantised weights"),
         ("swift sft --model a/b --dataset d --tuner_type longlora\n", "other weights"),
     ],
 )
@@ -140,3 +144,102 @@ def test_accumulation_that_only_a_shell_computes_is_left_to_the_user(write):
     result = convert_file(write("a.sh", text), TARGET)
     assert any("set `train.gradient_accumulation_steps`" in note.message for note in result.notes_of("manual"))
     assert result.draft.get("train.global_batch_size") is None
+
+
+TRL_OPTIONS = "--model_name_or_path a/b --dataset_name c/d --learning_rate 1e-4 --use_peft --lora_r 32"
+ZERO_3 = "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\nnum_processes: 8\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "values"),
+    [
+        (f"trl sft {TRL_OPTIONS} --num_processes 4", {"launch.num_gpus": 4, "zero.stage": None}),
+        (f"trl sft {TRL_OPTIONS} --accelerate_config zero3", {"zero.stage": 3}),
+        (f"accelerate launch --config_file z3.yaml examples/scripts/sft_own.py {TRL_OPTIONS}", {"zero.stage": 3, "launch.num_gpus": 8}),
+        (f"accelerate launch --config_file z3.yaml --num_processes 2 sft.py {TRL_OPTIONS}", {"zero.stage": 3, "launch.num_gpus": 2}),
+        (f"accelerate launch --use_deepspeed --zero_stage 3 --mixed_precision=fp16 --offload_optimizer_device cpu t.py {TRL_OPTIONS}",
+         {"zero.stage": 3, "zero.offload_optimizer.device": "cpu", "precision.fp16": True}),
+        (f"accelerate-launch --use_deepspeed --zero_stage 3 t.py {TRL_OPTIONS}", {"zero.stage": 3}),
+        (f"python3 -m accelerate.commands.launch --use_deepspeed --zero_stage 3 --num_processes 2 t.py {TRL_OPTIONS}", {"zero.stage": 3, "launch.num_gpus": 2}),
+        (f".venv/bin/accelerate launch --use_deepspeed --zero_stage 3 t.py {TRL_OPTIONS}", {"zero.stage": 3}),
+        (f"accelerate launch --multi_gpu --main_process_port 29511 --num_processes 2 sft.py {TRL_OPTIONS}", {"launch.master_port": 29511, "launch.num_gpus": 2}),
+        (f"accelerate launch --num_processes 16 --num_machines 2 train.py {TRL_OPTIONS}", {"cluster.num_nodes": 2, "cluster.gpus_per_node": 8}),
+        (f"deepspeed --num_gpus 4 train.py {TRL_OPTIONS} --deepspeed z2.json", {"zero.stage": 2, "launch.num_gpus": 4}),
+        (f"torchrun --nproc_per_node=2 run_clm.py {TRL_OPTIONS} --deepspeed z2.json", {"zero.stage": 2, "launch.num_gpus": 2}),
+        (f"python3 train_it.py {TRL_OPTIONS}", {"launch.num_gpus": None}),
+    ],
+)  # fmt: skip
+def test_launchers_of_ones_own_script(command, values, write):
+    write("z3.yaml", ZERO_3)
+    write("z2.json", '{"zero_optimization": {"stage": 2}}')
+    draft = convert_file(write("train.sh", command + "\n"), TARGET).draft
+    expected = {"model.name_or_path": "a/b", "data.train": "c/d", "model.lora.r": 32, "optimizer.learning_rate": 1e-4}
+    assert {key: draft.get(key) for key in (*expected, *values)} == {**expected, **values}
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [("examples/scripts/sft_vlm.py", "trains on images"), ("grpo_own.py", "by another loss"), ("rloo.py", "by another loss")],
+)  # fmt: skip
+def test_scripts_that_train_otherwise_by_their_name(script, words, write):
+    with pytest.raises(UserError) as refused:
+        convert_file(write("train.sh", f"accelerate launch {script} {TRL_OPTIONS}\n"), TARGET)
+    assert [finding.gate for finding in refused.value.findings] == ["SP040"]
+    assert words in refused.value.findings[0].message
+
+
+def test_a_configuration_of_accelerate_that_is_not_here_is_said(write):
+    result = convert_file(write("train.sh", f"accelerate launch --config_file no.yaml sft.py {TRL_OPTIONS}\n"), TARGET)
+    assert any("config_file" in note.message and "set `zero`" in note.message for note in result.notes_of("manual"))
+
+
+def test_an_empty_word_is_no_script():
+    command = find_training_command("a.sh", "swift sft --model a/b --system '' --dataset d.jsonl\n")
+    assert command is not None
+    assert command.source.data == {"model": "a/b", "system": "", "dataset": "d.jsonl"}
+
+
+def test_a_value_that_is_the_name_of_a_program_is_no_program() -> None:
+    text = "trl sft --model_name_or_path q --learning_rate 3e-5 --dataset_train_split train --max_length 99\n"
+    command = find_training_command("a.sh", text)
+    assert command is not None
+    assert {"model_name_or_path", "learning_rate", "max_length"} <= command.source.data.keys()
+
+
+def test_a_launch_without_deepspeed_says_the_precision(write):
+    """The Trainer reads what `accelerate launch` says where it has no flag of its own; TRL has one."""
+    own = "own.py --model_name_or_path a/b --learning_rate 1e-5"
+    write("mg.yaml", "distributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 4\n")
+    result = convert_file(write("a.sh", f"accelerate launch --config_file mg.yaml {own}\n"), TARGET)
+    assert result.draft.get("precision.bf16") is True
+    assert result.draft.get("launch.num_gpus") == 4
+    over = convert_file(write("b.sh", f"accelerate launch --config_file mg.yaml --mixed_precision no {own}\n"), TARGET)
+    assert over.draft.get("precision.bf16") is None
+    named = convert_file(write("c.sh", f"accelerate launch --zero_stage 2 --gpu_ids 0,1 {own}\n"), TARGET)
+    notes = " ".join(note.message for note in named.notes_of("harmless"))
+    assert "`--zero_stage`: `accelerate launch` reads it with `--use_deepspeed` alone" in notes
+    assert "`--gpu_ids` is for `accelerate launch`" in notes
+    assert named.draft.get("zero.stage") is None
+
+
+def test_a_switch_that_is_on_by_default_is_turned_off_by_its_no():
+    command = find_training_command(
+        "a.sh", "trl dpo --model_name_or_path q \\\n  --no_remove_unused_columns --no-bf16\n"
+    )
+    assert command is not None
+    assert command.source.data == {"model_name_or_path": "q", "remove_unused_columns": False, "bf16": False}
+    assert command.source.place(("bf16",)).line == 2
+
+
+def test_a_model_that_is_not_here_is_not_known_to_train_on_text(write):
+    """Such as a speech model of ms-swift, which only its config.json tells from a text model."""
+    adopted = convert_file(
+        write("a.sh", "swift sft --model Nobody/Speech --model_type qwen3_tts --dataset d.jsonl\n"), TARGET
+    )
+    assert (
+        "name_or_path: Nobody/Speech  # not on this machine: whether it trains on text is not known\n" in adopted.text
+    )
+    assert "model.name_or_path" not in adopted.placeholders
+    assert "`Nobody/Speech` is not on this machine: whether it trains on text is not known;" in render_conversion_notes(
+        adopted, "a.sh"
+    )

@@ -73,6 +73,11 @@ def test_settings_are_changed_and_scripts_are_stopped():
         ("write one `NAME=VALUE` per line", {}),
         ("set `expert_parallel.preset_model` to the preset of this model", {}),
         ("remove `a(b)` and `", {}),
+        ("weights alone (`save_only_model: true`) cannot be resumed from", {}),
+        ("a smaller volume (`medium: Memory` counts as memory)", {}),
+        ("`--include` takes `HOST:0,1@HOST`", {}),
+        ("set `tokenizer.pad_token = tokenizer.eos_token`", {}),
+        ("if you trust it, set `TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1`", {}),
     ],
 )
 def test_the_keys_of_a_change(change, keys):
@@ -88,3 +93,31 @@ def test_the_decision_of_a_log():
     decision = decide_action(diagnose([io.BytesIO(log)]))
     assert decision is not None
     assert (decision.action, decision.is_certain) == ("change and retry", True)
+
+
+@pytest.mark.parametrize(
+    ("line", "action"),
+    [
+        ('ValueError: nnodes=2-4 is not in "MIN:MAX" format', "stop"),
+        ("ValueError: Tried to launch on distributed with multinode, but `MASTER_ADDR` env was not set", "stop"),
+        ("ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, "
+         "but not set", "stop"),
+        ("NCCL WARN Bootstrap : no socket interface found", "stop"),
+        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination", "stop"),
+        ("srun: error: Unable to allocate resources: Requested nodes are busy", "retry"),
+        ("RuntimeError: One of the subprocesses has abruptly died during map operation.", "change and retry"),
+        ("ssh: connect to host gpu07 port 22: Connection timed out", "retry elsewhere"),
+        ("ssh: connect to host gpu07 port 22: Connection refused", "stop"),
+        ("wandb.errors.CommError: The read operation timed out", "retry"),
+        ("wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])", "stop"),
+    ],
+)  # fmt: skip
+def test_what_fails_again_is_not_retried_and_what_passes_is(line, action):
+    diagnosis = diagnose([io.BytesIO(line.encode() + b"\n")])
+    decision = decide_action(diagnosis)
+    assert decision is not None
+    if action == "stop":
+        assert decision.action in ("stop", "change and retry")
+    else:
+        assert decision.action == action
+    assert decision.hosts == (("gpu07",) if action == "retry elsewhere" else ())

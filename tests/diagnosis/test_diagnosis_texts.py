@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from harness.diagnosis.catalogue import load_releases
 from harness.diagnosis.explanation import describe_releases
-from harness.diagnosis.rules.message_releases import load_releases
 from tests.support.cluster_logs import ENABLE, TORCHRUN_TABLE
 from tests.support.tracebacks import diagnose_text, traceback_text
 

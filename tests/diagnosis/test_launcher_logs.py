@@ -28,7 +28,7 @@ def in_ranks(text: str, form: str, ranks=(0, 1)) -> str:
     [
         ("ssh: Could not resolve hostname gpu07: Name or service not known\n", "LG060", "getent hosts"),
         ("ssh: connect to host gpu07 port 22: Connection refused\n", "LG060", "--ssh_port"),
-        ("ssh: connect to host gpu07 port 22: Connection timed out\n", "LG060", "firewall"),
+        ("ssh: connect to host gpu07 port 22: Connection timed out\n", "LG077", "firewall"),
         ("gpu07: Permission denied (publickey,password).\n", "LG060", "ssh-copy-id"),
         ("gpu07: Host key verification failed.\n", "LG060", "ssh-keyscan"),
         ("pdsh@head: gpu07: ssh exited with exit code 255\n", "LG060", "ssh HOST hostname"),

@@ -129,3 +129,11 @@ def test_where_no_rank_is_named_the_log_decides():
         Verdict("failed", 1, "the launcher ended with code 1, 2 of 2 ranks did not complete"), CRASHED
     )
     assert (diagnosis.rank, diagnosis.message) == (1, BOOM)
+
+
+def test_a_host_that_the_log_names_is_not_replaced_by_that_of_the_verdict():
+    """The kernel of node2 reports its GPU; the rank that ended first lost its peer, on a host that is healthy."""
+    lost = "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error"
+    log = f"node2: NVRM: Xid (PCI:0000:41:00): 79, pid=812, GPU has fallen off the bus.\nnode1: [rank0]: {lost}\n"
+    diagnosis = diagnose_text(Verdict("failed", 1, lost, rank=0, host="node1", crashed=True), log)
+    assert (diagnosis.cause, diagnosis.host) == ("LG016", "node2")

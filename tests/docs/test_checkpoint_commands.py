@@ -15,7 +15,7 @@ import pytest
 from tests.support.markdown_blocks import ROOT, command_lines, read_blocks, write_files
 from tests.support.training.runtime_helpers import rank_environment
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
 PAGE = "docs/questions.md"
 COMMANDS = [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks of the documentation that train, run as they stand there, one after the other: a user's first hour.
 
-Needs the `train` extra, 4 minutes. The fine-tuning starts from the pre-training's export, and what comes out generates in
-plain `transformers`. HARNESS_NIGHTLY=1 also runs the blocks that take longer.
+Needs the `train` extra, a launch of half a minute. What comes out generates in plain `transformers`. HARNESS_NIGHTLY=1 runs
+the other recipes too, of which the fine-tuning starts from the pre-training's export, and the blocks that take longer.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import IS_NIGHT
 from tests.support.markdown_blocks import ROOT, Block, blocks_marked, command_lines, write_files
 
 pytestmark = pytest.mark.training
 
 BLOCKS = blocks_marked("run training")
-COMMANDS = [line.partition(" #")[0].strip() for block in BLOCKS for line in command_lines(block)]
+EVERY_COMMAND = [line.partition(" #")[0].strip() for block in BLOCKS for line in command_lines(block)]
+BY_DAY = ("pretrain-tiny",)
+COMMANDS = EVERY_COMMAND if IS_NIGHT else [line for line in EVERY_COMMAND if Path(line.split()[2]).stem in BY_DAY]
 LAUNCHED = [re.split(r"[/.]", line)[1] for line in COMMANDS if line.startswith("harness launch")]
-NIGHTLY = blocks_marked("nightly") if os.environ.get("HARNESS_NIGHTLY") else []
+NIGHTLY = blocks_marked("nightly")
 PROGRAMS = Path(sys.executable).parent
 ENVIRONMENT = {
     **os.environ,
@@ -53,7 +56,7 @@ def ran(folder: Path) -> dict[str, subprocess.CompletedProcess[str]]:
 
 
 def test_the_documentation_has_a_recipe_for_each_way() -> None:
-    assert LAUNCHED == [
+    assert [re.split(r"[/.]", line)[1] for line in EVERY_COMMAND if line.startswith("harness launch")] == [
         "pretrain-tiny",
         "sft-chat",
         "lora-chat",
@@ -89,6 +92,7 @@ def test_the_export_generates_in_plain_transformers(recipe: str, folder: Path, r
     assert out.shape[1] > given["input_ids"].shape[1]
 
 
+@pytest.mark.nightly
 def test_nothing_is_left_on_the_disk_of_the_offload(ran: dict[str, object]) -> None:
     spec = (ROOT / "ds_configs" / "nvme-offload-tiny.yaml").read_text(encoding="utf-8")
     path = Path(re.findall(r"nvme_path: (\S+)", spec)[0])
@@ -99,13 +103,12 @@ def _run_of(folder: Path, recipe: str) -> Path:
     return max((folder / "runs").rglob(f"{recipe}-2*"), key=lambda p: p.name)
 
 
-if NIGHTLY:
-
-    @pytest.mark.parametrize("block", NIGHTLY, ids=str)
-    def test_a_long_block_ends_well(block: Block, tmp_path: Path) -> None:
-        write_files(block.page, tmp_path)
-        script = "set -e\n" + "\n".join(command_lines(block))
-        done = subprocess.run(
-            ["bash", "-c", script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", NIGHTLY, ids=str)
+def test_a_long_block_ends_well(block: Block, tmp_path: Path) -> None:
+    write_files(block.page, tmp_path)
+    script = "set -e\n" + "\n".join(command_lines(block))
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

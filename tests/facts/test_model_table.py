@@ -10,7 +10,7 @@ import pytest
 from harness.facts import language_model, model_table
 from harness.facts.model_catalogue import CATALOGUE, catalogue_config
 from harness.facts.model_families import FAMILIES
-from harness.hostinfo.model_answers import QUESTIONS
+from harness.hostinfo.model_answers import QUESTIONS, ModelAnswers
 from harness.views.models_page import render_page
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +74,17 @@ def test_another_release_or_other_layers_ask_the_model(monkeypatch: pytest.Monke
     assert language_model.answers_at_hand(config) is not None
     monkeypatch.setattr(model_table, "package_version", lambda _: None)
     assert language_model.answers_at_hand(config, ("apart", "sequence")) is not None
+
+
+def test_a_composite_with_another_text_model_is_asked() -> None:
+    def at_hand(kind: str | None) -> ModelAnswers | None:
+        text = {} if kind is None else {"model_type": kind}
+        return language_model.answers_at_hand({"model_type": "internvl", "text_config": text}, ("apart",))
+
+    assert at_hand(None) == at_hand("qwen3")
+    assert at_hand(None) is not None
+    for kind in ("qwen3_5_text", "mamba2", "brand_new"):
+        assert at_hand(kind) is None, kind
 
 
 def test_the_page_is_written() -> None:

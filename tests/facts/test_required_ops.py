@@ -19,7 +19,8 @@ def test_ops_for_a_gpu_are_those_of_deepspeeds_cuda_builder() -> None:
         pytest.skip("needs DeepSpeed's files")
     files = [(folder / "ops" / "op_builder").glob("*.py"), (folder / "ops" / "op_builder" / "cpu").glob("c*.py")]
     bases = {name: base for group in files for file in group for base, name in _BUILDER.findall(file.read_text())}
-    assert {op for op in COMPILE_SECONDS if bases[op] == "CUDAOpBuilder"} == CUDA_OPS == set(WITHOUT_NVCC)
+    assert set(COMPILE_SECONDS) - set(bases) == {"cpu_adam_one_pass"}  # the harness's own, by the builder of `cpu_adam`
+    assert {op for op in COMPILE_SECONDS if bases.get(op) == "CUDAOpBuilder"} == CUDA_OPS == set(WITHOUT_NVCC)
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,12 @@ def test_quantized_shards_need_their_kernels(
     zero = {"stage": stage, key: True, "offload_optimizer": {"device": "cpu"}}
     config = {"zero_optimization": zero, "optimizer": {"type": "AdamW"}}
     assert required_ops(config, accelerated=accelerated) == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"), [("cpu", ("cpu_adam", "cpu_adam_one_pass")), ("none", ("fused_adam",))]
+)
+def test_one_pass_needs_its_op_where_the_cpu_steps(device: str, expected: tuple[str, ...]) -> None:
+    zero = {"stage": 3, "offload_optimizer": {"device": device}}
+    config = {"zero_optimization": zero, "optimizer": {"type": "AdamW"}}
+    assert required_ops(config, accelerated=True, steps_in_one_pass=True) == expected

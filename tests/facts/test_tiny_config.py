@@ -28,8 +28,13 @@ def test_widths_shrink_by_one_factor_and_divide_as_before() -> None:
     assert small["intermediate_size"] == 64
     assert (small["vocab_size"], small["eos_token_id"]) == (VOCAB_SIZE, [VOCAB_SIZE - 1, 7])
     assert small["sliding_window"] == 8, "shorter than a document, so that a layer without it shows"
-    assert shrink_config({**DENSE, "chunk_size": 256, "attention_chunk_size": 8192})["chunk_size"] == 256
+    chunks = shrink_config({**DENSE, "chunk_size": 256, "attention_chunk_size": 8192, "index_topk": 2048})
+    assert (chunks["chunk_size"], chunks["attention_chunk_size"], chunks["index_topk"]) == (256, 8, 8)
+    indexed = shrink_config({**DENSE, "index_n_heads": 64, "index_block_size": 128, "index_topk_blocks": 16})
+    assert [indexed[name] for name in ("index_n_heads", "index_block_size", "index_topk_blocks")] == [64, 4, 2]
     assert small["num_hidden_layers"] == 2
+    zamba = shrink_config({**DENSE, "n_mamba_heads": 2})
+    assert (zamba["n_mamba_heads"], zamba["hidden_size"]) == (2, 128), "few heads of states keep no width"
 
 
 def test_the_prefix_has_two_layers_of_each_kind() -> None:

@@ -56,6 +56,21 @@ def test_muon_by_sgd(write: Write, body: dict[str, Any], release: str, expected:
 
 
 @pytest.mark.parametrize(
+    ("release", "consumer", "expected"),
+    [
+        ("0.18.9", "hf", True),
+        ("0.19.6", "accelerate", True),
+        ("0.19.6", "deepspeed", False),
+        ("0.19.7", "hf", False),
+        ("0.18.8", "hf", False),
+    ],
+)
+def test_muon_under_zero_init(write: Write, release: str, consumer: str, expected: bool) -> None:
+    zero = {"zero_optimization": {"stage": 3, "reduce_scatter": False}}
+    assert ("OP121" in findings(write, {**MUON, **zero}, release, consumer=consumer)) is expected
+
+
+@pytest.mark.parametrize(
     ("zero", "more", "release", "severity"),
     [
         ({"zero_quantized_weights": True}, BF16, "0.15.0", "error"),

@@ -53,24 +53,21 @@ class Result:
 
 def run(plan: Plan, folder: Path, tell: Callable[[str], None] = lambda _: None) -> Result:
     """Kill as planned, in as many chains as it takes."""
-    from tests.support.training.forked_ranks import ForkedRanks
+    from tests.support.training.forked_ranks import share_ranks
 
-    ranks = ForkedRanks()
+    ranks = share_ranks()
     began, result, left = time.monotonic(), Result(), list(plan.kills)
     references: dict[str, Report] = {}
-    try:
-        while left:
-            case = plan.cases[result.chains % len(plan.cases)]
-            if case not in references:
-                references[case] = run_reference(plan, case, folder / f"reference-{case}", ranks)
-                tell(f"reference of {case}: {len(references[case].steps)} steps")
-            chain = _Chain(plan, case, folder / f"chain-{result.chains}", references[case], ranks, tell)
-            chain.run(left)
-            result.reports += chain.reports
-            result.wrong += chain.wrong
-            result.chains += 1
-    finally:
-        ranks.close()
+    while left:
+        case = plan.cases[result.chains % len(plan.cases)]
+        if case not in references:
+            references[case] = run_reference(plan, case, folder / f"reference-{case}", ranks)
+            tell(f"reference of {case}: {len(references[case].steps)} steps")
+        chain = _Chain(plan, case, folder / f"chain-{result.chains}", references[case], ranks, tell)
+        chain.run(left)
+        result.reports += chain.reports
+        result.wrong += chain.wrong
+        result.chains += 1
     shm.remove_unused_buffers({plan.port})
     result.seconds = time.monotonic() - began
     return result

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,11 +23,6 @@ from tests.support.launch_process import PORT, Launched, clean_up
 
 pytestmark = pytest.mark.training
 RESTARTS = ("--max-restarts", "3", "--set", "launch.restart_delay_seconds=0.2", "--set", "train.max_steps=12")
-
-
-def nightly(test: Callable[..., None]) -> Callable[..., None] | None:
-    """A test that HARNESS_NIGHTLY=1 runs; else there is none, since one that is skipped is a failure in CI."""
-    return test if os.environ.get("HARNESS_NIGHTLY") else None
 
 
 def run_to_end(folder: Path, *options: str, spec: str = SPEC) -> tuple[int, str, Launched]:
@@ -45,7 +39,7 @@ def test_a_bad_key_starts_nothing(tmp_path):
     assert not run.output.exists()
 
 
-@nightly
+@pytest.mark.nightly
 def test_a_bad_record_is_not_tried_again(tmp_path):
     data = tmp_path / "data.jsonl"
     data.write_text(json.dumps({"text": "x " * 4000}) + "\n{broken\n")
@@ -54,7 +48,7 @@ def test_a_bad_record_is_not_tried_again(tmp_path):
     assert read_restarts(run.run_dir) == []
 
 
-@nightly
+@pytest.mark.nightly
 def test_a_wrong_checkpoint_is_not_tried_again(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
@@ -68,7 +62,7 @@ def test_a_wrong_checkpoint_is_not_tried_again(tmp_path):
     assert not run.output.exists() or read_restarts(run.run_dir) == []
 
 
-@nightly
+@pytest.mark.nightly
 def test_a_loss_that_is_no_number_is_not_tried_again(tmp_path):
     options = ("optimizer.learning_rate=1e30", "train.on_nonfinite=stop")
     code, text, run = run_to_end(tmp_path, *[word for option in options for word in ("--set", option)])
@@ -76,7 +70,7 @@ def test_a_loss_that_is_no_number_is_not_tried_again(tmp_path):
     assert len(read_restarts(run.run_dir)) <= 1, text
 
 
-@nightly
+@pytest.mark.nightly
 def test_a_port_that_is_taken_is_tried_again(tmp_path):
     with socket.create_server(("0.0.0.0", PORT)) as taken:  # noqa: S104
         run = Launched(tmp_path, SPEC, *RESTARTS)
@@ -107,7 +101,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", disk], check=True)
 
 
-@nightly
+@pytest.mark.nightly
 def test_a_full_disk_that_somebody_empties_costs_one_restart(small_disk, tmp_path):
     options = (
         "--set",

@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -311,14 +312,27 @@ def test_the_command_of_each_pod_is_one_that_the_harness_takes(tmp_path):
 )
 def test_options_that_do_not_go_together(given, text):
     values: dict[str, Any] = dict.fromkeys(
-        ("name", "image", "namespace", "pvc", "workdir", "env_from", "nvme_class", "output")
+        ("run_id", "image", "namespace", "pvc", "workdir", "env_from", "nvme_class", "pod_patch", "output")
     )
-    values |= {"kubernetes": True, "conflicts": {}}
-    assert parse_kubernetes(**values) == JobSetOptions()
-    same = parse_kubernetes(**values | {"pvc": ["c://data/../runs/"], "workdir": "/w/./x/.."})
+    values |= {"kubernetes": True}
+    assert parse_kubernetes(values, {}) == JobSetOptions()
+    same = parse_kubernetes(values | {"pvc": ["c://data/../runs/"], "workdir": "/w/./x/.."}, {})
     assert same == JobSetOptions(volumes=(SharedVolume("c", "/runs"),), workdir=Path("/w"))
+    conflicts = given.pop("conflicts", {})
     with pytest.raises(typer.BadParameter, match=text):
-        parse_kubernetes(**values | given)
+        parse_kubernetes(values | given, conflicts)
+
+
+def test_a_patch_is_merged_into_the_pods(spec, tmp_path):
+    patch = tmp_path / "pods.yaml"
+    patch.write_text(
+        "spec: {nodeSelector: {gpu: h100}, containers: [{name: harness, resources: {limits: {rdma/hca: 1}}}]}"
+    )
+    made = prepared(spec, options=replace(ALL, pod_patch=str(patch)))
+    assert pod_of(made)["nodeSelector"] == {"gpu": "h100"}
+    assert container_of(made)["resources"]["limits"] == {"nvidia.com/gpu": "4", "rdma/hca": "1"}
+    patch.write_text("spec: {restartPolicy: Always}")
+    assert ids(spec, options=replace(ALL, pod_patch=str(patch))) == ["EN094"]
 
 
 def test_thousands_of_pods_are_one_short_word():

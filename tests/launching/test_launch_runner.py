@@ -79,8 +79,9 @@ def plan(tmp_path):
     return LaunchPlan("a", run_dir, tmp_path, argv, (HostPlan("here", (0,), variables),), True, 1, (), {})
 
 
-def run_with(plan, trusts=False, program=EXPORT, mode="quiet", saves=False, **export):
+def run_with(plan, trusts=False, program=EXPORT, mode="quiet", saves=False, script=None, **export):
     sections = {"model": {"trust_remote_code": trusts}, "checkpoint": {"save_at_end": saves}, "export": export}
+    sections["plugins"] = {"script": script}
     spec = RunSpec.model_validate(sections)
     scripts = plan.cwd / "launch"
     scripts.mkdir(exist_ok=True)
@@ -101,7 +102,7 @@ def test_a_process_that_hangs_after_its_last_word_is_ended(plan, monkeypatch):
     outcome = run_with(replace(plan, argv=(*plan.argv[:-1], "600")))
     assert time.monotonic() - began < 30
     assert (outcome.verdict.state, outcome.verdict.code, outcome.verdict.step) == ("completed", 0, 7)
-    assert "after every rank had completed" in outcome.verdict.notes[0]
+    assert outcome.verdict.notes == ()  # the supervisor ended it
 
 
 def test_an_export_without_any_checkpoint_is_a_failure(plan):
@@ -300,3 +301,13 @@ def test_a_host_is_more_than_its_name():
     name, _, boot = machine.host_identity().partition(":")
     assert name
     assert boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def test_a_script_with_a_loop_of_its_own_saves_by_itself(plan, capsys):
+    """It has no step of ours; one that called `harness.train` has, and must have saved the last one."""
+    steps = replace(plan, argv=(*plan.argv[:2], RANK.replace('"step": 7', '"step": 0'), *plan.argv[3:]))
+    assert run_with(steps, saves=True, script="own.py").verdict.state == "completed"
+    assert run_with(plan, saves=True, script="own.py").verdict.state == "failed"
+    outcome = run_with(steps, mode="plain", script="own.py", at_end=True)
+    assert (outcome.verdict.state, outcome.export) == ("completed", None)
+    assert "nothing is exported" in capsys.readouterr().err

@@ -14,7 +14,8 @@ from harness.errors import UserError
 from harness.hostinfo.torch_extensions import describe_unwritable
 from harness.launching.hosts.local_host import workers_folder
 from harness.launching.ops import local_build
-from harness.launching.programs.software_checks import _check_compiled_ops
+from harness.launching.ops.build_events import BuildProgress
+from harness.launching.programs.software_checks import _check_compiled_ops, _check_one_pass
 from harness.workers import op_builder
 
 
@@ -76,3 +77,35 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_compiles(tmp_pa
     assert "on worker-1" in remote.message
     assert describe_unwritable(tmp_path / "new" / "folder") == ""
     assert list(tmp_path.iterdir()) == [log]
+
+
+def test_a_launch_goes_on_without_the_op_of_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other ops are recorded, the next one is built, and the launcher sees no failure."""
+    library = tmp_path / "lion.so"
+    library.touch()
+
+    def load(op: str, *_: object) -> ModuleType:
+        if op == op_builder.OWN_OP:
+            raise RuntimeError("no such header")
+        module = ModuleType(op)
+        module.__file__ = str(library)
+        return module
+
+    monkeypatch.setattr(op_builder, "load_op", load)
+    records = op_builder.build_ops([op_builder.OWN_OP, "cpu_lion"], tmp_path, sys.stdout)
+    assert set(records) == {"cpu_lion"}
+    progress = BuildProgress()
+    progress.feed(capsys.readouterr().out.encode(), SimpleNamespace(on_op_built=print))
+    assert (progress.failed_op, progress.op) == (None, "")
+
+
+def test_doctor_says_whether_the_op_of_one_pass_is_there(tmp_path: Path) -> None:
+    assert "first launch" in _check_one_pass(tmp_path).value
+    folder = tmp_path / op_builder.OWN_OP
+    folder.mkdir()
+    (folder / "build.ninja").touch()
+    assert "first launch" in _check_one_pass(tmp_path).value
+    (folder / f"{op_builder.OWN_OP}.so").touch()
+    assert _check_one_pass(tmp_path).value == "compiled"

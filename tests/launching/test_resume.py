@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 
 import pytest
@@ -16,6 +17,7 @@ from harness.launching.setup.run_dir import acquire_lock, write_run_dir
 from harness.run.batch_sizes import BatchSizes
 from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
+from harness.training_lineage import TrainingPart
 
 SPEC = RunSpec.model_validate({"train": {"seed": 1}}).model_dump(mode="json")
 
@@ -111,6 +113,25 @@ def test_a_run_that_still_runs_is_not_gone_on_from(runs):
     assert refused.value.findings[0].gate == "EN122"
     lock.release()
     assert resume("auto", runs)[0].checkpoint is not None
+
+
+def test_runs_that_resume_are_one_training_and_an_older_step_with_other_settings_is_a_branch(runs):
+    other = RunSpec.model_validate({"train": {"seed": 2}}).model_dump(mode="json")
+    old, last = (runs / "demo-2" / "checkpoints" / f"step-000000{step}" for step in (10, 20))
+
+    def place(asked, spec=SPEC, allowed=("train.seed",)):
+        return resume(str(asked), runs, spec=spec, allowed=allowed)[0].place_in_training(runs / "demo-9")
+
+    assert resume("never", runs)[0].place_in_training(runs / "demo-9") == TrainingPart("demo-9")
+    assert place(last) == place(old) == TrainingPart("demo-2", "demo-2")
+    assert place(last, other) == TrainingPart("demo-2", "demo-2")  # the training goes on with other settings
+    assert place(old, other) == TrainingPart("demo-9", "demo-2", "demo-2")
+    launch = json.loads((runs / "demo-3" / "launch.json").read_text())
+    launch |= {"training": "demo-2", "parent": "demo-2"}
+    (runs / "demo-3" / "launch.json").write_text(json.dumps(launch))
+    save(runs / "demo-3", 25)
+    assert place(last, other) == TrainingPart("demo-9", "demo-2", "demo-2")  # a resume has a later step meanwhile
+    assert place(runs / "demo-3") == TrainingPart("demo-2", "demo-3")
 
 
 def batch_of(runs, world_size, *, allowed=(), keeps_batch=True, saved=None, **train):

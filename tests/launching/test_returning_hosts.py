@@ -6,17 +6,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from harness.diagnosis.decision import Decision
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise import returning_hosts, supervisor
+from harness.launching.supervise.restart_policy import Attempt
 from harness.launching.supervise.returning_hosts import MAX_LOSSES, LostHosts
 from harness.launching.supervise.supervisor import _fit_hosts, _Supervisor, _wait_for_hosts
 from harness.spec.sections.launch_spec import LaunchSpec
+from harness.verdicts import Verdict
 
 
 @pytest.fixture
@@ -189,6 +193,28 @@ def test_hosts_with_which_it_cannot_run_stay_lost(lost):
     assert fitted.lines[-1] == "it cannot continue with b again: its batch"
     assert not lost.poll(1)
     assert not lost.poll(2)
+
+
+@pytest.mark.parametrize("refused", [(), ("ac",)])
+def test_a_sick_host_is_never_started_again(lost, tmp_path, monkeypatch, refused):
+    """Without a plan that leaves it out the run ends: the old plan would start its ranks on broken hardware."""
+    fitted = Fitted(lost, 1, refused)
+    verdict = Verdict("failed", 1, "CUDA error: uncorrectable ECC error", rank=0, host="a", crashed=True)
+    advice = Decision("retry elsewhere", "b is at fault", ("b",), is_certain=True)
+    monkeypatch.setattr(supervisor, "advise_restart", lambda *_: advice)
+    monkeypatch.setattr(supervisor, "_plan_next_attempt", lambda plan, *_: plan)
+    run = fitted.supervisor
+    run.launch = LaunchSpec(min_hosts=1, max_restarts=2, restart_delay_seconds=0.01)
+    run.context.signals = SimpleNamespace(received=[], first=None)
+    run.attempts.append(Attempt(1, 0, 1, None, 0, 1, 2, "failed", 1, verdict.reason))
+    plan = replace(fitted.plan, run_dir=tmp_path)
+    after = supervisor._decide_next_attempt(plan, run, verdict, stopped_for=())
+    if refused:
+        assert isinstance(after, Verdict)
+        assert after.notes[-1] == "not restarted: the hardware of b failed, and the run has no plan without it"
+    else:
+        assert isinstance(after, LaunchPlan)
+        assert [host.name for host in after.hosts] == ["a", "c"]  # of the log, not of the verdict
 
 
 def test_a_restart_that_needs_a_lost_host_waits_for_it(lost, tmp_path, monkeypatch):

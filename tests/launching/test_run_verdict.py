@@ -107,6 +107,13 @@ def test_exit_codes_are_those_of_a_shell(launcher, code):
     assert decide_verdict(by_rank(status(0, "starting")), 2, launcher).code == code
 
 
+@pytest.mark.parametrize(("launcher", "here", "noted"), [(-15, True, 0), (247, True, 0), (-15, False, 1), (1, True, 1)])
+def test_a_launcher_that_this_side_ended_after_the_run_is_no_note(launcher, here, noted):
+    done = by_rank(status(0, "completed"), status(1, "completed"))
+    verdict = decide_verdict(done, 2, launcher, launcher_ended_here=here)
+    assert (verdict.code, len(verdict.notes)) == (0, noted)
+
+
 def test_a_stop_that_was_asked_for_is_no_failure():
     stopped = by_rank(status(0, "stopped"), status(1, "stopped"))
     assert decide_verdict(stopped, 2, 0, stopped_by=signal.SIGINT).code == 130
@@ -184,3 +191,4 @@ def test_a_rank_that_is_killed_while_it_saves_has_not_saved():
 def test_a_rank_that_failed_with_an_error_was_not_terminated_by_a_signal():
     failed = status(0, "failed", error="the prefix is in use")
     assert decide_verdict(by_rank(failed, status(1, "failed", time=101.0)), 2, 256 - signal.SIGTERM).code == 1
+    assert decide_verdict(by_rank(failed, status(1, "failed", time=101.0)), 2, -signal.SIGTERM).code == 1

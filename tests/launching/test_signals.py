@@ -34,6 +34,8 @@ zero: {stage: 1}
 eval: {max_batches: 1}
 launch: {num_gpus: 2, output_dir: OUTPUT, master_port: PORT}
 """
+ONE_RANK = ("--set", "launch.num_gpus=1")
+"""Where no other rank is needed to see it: a rank costs 7 s of CPU until it trains."""
 LIMIT = 30
 """Seconds for what is to happen at once, with room for a slow machine; the ten of the first test are promised."""
 
@@ -54,10 +56,10 @@ def launched(tmp_path):
     ("signum", "code", "to"),
     [
         (signal.SIGINT, 130, "harness"),
-        (signal.SIGTERM, 143, "rank"),
-        (signal.SIGTERM, 143, "launcher"),
+        pytest.param(signal.SIGTERM, 143, "rank", marks=pytest.mark.nightly),
+        pytest.param(signal.SIGTERM, 143, "launcher", marks=pytest.mark.nightly),
         (signal.SIGUSR1, 138, "launcher"),
-        (signal.SIGTERM, 143, "runner"),
+        pytest.param(signal.SIGTERM, 143, "runner", marks=pytest.mark.nightly),
     ],
 )
 def test_a_signal_saves_and_stops_every_rank_within_ten_seconds(launched, signum, code, to):
@@ -113,14 +115,14 @@ def test_a_signal_while_the_ranks_start_stops_at_once(launched):
 
 
 def test_ranks_do_not_outlive_a_killed_supervisor(launched):
-    run = launched()
+    run = launched(*ONE_RANK)
     run.wait_training()
     run.process.kill()
     assert run.wait_until(lambda: run.living() == [], LIMIT), run.living()
 
 
 def test_a_killed_launch_process_is_a_failure(launched):
-    run = launched()
+    run = launched(*ONE_RANK)
     run.wait_training()
     os.kill(run.launcher(), signal.SIGKILL)
     ended, text = run.end(60)
@@ -151,14 +153,14 @@ def test_a_killed_rank_is_named(launched):
 
 def test_a_rank_that_the_kernel_killed_for_memory_is_named(launched):
     """A control group of its own with less memory than the rank needs: the kernel ends it as on a full host."""
-    run = launched()
+    run = launched(*ONE_RANK)
     run.wait_training()
-    with memory_limit(int(run.status(1)["pid"])):
+    with memory_limit(int(run.status(0)["pid"])):
         ended, text = run.end(60)
     assert ended == 137
     assert run.living() == []
     verdict = assert_told_alike(run.run_dir, text)
-    assert (verdict.rank, verdict.host, verdict.signal, verdict.cause) == (1, socket.gethostname(), "SIGKILL", "LG002")
+    assert (verdict.rank, verdict.host, verdict.signal, verdict.cause) == (0, socket.gethostname(), "SIGKILL", "LG002")
     assert verdict.reason == "killed by SIGKILL of the kernel's out-of-memory killer"
 
 

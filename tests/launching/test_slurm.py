@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli.no_ssh_options import parse_no_ssh
 from harness.errors import UserError
-from harness.launching.setup.slurm import build_job, is_outside_job, submit_job
+from harness.launching.setup.slurm import SlurmContainer, build_job, is_outside_job, submit_job
 
 SPEC = "model: {config: {model_type: llama, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 1, num_attention_heads: 2}, tokenizer: bytes}\ndata: {train: x.jsonl}\ntrain: {max_steps: 2, per_device_train_batch_size: 1}\noptimizer: {type: sgd}\n"
 
@@ -119,6 +120,109 @@ def test_a_name_is_one_word_for_sbatch(tmp_path):
     lines = [line for line in made.script.splitlines() if line.startswith("#SBATCH")]
     assert lines[0] == "#SBATCH --job-name=a--SBATCH---uid-0---x-"
     assert len(lines) == 4
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("image", ["registry#harness:1", "/images/harness.sif"])
+def test_srun_starts_a_container_on_each_host(tmp_path, programs, image, nodes):
+    """`srun` is a stand-in that shows its words, so what Pyxis and Apptainer make of them is not tested here."""
+    (programs / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (programs / "srun").chmod(0o755)
+    step = SlurmContainer(image, ("/data",)).step(tmp_path, tmp_path / "runs")
+    command = [*step, "launch", "it's.yaml", "--slurm"]
+    made = build_job("demo", tmp_path, tmp_path / "runs", command, "never", ["--nodes=2"], "1", per_node=True)
+    out, _ = start(tmp_path, made, SLURM_JOB_NUM_NODES=str(nodes), SLURM_RESTART_COUNT="2").communicate(timeout=20)
+    words = out.splitlines()
+    assert words[0] == "--ntasks-per-node=1"
+    assert words[2] == "--cpu-bind=none", "or all ranks of a host would share one core"
+    own = f"{tmp_path}:{tmp_path}"
+    if image.endswith(".sif"):
+        assert words[3:12] == [
+            "apptainer",
+            "exec",
+            "--nv",
+            "--bind",
+            own,
+            "--bind",
+            "/data:/data",
+            "--pwd",
+            str(tmp_path),
+        ]
+    else:
+        assert f"--container-mounts={own},/data:/data" in words
+        assert f"--container-image={image}" in words
+    per_node = ["--no-ssh", "--run-id", "9-2"] if nodes > 1 else []
+    assert words[words.index("harness") :] == [
+        *("harness", "launch", "it's.yaml", "--slurm", "--resume", "never"),
+        *per_node,
+    ]
+
+
+def test_a_container_has_the_runs_that_lie_outside_of_the_current_folder(tmp_path):
+    """Else the checkpoints would go into the container, and end with it."""
+    folder, disk = tmp_path / "code", tmp_path / "disk"
+    folder.mkdir()
+    disk.mkdir()
+    (folder / "linked").symlink_to(disk)
+    (tmp_path / "other").symlink_to(disk)
+
+    def mounts(output_dir: str) -> list[str]:
+        words = SlurmContainer("registry#harness:1").step(folder, folder / output_dir)
+        (text,) = [word for word in words if word.startswith("--container-mounts=")]
+        return text.partition("=")[2].split(",")[1:]
+
+    assert mounts("../runs") == [f"{tmp_path}/runs:{tmp_path}/runs"]
+    assert mounts("linked") == [f"{disk}:{disk}"]
+    assert mounts("../other/runs") == [f"{disk}/runs:{disk}/runs", f"{disk}/runs:{tmp_path}/other/runs"]
+    assert mounts("runs") == mounts("./a/../runs") == []
+
+
+def test_a_task_of_an_array_has_a_run_and_a_seed_of_its_own(tmp_path, programs):
+    show = (
+        sys.executable,
+        "-c",
+        "import json, sys; print(json.dumps(sys.argv[1:]))",
+        "--set=train.seed=$SLURM_ARRAY_TASK_ID",
+    )
+    made = build_job("demo", tmp_path, tmp_path / "runs", show, "never", ["--array=3-5"], "1")
+    made.file.parent.mkdir(parents=True)
+    made.file.touch()
+    os.utime(made.file, (1, 1))
+    other = tmp_path / "runs" / "demo-3-1" / "checkpoints" / "step-00000009" / "manifest.json"
+    other.parent.mkdir(parents=True)
+    other.touch()
+    for task, resume in (("3", "auto"), ("4", "never")):
+        child = start(tmp_path, made, SLURM_ARRAY_TASK_ID=task, SLURM_RESTART_COUNT="1")
+        words = json.loads(child.communicate(timeout=20)[0])
+        assert words == [f"--set=train.seed={task}", f"--set=name=demo-{task}", "--resume", resume]
+
+
+def test_srun_says_which_host_of_the_job_this_is(monkeypatch):
+    monkeypatch.setenv("SLURM_NODEID", "3")
+    assert parse_no_ssh(True, "9-0", None, None, in_step=True).node_rank == 3
+    assert parse_no_ssh(True, "9-0", 1, None, in_step=True).node_rank == 1
+    assert parse_no_ssh(True, "9-0", None, None, in_step=False).node_rank is None
+
+
+def test_outside_a_job_a_dry_run_shows_the_command_of_srun(tmp_path, programs):
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("x.jsonl", "builtin:python-docs"))
+    (programs / "srun").write_text("#!/bin/sh\n")
+    (programs / "srun").chmod(0o755)
+    argv = [
+        sys.executable,
+        "-m",
+        "harness",
+        "launch",
+        "spec.yaml",
+        "--hosts",
+        "a:2,b:2",
+        "--set",
+        "launch.launcher=slurm",
+    ]
+    done = subprocess.run([*argv, "--dry-run"], cwd=tmp_path, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--nodelist=a,b" in done.stdout
+    assert "this is not a Slurm job" in done.stderr
 
 
 def test_inside_a_job_nothing_is_submitted():

@@ -126,6 +126,7 @@ def test_it_has_the_licences_of_what_it_ships(unpacked: Path) -> None:
     assert names == {"LICENSE", "uPlot.LICENSE"}
 
 
+@pytest.mark.nightly
 def test_it_trains_up_to_the_report(unpacked: Path, away: Path) -> None:
     settings = [word for setting in SHORT for word in ("--set", setting)]
     run(unpacked, away, "launch", "demo.yaml", *settings)

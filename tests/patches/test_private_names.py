@@ -14,7 +14,7 @@ STANDARD_LIBRARY = {"_exit", "_Unpickler"}
 HAVE_A_DEFAULT = {
     "_name_or_path": "source_weights.py compares nothing without it",
     "_attn_implementation": "flops_counter.py counts sdpa without it",
-    "_init_weights": "init_stats.py compares with `initializer_range` without it",
+    "_init_weights": "model_weights.py compares with `initializer_range` without it",
     "_fingerprint": "hub.py hashes the rows without it",
     "_tied_weights_keys": "synthetic_files.py, a tool of the rehearsal",
 }

@@ -28,8 +28,9 @@ GRACE = replace(DEVICES["H100-80GB"], name="GH200-96GB", pcie=450e9)
 
 
 def plain_plan(**sections: Any) -> Plan:
-    """The ordinary offload, without the harness's patch of the gradients, which leaves both alone."""
-    return plan_of("llama-3.1-8b", zero=CPU, launch={"patches": {"cpu-offload-single-grad": "off"}}, **sections)
+    """The ordinary offload, without the harness's patches, which leave both alone."""
+    switches = {"cpu-offload-single-grad": "off", "one-pass-adam": "off"}
+    return plan_of("llama-3.1-8b", zero=CPU, launch={"patches": switches}, **sections)
 
 
 def with_block(block: dict[str, Any], **sections: Any) -> Plan:

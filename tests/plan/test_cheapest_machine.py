@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,17 @@ from typer.testing import CliRunner
 
 from harness.check import auto_plan
 from harness.check.cheapest_machine import CheapestMachine, RunToPlace, find_cheapest
+from harness.check.fit_table import WAYS, FitSearch, make_fit_table
 from harness.cli.app import build_app
 from harness.errors import ExitCode, UserError
 from harness.facts.devices import DEVICES
 from harness.facts.gpu_prices import GPU_PRICES, PRICES_DATE
+from harness.plan.search.machine_costs import Machine
 from harness.plan.search.plan_request import PlanRequest
 from harness.plan.search.price_list import read_price_list, split_price_options
 from harness.plan.time.cost_range import check_deadline, cost_range, parse_deadline
 from harness.views.plan_cheapest import cheapest_as_dict, render_cheapest
+from harness.views.plan_fit_table import table_as_dict
 from harness.views.style import Style
 
 TODAY = PRICES_DATE + timedelta(days=30)
@@ -111,10 +116,16 @@ def test_a_row_is_what_the_search_finds_on_that_machine(result: CheapestMachine,
     assert row.time.seconds == found.plan.time.seconds
 
 
-def test_no_other_number_of_gpus_costs_a_hundredth_less(result: CheapestMachine) -> None:
-    best = result.rows[0]
-    assert best.machine.gpus in {each.machine.gpus for each in result.counts}
-    assert all((best.cost.money or 0.0) <= 1.01 * each.money for each in result.counts)
+def test_the_ways_are_those_of_the_cheapest_kind(result: CheapestMachine) -> None:
+    """The table of `--min-gpus`, with the hosts, the tokens and the price of the best row."""
+    best, table = result.rows[0], result.table
+    assert table is not None
+    assert (table.gpu, table.price, table.tokens) == (best.machine.device.name, best.machine.price.dollars, 1e9)
+    search = FitSearch(replace(REQUEST, gpu=table.gpu), 1e9)
+    assert table_as_dict(table) == table_as_dict(make_fit_table(search, best.machine.gpus))
+    costs = [cell.cost.money for cell in table.rows["all on GPUs"] if cell.state == "fits" and cell.cost is not None]
+    assert costs
+    assert all((best.cost.money or 0.0) <= 1.01 * (money or 0.0) for money in costs)
 
 
 def test_the_written_spec_is_planned_the_same(tmp_path: Path) -> None:
@@ -173,8 +184,9 @@ def test_a_spec_keeps_its_batch_on_every_machine(tmp_path: Path) -> None:
     )
     flags = ["--cheapest", "--gpu", "H100", "--format", "json", "--tokens", "1e9"]
     body = json.loads(run("plan", str(spec), *flags).stdout)
-    assert {96 % each["gpus"] for each in body["counts"]} == {0}
-    assert len(body["counts"]) > 2
+    assert {96 % each["gpus"] for each in body["kinds"]} == {0}
+    assert body["table"]["gpu"] == "H100-80GB"
+    assert {way["way"] for way in body["table"]["ways"]} >= {"all on GPUs", "LoRA", "QLoRA"}
     assert body["spec"]["train"]["global_batch_size"] == 96
     assert body["spec"]["cluster"]["gpu"] == body["cheapest"]["kind"]
 
@@ -221,3 +233,45 @@ def test_a_kind_on_which_no_launch_starts_comes_last(result: CheapestMachine) ->
     assert [row.endswith("no launch") for row in text.splitlines() if row.startswith("  MI300X")] == [True]
     bodies = cheapest_as_dict(result)["kinds"]
     assert [body["launchable"] for body in bodies] == starts
+
+
+def test_one_kind_keeps_its_columns_and_lists_no_other() -> None:
+    """Large runs: `21 to 33 s5,500 to 8,800` had no room, and kinds with a price were said to have none."""
+    words = "size --model llama-2-7b --gpus 4 --gpu GB200-186GB --cheapest --tokens 1T --price GB200-186GB=10"
+    text = run(*words.split(), "--price", "H100-80GB=3").stdout
+    row = next(line for line in text.splitlines() if line.startswith("> GB200"))
+    assert re.search(r" s {2,}[\d,]+ to [\d,]+ {2,}[\d,]+ to [\d,]+ {2,}10\.00$", row)
+    assert "Without a price" not in text
+
+
+def test_the_ways_have_the_hosts_of_a_price_of_ones_own() -> None:
+    """The headline had 738 GiB a host, and the table said that nobody knows their memory."""
+    prices = read_price_list(["GB200=3"], None, TODAY).only("GB200")
+    found = find_cheapest(RunToPlace.from_request(REQUEST), prices, 1e9, gpus=4)
+    assert found.table is not None
+    assert found.table.host_memory == found.rows[0].machine.host_memory
+
+
+def test_no_way_above_the_card_is_the_fewest() -> None:
+    """234 GiB on a card of 184.5 GiB had a time and a price."""
+    search = FitSearch(PlanRequest("Qwen/Qwen2.5-7B", 1, "GB200-186GB"), 1e9)
+    cell = search.cell(1, next(way for way in WAYS if way.name == "CPU offload"))
+    fewest = search.fewest([cell])
+    assert fewest is None or fewest.best.gpu_peak <= search.capacity(1).gpu
+
+
+def test_a_number_of_gpus_is_for_the_kinds_whose_hosts_it_fills(tmp_path: Path) -> None:
+    """12 GPUs are three hosts of GB200, and no number of hosts of H100."""
+    (tmp_path / "p.yaml").write_text(f"date: {date.today().isoformat()}\nprices: {{H100: 2, GB200: 3}}\n")
+    words = f"size --model llama-3.1-8b --cheapest --gpus 12 --batch-tokens 98304 --price-file {tmp_path}/p.yaml"
+    said = run(*words.split())
+    assert said.exit_code == 0, said.output
+    assert "cheapest on 12 x GB200-186GB" in said.stdout
+    assert "do not fill hosts of: H100-80GB." in said.stdout
+    alone = run(*words.split(), "--gpu", "H100")
+    assert "12 GPUs do not fill hosts of 8" in str(alone.exception)
+
+
+def test_hosts_are_those_of_the_kind() -> None:
+    kinds = {"H100-80GB": 8, "GB200-186GB": 4, "GH200-96GB": 1}
+    assert {kind: Machine(DEVICES[kind], 8, 1, GPU_PRICES[0]).gpus_per_host for kind in kinds} == kinds

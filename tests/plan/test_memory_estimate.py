@@ -31,15 +31,15 @@ def host_states(plan: Plan) -> float:
 @pytest.mark.parametrize(
     ("zero", "raw", "gigabytes"),
     [
-        (offload("cpu"), {}, 1020),
-        (offload("cpu", sub_group_size=100_000_000), {}, 992),
+        (offload("cpu"), {}, 1053),
+        (offload("cpu", sub_group_size=100_000_000), {}, 996),
         (offload("cpu", "cpu"), {}, 1162),
         (offload("cpu"), {"bf16": {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}}, 564),
-        (offload("nvme"), {}, 337),
-        (offload("nvme", sub_group_size=100_000_000), {}, 166),
+        (offload("nvme"), {}, 370),
+        (offload("nvme", sub_group_size=100_000_000), {}, 170.5),
     ],
 )
-def test_llama_70b_on_one_host_of_8(zero: dict[str, Any], raw: dict[str, Any], gigabytes: int) -> None:
+def test_llama_70b_on_one_host_of_8(zero: dict[str, Any], raw: dict[str, Any], gigabytes: float) -> None:
     assert host_states(plan_of(zero=zero, deepspeed=raw)) == pytest.approx(gigabytes, abs=1)
 
 
@@ -67,7 +67,8 @@ def test_states_of_the_first_step_are_in_memory_where_nobody_releases_them(
 ) -> None:
     """A DeepSpeed JSON that another program trains with; 526 GiB a host, as counted on DeepSpeed. Not a run spec."""
     swapped = {"device": "nvme", "nvme_path": "/nvme", **{f"pipeline_{way}": True for way in ways}}
-    ours = run_of(zero={"stage": 3, "sub_group_size": 100_000_000, "offload_optimizer": swapped})
+    zero = {"stage": 3, "sub_group_size": 100_000_000, "offload_optimizer": swapped}
+    ours = run_of(zero=zero, launch={"patches": {"one-pass-adam": "off"}})  # without its buffers for two sub-groups
     peaks = [make_plan(run).memory for run in (ours, resolve_run(ours.spec, world_size=8, kind="deepspeed-json"))]
     more = {}
     for phase in ("step", "load"):

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli.app import build_app
-from harness.plan.search.plan_request import PlanRequest, replica_of, spec_from_request
+from harness.plan.search.plan_request import PlanRequest, replica_of, spec_from_request, validate_request
 
 SPEC = """\
 model: {name_or_path: llama-3.1-8b}
@@ -67,3 +67,19 @@ def test_a_search_from_a_spec_with_fewer_rows_than_ranks_starts(tmp_path: Path) 
     body = plan(str(spec), "--search")
     assert (body["spec"]["train"]["global_batch_size"], body["tokens_per_step"]) == (8, 32_768)
     assert body["search"]["chosen"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "hosts"), [("H100-80GB", 9), ("GB200-186GB", 18), ("GB300-288GB", 18), ("GH200-96GB", 72)]
+)
+def test_hosts_are_those_of_the_kind(gpu: str, hosts: int) -> None:
+    words = ["--model", "llama-3.1-8b", "--gpus", "72", "--gpu", gpu]
+    assert PlanRequest("llama-3.1-8b", 72, gpu).gpus_per_host * hosts == 72
+    arguments = ["degrees", *words, "--tensor", "1", "--batch-tokens", "9437184"]
+    assert f"on {hosts} hosts of {gpu}" in CliRunner().invoke(build_app(arguments), arguments).stdout
+
+
+def test_gpus_that_fill_no_host_of_the_kind_are_refused() -> None:
+    assert [each.message for each in validate_request(PlanRequest("llama-3.1-8b", 6, "GB200-186GB"))] == [
+        "6 GPUs do not fill hosts of 4"
+    ]

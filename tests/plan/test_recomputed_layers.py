@@ -16,6 +16,7 @@ from harness.plan.settings.checkpointed_layers import (
     checkpointing_value,
     describe_checkpointing,
     list_checkpointing,
+    most_inputs,
     recompute_shares,
     with_checkpointing,
 )
@@ -46,7 +47,8 @@ def chosen(run: ResolvedRun) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("length", "value"), [(4096, False), (16384, {"keep": "attention"}), (8192, {"every": 8, "keep": "attention"})]
+    ("length", "value"),
+    [(4096, False), (16384, {"keep": "attention"}), (8192, {"recompute_every": 8, "keep": "attention"})],
 )
 def test_auto_is_the_fewest_operations_that_fit(length: int, value: Any) -> None:
     run = run_of("auto", length)
@@ -75,16 +77,16 @@ def test_auto_is_every_layer_where_nothing_better_is_known(sections: dict[str, A
     assert chosen(run).value is True
     assert reason in chosen(run).reason
     assert run.checkpointing is not None
-    assert run.checkpointing.every == 1
+    assert run.checkpointing.recompute_every == 1
 
 
 def test_auto_keeps_no_attention_where_a_gate_refuses_it() -> None:
     run = run_of("auto", 8192, train={"offload_activations": True})
-    assert list(chosen(run).value) == ["every"]
+    assert list(chosen(run).value) == ["recompute_every"]
 
 
 def test_nothing_is_chosen_unasked() -> None:
-    for value in (False, True, {"every": 2}):
+    for value in (False, True, {"recompute_every": 2}):
         run = run_of(value)
         assert "train.gradient_checkpointing" not in [each.key for each in run.tuned_defaults or ()]
 
@@ -102,11 +104,11 @@ def test_a_resolved_run_keeps_the_choice() -> None:
     [
         (False, (0.0, 0.0), "no gradient checkpointing"),
         (True, (1.0, 1.0), "gradient checkpointing"),
-        ({"every": 2}, (0.5, 0.5), "gradient checkpointing of every 2nd layer"),
-        ({"every": 3}, (11 / 32, 11 / 32), "gradient checkpointing of every 3rd layer"),
+        ({"recompute_every": 2}, (0.5, 0.5), "gradient checkpointing of every 2nd layer"),
+        ({"recompute_every": 3}, (11 / 32, 11 / 32), "gradient checkpointing of every 3rd layer"),
         ({"keep": "attention"}, (1.0, 0.0), "gradient checkpointing, attention kept"),
         (
-            {"every": 11, "keep": "attention"},
+            {"recompute_every": 11, "keep": "attention"},
             (3 / 32, 0.0),
             "gradient checkpointing of every 11th layer, attention kept",
         ),
@@ -121,13 +123,22 @@ def test_shares_words_and_values(value: Any, shares: tuple[float, float], text: 
 
 
 def test_the_search_also_tries_every_layer_and_none() -> None:
-    settings = settings_of(run_of({"every": 2}))
+    settings = settings_of(run_of({"recompute_every": 2}))
     assert settings is not None
-    assert [checkpointing_value(each) for each in list_checkpointing(settings)] == [False, True, {"every": 2}]
+    assert [checkpointing_value(each) for each in list_checkpointing(settings)] == [False, True, {"recompute_every": 2}]
     model = find_model("llama-3.1-8b", None, None).facts
     assert model is not None
     full = with_checkpointing(settings, checkpointing=True)
     assert minimal_changes(full, settings, model, {}) == {("train", "gradient_checkpointing"): True}
     assert minimal_changes(replace(full, checkpoint_every=4), full, model, {}) == {
-        ("train", "gradient_checkpointing"): {"every": 4}
+        ("train", "gradient_checkpointing"): {"recompute_every": 4}
     }
+
+
+def test_segments_keep_fewer_inputs_and_compute_more() -> None:
+    run = run_of({"layers_per_segment": 6})
+    settings = settings_of(run)
+    assert checkpointing_value(settings) == {"layers_per_segment": 6}
+    assert recompute_shares(settings, 32).layers == 2 - 6 / 32  # six segments, the last of two layers
+    assert describe_checkpointing(settings) == "gradient checkpointing in segments of 6 layers"
+    assert [most_inputs(32, layers) for layers in (1, 6, 8, 32)] == [(32, 0), (6, 4), (4, 7), (1, 31)]

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
+import pytest
+from typer.testing import CliRunner
+
+from harness.cli.app import build_app
 from harness.errors import UserError
 from harness.plan.search.state_tables import MODEL_SIZES, RECIPES, tabulate_peak, tabulate_states
 
@@ -23,6 +27,26 @@ def test_mixed_precision_saves_nothing_until_it_is_sharded() -> None:
     assert rows["fp32"].per_gpu[64, 1] == pytest.approx(8 * 13e9 + 8 * 13e9 / 64)
     assert rows["mixed"].per_gpu[64, 1] == pytest.approx(4 * 13e9 + 12 * 13e9 / 64)
     assert rows["mixed, 8-bit states"].total == 130e9
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "total"),
+    [
+        ("momentum", "mixed, one state", 12),
+        ("none", "mixed, no state", 8),
+        ("momentum --precision fp32", "fp32, one state", 12),
+        ("none --precision fp32", "fp32, no state", 8),
+    ],
+)
+def test_optimizers_with_one_state_or_none(words: str, name: str, total: int) -> None:
+    arguments = ["size", *"--params 7e9 --gpus 8 --format json --states".split(), *words.split()]
+    row = json.loads(CliRunner().invoke(build_app(arguments), arguments).stdout)["states"][0]
+    assert (row["recipe"], row["bytes_per_parameter"], row["bytes"]) == (name, total, total * 7e9)
+
+
+@pytest.mark.parametrize(("gpu", "first"), [("H100-80GB", 16), ("GB200-186GB", 8), ("GH200-96GB", 12)])
+def test_numbers_of_gpus_are_hosts_of_the_kind(gpu: str, first: int) -> None:
+    assert next(iter(tabulate_peak(70e9, "mixed", gpu, 10**9).rows[3].per_gpu)) == first
 
 
 def test_every_size_has_every_recipe() -> None:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -132,6 +134,26 @@ def test_a_host_that_is_too_small_is_certain() -> None:
     assert check_fit(memory, Capacity(memory.gpu_peak, 10**9)).verdict is False
 
 
+def test_a_sure_failure_outside_training_is_certain() -> None:
+    """The range is that of training: what is too large while a checkpoint is read fails all the same."""
+    memory = planned().memory
+    assert memory is not None
+    gpu = sum(memory.gpu_peak_range) // 2
+    extra = replace(memory.items_of("gpu")[0], bytes=2 * gpu, phases=("resume",))
+    larger = replace(memory, items=(*memory.items, extra))
+    assert check_fit(memory, Capacity(gpu, 10**13)).verdict is None
+    assert check_fit(larger, Capacity(gpu, 10**13)).verdict is False
+
+
+def test_rows_have_the_verdict_of_the_plan(write: Write) -> None:
+    """One notion: a row inside the range is neither a yes nor a no, in JSON and in the table."""
+    spec = write("a.yaml", SPEC.replace("LENGTH", "4096").replace("80GB", "80GB, gpu_memory: 12GiB"))
+    body = json.loads(run("plan", spec, "--format", "json").stdout)
+    (row,) = [each for each in body["alternatives"] if each["chosen"]]
+    assert row["fits"] is body["fits"] is None
+    assert re.search(r"\n> .* not certain\n", run("plan", spec, "--long").stdout)
+
+
 def test_both_ends_are_said(write: Write) -> None:
     spec = write("a.yaml", SPEC.replace("LENGTH", "4096").replace("80GB", "80GB, gpu_memory: 12GiB"))
     result = run("plan", spec)
@@ -181,3 +203,7 @@ def test_autocast_without_chunks_says_what_would_fit(write: Write) -> None:
     (finding,) = [each for each in body["findings"] if each["gate"] == "MM021"]
     assert "`torch_autocast` switches the chunked loss off: logits take 28" in finding["message"]
     assert finding["message"].endswith("which fits")
+    half = ("--format", "json", "--set", "train.max_grad_norm=0")
+    body = json.loads(run("plan", write("b.yaml", spec.replace("bfloat16", "float16")), *half).stdout)
+    (finding,) = [each for each in body["findings"] if each["gate"] == "MM021"]
+    assert "in fp16 without it" in finding["message"]  # a V100 has no bf16

@@ -10,9 +10,9 @@ import pytest
 
 from harness.check.check_file import check_file
 from harness.facts.model_catalogue import catalogue_config
+from harness.launching.programs.rehearsal import evaluate_rehearsal
 from harness.plan.planner import Plan, make_plan
 from harness.rehearsal.extrapolation import Quantity, RehearsalMeasurements, extrapolate, sum_by_tier
-from harness.rehearsal.rehearsal_findings import evaluate_rehearsal
 from harness.rehearsal.small_run import AvailableResources, SmallRun, shrink_run
 from harness.views.rehearsal import render_quantities
 

@@ -30,7 +30,7 @@ def write_draft(release: str, before: str) -> str:
     """The draft for a release, against the release before it."""
     old, new = (read_python_files("deepspeed", name) for name in (before, release))
     sections = {
-        "Keys and defaults: `harness/facts/deepspeed_keys.txt`, `harness/upgrades/behavior_changes.py`": _lines(
+        "Keys and defaults: `harness/facts/deepspeed_keys.txt`, `harness/upgrades/behavior_changes.txt`": _lines(
             _values(old), _values(new)
         ),
         "Messages: `python benchmarks/log_catalogue.py --write`, then `harness/diagnosis/catalogue/messages`": _lines(

@@ -3,7 +3,7 @@
 
 `Attempt` decorates one test, or is the first argument of `attempt_param` in a parametrized one. Its arguments are
 literals: `python -m tests.security.attempts` reads them from the source, because modules of other tiers import torch, and
-prints `docs/security-attempts.md`.
+prints `tests/security/ATTEMPTS.md`.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def render_page() -> str:
         "# Attempts to break in",
         "",
         f"{len(attempts)} attacks, each a test in `tests/security/`. "
-        "`python -m tests.security.attempts > docs/security-attempts.md` writes this page.",
-        "[security.md](security.md) says what is trusted.",
+        "`python -m tests.security.attempts > tests/security/ATTEMPTS.md` writes this page.",
+        "[security.md](../../docs/security.md) says what is trusted.",
     ]
     for letter, title in GROUPS.items():
         rows = [(a, m) for a, m in attempts if a.id.startswith(letter)]

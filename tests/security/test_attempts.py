@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tests.security.attempts import GROUPS, read_attempts, render_page
 
-PAGE = Path(__file__).parents[2] / "docs/security-attempts.md"
+PAGE = Path(__file__).with_name("ATTEMPTS.md")
 
 
 def test_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == render_page(), (
-        "run `python -m tests.security.attempts > docs/security-attempts.md`"
+        "run `python -m tests.security.attempts > tests/security/ATTEMPTS.md`"
     )
 
 

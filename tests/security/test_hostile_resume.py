@@ -17,7 +17,7 @@ from harness.errors import UserError
 from harness.runtime.checkpoint import safe_load
 from tests.security.attempts import Attempt, attempt_param
 from tests.security.test_object_gather import Call
-from tests.support.training.forked_ranks import ForkedRanks
+from tests.support.training.forked_ranks import share_ranks
 
 pytestmark = pytest.mark.training
 JOB = Path(__file__).parents[1] / "training/jobs/hostile_checkpoints.py"
@@ -27,11 +27,8 @@ NO_CODE = ("CK111", "CK120")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the job has run."""
-    place, ranks = tmp_path_factory.mktemp("hostile"), ForkedRanks()
-    try:
-        ranks.run(JOB, str(place), ranks=1, timeout=120)
-    finally:
-        ranks.close()
+    place = tmp_path_factory.mktemp("hostile")
+    share_ranks().run(JOB, str(place), ranks=1, timeout=120)
     return place
 
 

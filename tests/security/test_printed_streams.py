@@ -251,7 +251,7 @@ def test_nothing_goes_around_the_door() -> None:
         if "unguarded(" in text:
             around.add(name)
     assert around - {"printed_text.py"} == {
-        "cli/checkpoint.py",
+        "cli/checkpoint_verification.py",
         "cli/output_format.py",
         "cli/validate_config.py",
         "file_io.py",

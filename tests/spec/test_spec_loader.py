@@ -35,7 +35,7 @@ def test_numbers_as_people_write_them(text, path, value, write):
 @pytest.mark.parametrize(
     ("value", "key", "gate", "said"),
     [
-        ("{every: 0}", ".every", "SP007", "at least 1"),
+        ("{recompute_every: 0}", ".recompute_every", "SP007", "at least 1"),
         ("{evry: 2}", ".evry", "SP005", "is not a key of `train.gradient_checkpointing`"),
         ("{keep: mlp}", ".keep", "SP007", "none of `attention`"),
         ("full", "", "SP006", "`true`, `false`, `auto` or a map"),

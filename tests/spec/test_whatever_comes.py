@@ -93,6 +93,7 @@ MARKS = {
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(MARKS)), st.dictionaries(FLAT, ODD, max_size=10))
+@example("base_model", {"datasets": True})
 def test_a_trainers_yaml(folder, name, values):
     text = yaml.safe_dump({"learning_rate": 1.0, **values, **MARKS[name]})
     (folder / "t.yaml").write_text(text)

@@ -158,10 +158,26 @@ CHANGES = [
 """On ZeRO-2; with HARNESS_NIGHTLY=1 on every engine."""
 
 NOT_SHOWN = {
+    "plugins.script_args": "they are what its script makes of them",
     "model.lora.lora_dropout": "its masks are random",
     "precision.loss_scale_window": "it decides later loss scales (`test_own_settings.py`)",
     "precision.hysteresis": "it decides later loss scales (`test_own_settings.py`)",
     "precision.min_loss_scale": "it decides later loss scales (`test_own_settings.py`)",
+    **dict.fromkeys(
+        (
+            *(f"data.{name}_column" for name in ("chosen", "rejected", "label")),
+            *(f"dpo.{name}" for name in ("loss_type", "beta", "label_smoothing", "rpo_alpha")),
+            *(f"kto.{name}" for name in ("loss_type", "beta", "desirable_weight", "undesirable_weight")),
+        ),
+        "the case trains on texts; of preferences it decides the loss (`test_preference_parity.py`)",
+    ),
+    **dict.fromkeys(
+        (
+            *(f"classification.{name}" for name in ("problem_type", "num_labels", "label_names")),
+            *(f"reward.{name}" for name in ("center_rewards_coefficient", "margin_column")),
+        ),
+        "the case trains on texts; it decides the labels and the loss (`test_label_heads.py`)",
+    ),
 }
 """Keys that a resume applies and that one step cannot show: why."""
 _IN_CI = (

@@ -338,7 +338,7 @@ CASES = [
         "nccl: memlock", IB_PREFIX + "Call to ibv_reg_mr failed with error Cannot allocate memory\n", "LG004", "memlock"
     ),
     ClusterCase(
-        "nccl: no interface", IB_PREFIX + "Bootstrap : no socket interface found\n", "LG067", "NCCL_SOCKET_IFNAME"
+        "nccl: no interface", IB_PREFIX + "Bootstrap : no socket interface found\n", "LG291", "NCCL_SOCKET_IFNAME"
     ),
     ClusterCase(
         "nccl: efa", IB_PREFIX + "NET/OFI Request completed with error. RC: 113. Error: 4\n", "LG072", "security group"

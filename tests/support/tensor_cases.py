@@ -44,7 +44,6 @@ _LATENT = {
     "topk_group": 1,
 }
 _FALCON = {**_SMALL, "multi_query": False, "parallel_attn": False, "bias": True}
-_VISION = {"num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 2, "intermediate_size": 40}
 _TIED = {"tie_word_embeddings": True}
 UNTIED = {"tie_word_embeddings": False}
 _NORM_SUMS = {
@@ -99,7 +98,6 @@ CASES = [
     *(Case(family, {**_UNEVEN, **tie}, "TP004") for family in ("llama", "qwen2", "qwen3") for tie in (_TIED, UNTIED)),
     Case("llama", {**KV, "attention_bias": True, "mlp_bias": True}),
     Case("llama", {**KV, "num_key_value_heads": 1}, "TP005"),
-    Case("gemma3", {"text_config": KV, "vision_config": _VISION}),
     *(Case("gpt_neox", {**_SMALL, "intermediate_size": 80, **tie}) for tie in (_TIED, UNTIED)),
     Case("gpt_neox", {**_SMALL, "num_attention_heads": 3, "intermediate_size": 81}, "TP004"),
     Case("gpt_neox", {**_SMALL, "intermediate_size": 80}, plan={"preset_model": "bloom"}),

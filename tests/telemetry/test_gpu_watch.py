@@ -18,7 +18,7 @@ from harness.facts.metrics_schema import validate_line
 from harness.hostinfo.gpu_health import GpuHealth
 from harness.runtime.telemetry import gpu_watch
 from harness.runtime.telemetry.gpu_reports import GpuReports
-from harness.runtime.telemetry.gpu_watch import GpuReading, GpuWatch, OwnGpu, pack_reading, unpack_reading
+from harness.runtime.telemetry.gpu_watch import GpuReading, GpuWatch, OwnGpu, pack_reading, packed_use, unpack_reading
 from harness.runtime.telemetry.stragglers import RankSample, StragglerDetector
 from tests.support.fake_nvml import build_fake_nvml, fake_nvml_variables
 
@@ -45,8 +45,8 @@ def watch_states(states: list[str]) -> None:
             longest = max(longest, time.perf_counter() - began)
             watch.wait(20)
         lines.append(reports.update([pack_reading(watch.reading) for watch in watches], warnings.append))
-    words = [watch.words for watch in watches]
-    print(json.dumps({"lines": lines, "warnings": warnings, "longest": longest, "words": words}))
+    words, use = [watch.words for watch in watches], packed_use([pack_reading(watch.reading) for watch in watches])
+    print(json.dumps({"use": use, "lines": lines, "warnings": warnings, "longest": longest, "words": words}))
 
 
 def run_watch(folder: Path, states: list[str]) -> dict[str, Any]:
@@ -59,6 +59,12 @@ def run_watch(folder: Path, states: list[str]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_fake_nvml(tmp_path_factory.mktemp("driver"))
+
+
+def test_use_and_power_of_each_rank(driver: Path) -> None:
+    assert run_watch(driver, ["busy power-cap"])["use"] == {"gpu_utilization": [98, 98], "gpu_power": [640, 350]}
+    assert packed_use([pack_reading(None), pack_reading(GpuReading(BUSY))]) == {"gpu_utilization": [None, 98]}
+    assert packed_use([pack_reading(None)]) == {}
 
 
 def test_a_line_begins_and_ends_each_problem(driver: Path) -> None:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything below is in the training tier: DeepSpeed on the CPU, whose ops are compiled once, in minutes.
 
-Modules named `test_runtime_multi_*` run 2 ranks under the real `deepspeed` launcher, about 30 s a launch; the rest is one
-process and seconds, or ranks that are forked (`support/training/forked_ranks.py`). Scripts of ranks are in `jobs/`.
+Ranks are forked (`support/training/forked_ranks.py`), but for what is tested of the real `deepspeed` launcher, 15 s a
+launch. Scripts of ranks are in `jobs/`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from tests.support.disk_faults import build_disk_faults
 from tests.support.training.forked_ranks import ForkedRanks
-from tests.support.training.runtime_helpers import TINY, train_many, write_run
+from tests.support.training.runtime_helpers import JOBS, TINY, write_run
 from tests.support.training.runtime_settings import CASES, config, spec
 
 pytestmark = pytest.mark.training
@@ -57,9 +58,10 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def straight(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def straight(forked: ForkedRanks, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Every configuration trained for 6 steps by the harness, saved at 3 and 6."""
     folder = tmp_path_factory.mktemp("straight")
     runs = {case: write_run(folder / case, spec(case, tiny_model), config(case)) for case in CASES}
-    train_many([{"run": str(run), "resume": None} for run in runs.values()], folder / "jobs.json")
+    (folder / "jobs.json").write_text(json.dumps([{"run": str(run), "resume": None} for run in runs.values()]))
+    forked.run(JOBS / "train_many.py", str(folder / "jobs.json"))
     return runs

@@ -90,3 +90,15 @@ def test_a_run_that_was_killed_is_not_told_how_to_be_quicker(tmp_path: Path) -> 
     assert "slow" not in text
     body = json.loads(launch_as_json(killed, read_run_record(folder), None))
     assert (body["signal"], body["rank"], body["slow"]) == ("SIGKILL", 1, [])
+
+
+def test_rows_without_tokens_have_a_rate_of_rows(tmp_path: Path) -> None:
+    folder = eventful(tmp_path / "large-20260921-120000", 60)
+    file = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    changed = [line | {"tokens_per_second": 0.0} if "tokens_per_second" in line else line for line in lines]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in changed))
+    done = outcome(folder, Verdict("completed", 0, step=60))
+    text = render_summary(done, read_run_record(folder), "", None, Style())
+    assert "rows/s" in text
+    assert "tokens/s" not in text

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,3 +42,26 @@ def test_mpirun_and_srun_say_the_number_in_their_own_words(monkeypatch: pytest.M
     monkeypatch.setattr(os, "environ", dict(said))
     train_worker.set_rank_variables()
     assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == ["5", "8", "1"]
+
+
+def test_after_the_loop_the_interpreter_does_not_take_itself_apart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The threads of gloo's groups are still there, and one of them could abort a rank that has succeeded."""
+
+    at_end: list[str] = []
+
+    def end(code: int) -> None:
+        raise KeyboardInterrupt(code)
+
+    worker = SimpleNamespace(WorkerArgs=lambda *values: values, run_rank=lambda _args, _rank: 0, exit_immediately=end)
+    patches = SimpleNamespace(import_deepspeed=lambda _switches: None, read_switches=lambda _file: None)
+    monkeypatch.setitem(sys.modules, "harness.runtime.worker", worker)
+    monkeypatch.setitem(sys.modules, "harness.patches.no_mlflow", patches)
+    monkeypatch.setattr(sys, "argv", ["train_worker.py", "--run", str(tmp_path)])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(atexit, "_run_exitfuncs", lambda: at_end.append("of a plug-in"))
+    with pytest.raises(KeyboardInterrupt, match=r"^0$"):
+        train_worker.main()
+    assert at_end == ["of a plug-in"]

@@ -85,6 +85,49 @@ def test_a_save_of_deepspeed_is_told(stage: int, ranks: int, tensor: int, tmp_pa
     assert any("zero_to_fp32" in command for command, _ in found.uses) == (stage > 0 and tensor == 1)
 
 
+def test_bf16_without_a_stage_in_its_shards_has_that_of_its_json(tmp_path: Path) -> None:
+    """`BF16_Optimizer`: its shards are those of stage 1, and none says so. An import reads them."""
+    state = optimizer_state(1)["optimizer_state_dict"]
+    del state["zero_stage"]
+    for stage, zero in ((1, {"stage": 1}), (0, {})):
+        tag = write_save(tmp_path / str(stage), 1)
+        config = {"optimizer": {"type": "AdamW"}, "zero_optimization": zero}
+        write_torch_file(tag / "mp_rank_00_model_states.pt", model_state(ds_config=config), 4000)
+        for file in tag.glob("*optim_states.pt"):
+            write_torch_file(file, {"optimizer_state_dict": {**state, "param_slice_mappings": []}}, 8000)
+        found = inspect_folder(tag.parent)
+        assert found.facts["ZeRO stage"] == str(stage)
+        assert found.is_whole, found.problems
+
+
+@pytest.mark.parametrize("pointer", ["latest", "latest_universal"])
+def test_a_universal_save_is_found_by_either_pointer(pointer: str, tmp_path: Path) -> None:
+    FOLDERS["universal"][0](tmp_path / "global_step20_universal")
+    (tmp_path / pointer).write_text("global_step20_universal")
+    found = inspect_folder(tmp_path)
+    assert (found.kind, found.is_whole) == ("a universal checkpoint of DeepSpeed", True), found.problems
+    (tmp_path / pointer).write_text("global_step30_universal")
+    assert inspect_folder(tmp_path).problems == [f"`{pointer}` names `global_step30_universal`, which is not there"]
+
+
+def test_links_are_followed_within_a_folder_and_into_the_blobs_of_a_hub_cache(tmp_path: Path) -> None:
+    repository = tmp_path / "models--one"
+    tag = write_save(repository / "snapshots" / "abc", 2)
+    (repository / "blobs").mkdir()
+    for number, file in enumerate(sorted(tag.iterdir())):
+        file.rename(repository / "blobs" / str(number))
+        file.symlink_to(f"../../../blobs/{number}")
+    assert inspect_folder(tag.parent).is_whole
+    linked = tag / sorted(file.name for file in tag.iterdir())[0]
+    linked.rename(tag / "held")
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copy(tag / "held", elsewhere)
+    linked.symlink_to(elsewhere)
+    assert inspect_folder(tag.parent).problems == [
+        f"`{linked.name}` is a link to another folder, which no import follows: copy the file"
+    ]
+
+
 def _remove(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).unlink()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.diagnosis.evidence.gpu_allocation import compare_numbers
+from harness.diagnosis.evidence.allocation import compare_numbers
 from harness.diagnosis.evidence.missing_ranks import describe_wait
 from tests.support.tracebacks import diagnose_text, traceback_text
 

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
+from harness.diagnosis import diagnose
+from harness.diagnosis.evidence.unknown_cause import describe_next_step
 from harness.diagnosis.gate_change import describe_fix
 from harness.findings import Fix
 from tests.support.tracebacks import diagnose_text, traceback_text
@@ -89,3 +93,44 @@ def test_the_setting_of_a_gate_in_the_words_of_the_json():
 )  # fmt: skip
 def test_fixes_as_keys_of_the_json(sets, text):
     assert describe_fix(Fix("the title", sets)) == text
+
+
+IMPORT = """\
+Traceback (most recent call last):
+  File "train.py", line 1, in <module>
+    import {name}
+  File "/env/lib/python3.11/site-packages/{name}/__init__.py", line 41, in <module>
+    {code}
+  File "/env/lib/python3.11/site-packages/{other}/core.py", line 9, in parse
+    return f(x)
+{error}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "code", "error"),
+    [
+        ("deepspeed", "deepspeed", "parse(v)", "AttributeError: 'Version' object has no attribute 'major'"),
+        ("peft", "torchao", "from torchao import core", "ValueError: wrong layout of a table"),
+        ("trl", "pydantic", "x = parse()", "TypeError: Fieldish() takes no argument"),
+        ("colossal", "triton_extras", "x = parse()", "KeyError: 'sm_120'"),
+    ],
+)
+def test_a_package_that_cannot_be_imported_does_not_fit_the_others(name, other, code, error):
+    diagnosis = diagnose([io.BytesIO(IMPORT.format(name=name, other=other, code=code, error=error).encode())])
+    assert (diagnosis.cause, diagnosis.confidence) == ("LG089", "likely")
+    assert f"`{name}` cannot be imported" in diagnosis.title
+    assert f"`{other}`" in diagnosis.change
+
+
+def test_a_program_below_site_packages_that_runs_is_not_imported():
+    log = IMPORT.format(name="prog", other="prog", code="main()", error="RuntimeError: nobody knows this one")
+    diagnosis = diagnose([io.BytesIO(log.replace("import prog\n", "main()\n").encode())])
+    assert diagnosis.confidence == "unknown"
+
+
+def test_the_words_to_search_for_keep_names_and_drop_long_values():
+    step = describe_next_step("AttributeError: 'Zed' object has no attribute 'ran'", [], {})
+    assert "`AttributeError: 'Zed' object has no attribute 'ran'`" in step
+    step = describe_next_step("KeyError: 'a value that differs from one job to another' is not a name", [], {})
+    assert "`KeyError: is not a name`" in step

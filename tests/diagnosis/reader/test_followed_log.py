@@ -72,6 +72,18 @@ def test_an_error_that_the_job_survives_is_no_end(tmp_path):
         job.wait()
 
 
+def test_an_error_that_the_job_only_reports_is_no_end(tmp_path):
+    """Words such as `error: ` in a line of the script's own; a traceback leaves a process that lives more time."""
+    file = tmp_path / "job.log"
+    code = "import time\nprint('download error: trying the mirror')\ntime.sleep(1.2)\nprint('loss = 2.5')"
+    start(file, code)
+    log = FollowedLog(file, 30.0)
+    assert read_all(log).endswith(b"loss = 2.5\n")
+    assert log.ending == "no writer"
+    start(file, "import time\nprint('Traceback (most recent call last)')\ntime.sleep(0.8)\nprint('retried')")
+    assert read_all(FollowedLog(file, 30.0)).endswith(b"retried\n")
+
+
 def test_a_stalled_job_hangs_and_its_stopped_rank_is_named(tmp_path):
     file = tmp_path / "job.log"
     code = "import os, signal\nprint('loss = 2.5')\nos.kill(os.getpid(), signal.SIGSTOP)"

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from harness.diagnosis.catalogue import all_causes, all_rows
-from harness.diagnosis.rules.message_releases import load_releases, releases_of
+from harness.diagnosis.catalogue import all_causes, all_rows, load_releases, releases_of
 from harness.facts.deepspeed_version import parse_version
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.diagnosis.reader import attempt_counter, log_scanner
+from harness.diagnosis.reader import log_scanner
 from harness.diagnosis.rules.line_matcher import MAX_MATCHED_CHARS, all_rules, match_line
 from tests.support.tracebacks import diagnose_text
 
@@ -75,5 +75,5 @@ def test_a_hostile_log_takes_no_longer_than_its_size(unit):
 
 @pytest.mark.parametrize("name", ["_RESTART", "_INTERRUPTION", "_ROOT_CAUSE_FIELD", "_SPAWNED", "_TORCHRUN_PID"])
 def test_no_pattern_of_the_scanner_is_slow(name):
-    pattern = getattr(attempt_counter if name == "_RESTART" else log_scanner, name)
+    pattern = getattr(log_scanner, name)
     assert not [line[:60] for line in hostile_lines(pattern.pattern) if seconds_of(pattern, line * 4) > MAX_SECONDS]

@@ -11,6 +11,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.facts.model_catalogue import CATALOGUE
+from harness.facts.model_lookup import find_model
 from harness.findings import Finding
 from harness.plan.degrees.degrees_plan import DegreesPlan, plan_degrees
 from harness.plan.degrees.degrees_request import CHOICES, DegreesRequest
@@ -40,7 +41,7 @@ def draw_request(draw: random.Random) -> DegreesRequest:
         gpus_per_host=draw.choice([4, 8]),
     )
     return DegreesRequest(
-        draw.choice(sorted(CATALOGUE)),
+        draw.choice(sorted(name for name in CATALOGUE if find_model(name).facts is not None)),
         draw.choice(["H100-80GB", "A100-80GB", "L40S-48GB"]),
         degrees,
         micro_batch=draw.choice([1, 2, 4]),

@@ -99,7 +99,7 @@ def test_the_rates_are_the_plan_s() -> None:
     assert ClockRates.from_json(json.loads(json.dumps(rates.to_json()))) == rates
     assert PLAN.time is not None
     assert PLAN.settings is not None
-    adam_bytes = 42 * 8.03e9 / 8
+    adam_bytes = 28 * 8.03e9 / 8
     assert PLAN.time.seconds_of("CPU optimizer") == pytest.approx(adam_bytes * rates.host_memory, rel=0.25)
     assert rates.links.ring(8) == rates.links.link
     slower = replace(PLAN, rates=replace(PLAN.rates, scale=replace(PLAN.rates.scale, compute=2.0, pcie=3.0)))

@@ -188,7 +188,7 @@ def change_offloaded(_: int) -> None:
     """A run that offloads activations starts from other weights."""
     import torch
 
-    import harness.runtime.train_context as module
+    import harness.runtime.objectives.causal_lm as module
 
     build = module.build_model
 
@@ -295,9 +295,9 @@ def slow_harness(_: int) -> None:
     """The harness's steps compute something else, too."""
     import time
 
-    import harness.runtime.train_context as module
+    from harness.runtime.objectives.causal_lm import CausalLM
 
-    make = module.make_stepper
+    make = CausalLM.make_stepper
 
     def making(*arguments: Any, **named: Any) -> Any:
         stepper = make(*arguments, **named)
@@ -312,7 +312,7 @@ def slow_harness(_: int) -> None:
         stepper.train_step = slow
         return stepper
 
-    module.make_stepper = making
+    CausalLM.make_stepper = making  # type: ignore[method-assign]
 
 
 def forget_scales(_: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import Mock, patch
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.training.patch_sides import Measurement, Side, digest_weights, draw_row, make_model, train_on
 from tests.support.training.plain_optimizers import make as make_optimizer
@@ -79,6 +80,43 @@ def _sum_of_old_grads(zero: Any) -> float:
     parts = zero.grad_partitions_flat_buffer.split(sizes)
     small = [zero.swap_optimizer and not zero._swappable_optimizer_subgroup(i) for i in range(len(parts))]
     return sum(float(part.abs().sum()) for part, too_small in zip(parts, small, strict=True) if not too_small)
+
+
+def measure_walks(side: Side) -> Measurement:
+    """Operators of torch that cast, scale or copy a whole sub-group in a step of CPU Adam, besides the compiled op."""
+    found, results = [], []
+    for stage in (2, 3):
+        zero: dict[str, Any] = {"stage": stage, "offload_optimizer": {"device": "cpu"}}
+        zero |= {"stage3_param_persistence_threshold": 0} if stage == 3 else {}
+        engine = side.build(make_model(), zero=zero, precision={"bf16": True}, train={**PLAIN, "max_grad_norm": 0.1})
+        losses, row = train_on(engine, 2), draw_row(side.distributed.rank)
+        engine.backward(engine(input_ids=row, labels=row, use_cache=False).loss)
+        with _Walks() as walks:
+            engine.step()
+        found.append(walks.count)
+        results.append([losses, float(engine.get_global_grad_norm()), digest_weights(engine.module)])
+        engine.destroy()
+    return Measurement(sum(found), results, found)
+
+
+class _Walks(TorchDispatchMode):
+    """Counts casts, products and copies of 1,000 elements and more."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        if func in _WALKS and args[0].numel() >= 1000 and not _is_same(args):
+            self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+_WALKS = (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default, torch.ops.aten.mul_.Tensor)
+
+
+def _is_same(args: Any) -> bool:
+    """Is it a copy of a tensor onto itself, which does nothing?"""
+    return len(args) > 1 and torch.is_tensor(args[1]) and args[0].data_ptr() == args[1].data_ptr()
 
 
 def measure_kept_states(side: Side) -> Measurement:

@@ -9,7 +9,9 @@ launcher's (RANK, WORLD_SIZE, MASTER_ADDR ...). What is tested of launching itse
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -22,6 +24,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +47,13 @@ HARNESS = ("harness.runtime.export", "harness.runtime.worker")
 class ForkedRanks:
     """The process that forks, started at the first use."""
 
-    def __init__(self, imports: str = "deepspeed", preload: Path | None = None) -> None:
-        """`preload`: a library for LD_PRELOAD."""
+    def __init__(
+        self, imports: str = "deepspeed", preload: Path | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """`preload`: a library for LD_PRELOAD; `environ`: variables of the process that forks, before it imports."""
         self._process: subprocess.Popen[str] | None = None
         self._imports = imports
-        self._environ = {} if preload is None else {"LD_PRELOAD": str(preload)}
+        self._environ = dict(environ or {}) | ({} if preload is None else {"LD_PRELOAD": str(preload)})
 
     def run(
         self,
@@ -96,10 +101,19 @@ class ForkedRanks:
             self._process.communicate()
 
 
+@cache
+def share_ranks() -> ForkedRanks:
+    """The one process for tests outside of `tests/training` that need no other: it takes 10 s of CPU to get warm."""
+    ranks = ForkedRanks()
+    atexit.register(ranks.close)
+    return ranks
+
+
 def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
     _import()
+    _freeze()
     for line in sys.stdin:
         answers.write(json.dumps(_run(json.loads(line))) + "\n")
     os._exit(0)  # an interpreter with all of torch takes seconds to take itself apart
@@ -133,6 +147,22 @@ def _import_deepspeed() -> None:
     get_accelerator()
     for name in HARNESS:
         importlib.import_module(name)
+
+
+def _freeze() -> None:
+    """Save all ranks what they would do again: digests of the patches' targets, and collections over all modules, a
+    quarter of a second each, which runs and engines make. A run thaws at its end, which would end the saving.
+    """
+    if sys.argv[-1] != "transformers":  # then ranks import a DeepSpeed of their own
+        from harness.patches.patch_registry import all_patches
+        from harness.patches.targets import check_target, forget_modules
+
+        for target in (target for patch in all_patches() for target in patch.targets):
+            check_target(target)
+        forget_modules()
+    gc.collect()
+    gc.freeze()
+    gc.freeze = gc.unfreeze = lambda: None
 
 
 def _run(job: dict[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
+from harness.runtime.engine import weight_decay_groups
+from harness.runtime.lr_schedule import scheduler_factory
+from harness.spec.run_spec import RunSpec
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.runtime_helpers import JOBS
 
@@ -36,6 +39,28 @@ def make_model(family: str, folder: Path) -> Path:
     fields = FAMILIES[family] | {"vocab_size": 320, "eos_token_id": 256, "pad_token_id": 257, "bos_token_id": 256}
     AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields)).save_pretrained(folder)
     return folder
+
+
+def adapter_losses(model: Any, lora: dict[str, Any]) -> list[float]:
+    """The losses of four steps of one process with `peft` and torch's own AdamW, on both ranks' rows at once."""
+    import peft
+
+    spec = RunSpec.model_validate_json(json.dumps({"optimizer": {"learning_rate": 1e-2, "weight_decay": 0.1}}))
+    set_seed(spec.train.seed)
+    model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **lora)).train()
+    optimizer = torch.optim.AdamW(weight_decay_groups(model, 0.1), lr=1e-2, betas=(0.9, 0.999), eps=1e-8)
+    schedule = scheduler_factory(spec.scheduler, 4)(optimizer)
+    rows = [torch.randint(0, 256, (2, 32), generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
+    ids, losses = torch.cat(rows), []
+    for _ in range(4):
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
 
 
 def run_cases(forked: ForkedRanks, folder: Path, cases: list[dict[str, Any]], ranks: int = 2) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import zlib
 from collections.abc import Iterable
@@ -21,13 +22,16 @@ from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from tests.support.training.model_shapes import GPT2, LLAMA, NO_DROPOUT
 
-STEPS, WARMUP, LENGTH, MICRO, ACCUMULATION = 20, 4, 32, 2, 2
+IS_NIGHT = os.environ.get("HARNESS_NIGHTLY") == "1"
+STEPS = 20 if IS_NIGHT else 10
+"""By day the half: the first update, warm-up and all of the decay are in it."""
+WARMUP, LENGTH, MICRO, ACCUMULATION = 4, 32, 2, 2
 GLOBAL_BATCH = 8
 RATE, DECAY, BETAS, EPS, CLIP = 1e-3, 0.1, (0.9, 0.95), 1e-8, 0.5
 SEED = 11
 
 BOUNDS = {"fp32": 1e-5, "bf16": 2e-4}
-"""Largest relative difference of a step's loss from the plain process, over 20 steps. bf16: `benchmarks/parity.py` trains
+"""Largest relative difference of a step's loss from the plain process, over all steps. bf16: `benchmarks/parity.py` trains
 the plain process with its batch split in other ways too; those differ from each other by about as much."""
 
 VOCABULARY, HIDDEN = 512, 64
@@ -42,8 +46,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "mixtral": {"model_type": "mixtral", **_LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
 }
 
-MORE_SHAPES: dict[str, dict[str, Any]] = {}
-"""Those of other tables."""
+MORE_SHAPES: dict[str, dict[str, Any]] = {
+    "deep": {"model_type": "llama", **_LLAMA, "num_hidden_layers": 9, "hidden_size": 16, "intermediate_size": 32}
+}
+"""Those of other tables. `deep` has more layers than a segment."""
 
 TIERS: dict[str, dict[str, str]] = {
     "none": {},
@@ -190,22 +196,33 @@ def _recomputed(shape: str, stage: int, tier: str, precision: str, value: Any, *
     return Case(shape, stage, tier, precision, more=sections)
 
 
-_EVERY, _KEEP, _TILES = {"every": 2}, {"keep": "attention"}, {"mlp_tile_size": 20}
+_SEGMENTS = {"layers_per_segment": 2}
+_EVERY, _KEEP, _TILES = {"recompute_every": 2}, {"keep": "attention"}, {"mlp_tile_size": 20}
 RECOMPUTATION: tuple[Case, ...] = (
     _recomputed("llama", 0, "none", "fp32", _EVERY),
     _recomputed("llama", 3, "none", "fp32", _KEEP),
     _recomputed("mixtral", 3, "cpu-both", "fp32", _KEEP),
     _recomputed("llama", 3, "cpu-both", "fp32", _EVERY, train={"offload_activations": True}),
+    _recomputed("llama", 3, "cpu-both", "fp32", _SEGMENTS),
+    _recomputed("mixtral", 2, "none", "bf16", _SEGMENTS),
+    *(
+        _recomputed("deep", stage, "none", "fp32", {"layers_per_segment": layers})
+        for layers, stage in ((1, 0), (4, 3), (8, 1))
+    ),
     _recomputed("qwen2", 2, "cpu-optimizer", "bf16", False, train=_TILES),
     _recomputed("llama", 3, "none", "fp32", False, train=_TILES, data=json.loads(_UNEVEN)),
     _recomputed("llama", 1, "none", "fp32", _EVERY, parallel={"pipeline_parallel_size": 2}),
     _recomputed("qwen2", 3, "none", "fp32", _KEEP, train=_TILES, parallel={"sequence_parallel_size": 2}),
     _recomputed("llama", 1, "none", "fp32", {**_EVERY, **_KEEP}, train=_TILES, parallel={"tensor_parallel_size": 2}),
 )
-"""Every second layer recomputed, attention kept and MLPs in tiles, with each stage, offload and parallel degree that they
+"""Every second layer recomputed, segments of 1, 2, 4 and 8 layers, attention kept and MLPs in tiles, with each stage, offload and parallel degree that they
 work with. Parallel degrees last: DeepSpeed keeps their groups for the rest of the process."""
 
 MORE_RECOMPUTATION: tuple[Case, ...] = (
+    _recomputed("gpt2", 3, "nvme-both", "bf16", _SEGMENTS),
+    _recomputed("llama", 0, "none", "fp32", _SEGMENTS),
+    _recomputed("qwen2", 3, "none", "fp32", _SEGMENTS, train=_TILES, parallel={"sequence_parallel_size": 2}),
+    _recomputed("llama", 1, "none", "fp32", _SEGMENTS, parallel={"tensor_parallel_size": 2}),
     _recomputed("gpt2", 1, "cpu-optimizer", "fp32", _KEEP),
     _recomputed("qwen2", 2, "none", "bf16", _KEEP),
     _recomputed("llama", 3, "cpu-optimizer", "bf16", {**_EVERY, **_KEEP}),
@@ -215,6 +232,10 @@ MORE_RECOMPUTATION: tuple[Case, ...] = (
     _recomputed("llama", 3, "none", "fp32", _KEEP, parallel={"sequence_parallel_size": 2}),
 )
 """The rest of them, for `benchmarks/parity.py`."""
+
+
+NIGHT: tuple[Case, ...] = (*(OPTIMIZERS[i] for i in (6, 7, 9, 11)), *(SPLITS[i] for i in (1, 3)))
+"""By day another stage or model has the same optimizer, or the same cut."""
 
 
 def bound(case: Case) -> float:

@@ -16,18 +16,9 @@ import torch
 from harness.render import render_ds_config
 from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
+from tests.support.training.runtime_helpers import TINY
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 320,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": True,
-}
+LLAMA = {**TINY, "attention_dropout": 0.0, "tie_word_embeddings": True}
 WORDS = "the of a shard rank step loss token gradient swaps gathers keeps every when weights".split()
 
 
@@ -64,14 +55,15 @@ class Side:
 
     def build(self, model: torch.nn.Module, **sections: Any) -> Any:
         """The harness's engine around a model, for a spec with these sections."""
-        from harness.runtime.engine import build_engine
+        from harness.runtime.engine import build_engine, install_step
         from harness.runtime.patch_selection import resolve_patches
 
         run = self.resolve(**sections)
         config = dict(render_ds_config(run).config)
         patches = resolve_patches(run, config, is_main_process=self.distributed.is_main_process)
-        self._add_states(patches)
-        return build_engine(run, config, model, run.spec.train.max_steps, patches, self.distributed)
+        engine = build_engine(run, config, model, run.spec.train.max_steps, patches, self.distributed)
+        self._add_states(install_step(engine, patches, is_main_process=self.distributed.is_main_process))
+        return engine
 
     def train(
         self,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -280,4 +281,27 @@ CASES = [
 CASES = [
     case for case in {str(case): case for case in CASES}.values() if "lora" not in case.trained or find_spec("peft")
 ]
+
+
+def kinds_of(case: Case) -> set[str]:
+    """A stage with each place and format, policy or optimizer; a part that is trained; a key; a model on so many ranks."""
+    place = f"stage {case.stage}, {case.optimizer_at}, {case.parameters_at}"
+    more = json.dumps(case.more, sort_keys=True)
+    kinds = {f"{place}, bf16 {case.bf16}", f"{place}, accumulation {case.accumulation}", f"stage {case.stage}, {more}"}
+    kinds |= {f"stage {case.stage}, decay {case.decay}", f"trained {case.trained}", *map(str, case.zero.items())}
+    return kinds | {f"{case.world} ranks, {case.model}"}
+
+
+def cases_by_day() -> frozenset[str]:
+    """The names of cases of which one has each kind, found greedily: they see the mutants that all cases see
+    (benchmarks/results/tests-by-day-counts-2026-11-28.md).
+    """
+    chosen: list[Case] = []
+    left = set().union(*map(kinds_of, CASES))
+    while left:
+        chosen.append(max(CASES, key=lambda case: len(kinds_of(case) & left)))
+        left -= kinds_of(chosen[-1])
+    return frozenset(map(str, chosen))
+
+
 WORLDS = sorted({case.world for case in CASES})

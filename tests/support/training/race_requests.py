@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.launching.process.child_process import child_environ
 from tests.simulation.seeded_faults import FAULTS, SeededFault
+from tests.support.training.forked_ranks import ForkedRanks
+from tests.support.training.simulated_ranks import simulate_cases
 from tests.support.training.simulation_requests import RECIPES, small_request
-
-ROOT = Path(__file__).parents[3]
 
 
 class SmallRun(NamedTuple):
@@ -107,19 +103,10 @@ def cases_of_runs(runs: dict[str, SmallRun]) -> dict[str, dict[str, Any]]:
     return {name: {"request": run.request()} for name, run in runs.items()}
 
 
-def find_races(cases: dict[str, dict[str, Any]], folder: Path, *, sequences: bool = False) -> dict[str, Any]:
-    """{"races": [...], "disk": {...}} of each case, or {"error": text}; of `sequences`, the races of each."""
-    requests = folder / "requests.json"
-    requests.write_text(json.dumps({"cases": cases, "sequences": sequences}), encoding="utf-8")
-    command = [sys.executable, str(ROOT / "tests/training/jobs/race_cases.py"), str(requests)]
-    environ = child_environ({"PYTHONPATH": str(ROOT)})
-    environ.pop("DS_ACCELERATOR", None)
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environ, cwd=folder, timeout=3600, check=False
-    )  # the sequences of a disk write files where they are
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"case"')]
-    return {line["case"]: line.get("answer", line) for line in lines}
+def find_races(cases: dict[str, dict[str, Any]], folder: Path, simulated: ForkedRanks) -> dict[str, Any]:
+    """{"races": [...], "disk": {...}} of each case, or {"error": text}; of an empty one, the races of each sequence."""
+    found = simulate_cases("race_cases.py", cases, folder, simulated)
+    return {name: each.get("answer", each) for name, each in found.items()}
 
 
 def is_found(fault: SeededFault, answer: dict[str, Any]) -> bool:

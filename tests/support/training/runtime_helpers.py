@@ -101,10 +101,3 @@ def metric_lines(run: Path, kind: str) -> list[dict[str, Any]]:
     """The lines of one type in a run's metrics.jsonl."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["type"] == kind]
-
-
-def train_many(jobs: list[dict[str, str | None]], file: Path) -> None:
-    """Run `jobs/train_many.py`."""
-    file.write_text(json.dumps(jobs))
-    result = launch(JOBS / "train_many.py", str(file))
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]

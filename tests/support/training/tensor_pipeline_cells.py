@@ -23,7 +23,7 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "precision": ("fp32", "bf16"),
     "accumulation": (1, 2, 4),
     "clip": (0.5, 0.0),
-    "checkpointing": (False, True, {"every": 2}),
+    "checkpointing": (False, True, {"recompute_every": 2}),
     "partition": ("parameters", "uniform", "type:Layer|Block"),
 }
 Cell = dict[str, Any]

@@ -159,10 +159,10 @@ def test_a_list_of_parts_is_taken_where_the_template_reads_it(tmp_path: Path) ->
 
 
 def test_a_role_that_is_not_known_is_named_with_those_that_are(tmp_path: Path) -> None:
-    turns = [{"from": "human", "value": "q"}, {"from": "function_call", "value": "{}"}, {"from": "gpt", "value": "a"}]
+    turns = [{"from": "human", "value": "q"}, {"from": "narrator", "value": "{}"}, {"from": "gpt", "value": "a"}]
     with pytest.raises(UserError) as refused:
         prepared(tmp_path, train=lines(tmp_path / "a.jsonl", [{"conversations": turns}]))
-    assert "`conversations[1].from` is `function_call`; the accepted roles are `assistant`," in only(refused).message
+    assert "`conversations[1].from` is `narrator`; the accepted roles are `assistant`," in only(refused).message
     assert "rename the role" in only(refused).fix.title
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = (

@@ -96,6 +96,61 @@ def test_sharegpt_and_alpaca_are_seen_from_their_columns(tmp_path: Path) -> None
     assert "Input" not in text
 
 
+TOOLS = "{% for t in tools or [] %}({{ t.function.name }}){% endfor %}"
+TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ (m.tool_calls or []) | map(attribute='function.name') | join }}</>"
+NAMED = TOOLS + TURNS + "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+INSTRUCTION = {"instruction": "Add.", "input": "1 2", "output": "3", "system": "Be brief.", "history": [["hi", "yo"]]}
+CALL = {"from": "function_call", "value": '{"name": "add", "arguments": {"a": 1}}'}
+CALLING = [{"from": "human", "value": "q"}, CALL, {"from": "observation", "value": "3"}, {"from": "gpt", "value": "a"}]
+TOOL_TEXT = '[{"name": "add", "description": "", "parameters": {}}]'
+
+
+@pytest.mark.parametrize(
+    ("source", "record", "text", "trained"),
+    [
+        ({"format": "alpaca-chat"}, INSTRUCTION, "<system>Be brief.</><user>hi</><assistant>yo</><user>Add.\n1 2</><assistant>3</>", "yo</>3</>"),
+        ({"format": "alpaca-chat", "columns": {"input": "input"}}, INSTRUCTION, "<user>Add.\n1 2</><assistant>3</>", "3</>"),
+        ({"format": "alpaca-chat", "columns": {"prompt": "q", "completion": "a"}}, {"q": "x", "a": "y", "input": "z"}, "<user>x</><assistant>y</>", "y</>"),
+        ({"format": "alpaca-chat"}, {"instruction": "", "input": "x", "output": "y"}, "<user>x</><assistant>y</>", "y</>"),
+        ({"format": "sharegpt", "columns": {"tools": "tools", "system": "sys"}}, {"conversations": CALLING, "tools": TOOL_TEXT, "sys": "S"},
+         "(add)<system>S</><user>q</><assistant>add</><tool>3</><assistant>a</>", "add</>a</>"),
+        ({"format": "sharegpt", "roles": {"me": "user", "it": "assistant"}}, {"conversations": [{"from": "me", "value": "q"}, {"from": "it", "value": "a"}]},
+         "<user>q</><assistant>a</>", "a</>"),
+        ({"format": "messages", "columns": {"messages": "m", "role": "who", "content": "says"}, "roles": {"call": "function_call"}},
+         {"m": [{"who": "human", "says": "q"}, {"who": "call", "says": CALL["value"]}, {"who": "tool", "says": "3"}, {"who": "gpt", "says": "a"}]},
+         "<user>q</><assistant>add</><tool>3</><assistant>a</>", "add</>a</>"),
+    ],
+)  # fmt: skip
+def test_records_of_llama_factory_are_turns_of_the_template(source, record, text, trained, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    file = lines(tmp_path / "a.jsonl", [record])
+    assert seen(tmp_path, with_template(NAMED), train=[{"path": file, **source}]) == [(text, trained)]
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({**INSTRUCTION, "history": [["one"]]}, "`history` is no list of pairs"),
+        ({**INSTRUCTION, "history": [["one", 2]]}, "has a turn that is no text"),
+        ({**INSTRUCTION, "instruction": "", "input": ""}, "`instruction` is empty"),
+        ({**INSTRUCTION, "system": ["S"]}, "`system` is a list"),
+        ({**INSTRUCTION, "tools": "[add"}, "`tools` is a text that is no JSON list"),
+        ({"instruction": "q", "output": None}, "`output` is null"),
+    ],
+)
+def test_a_wrong_alpaca_chat_is_named(record, words, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    file = lines(tmp_path / "a.jsonl", [record])
+    with pytest.raises(UserError) as refused:
+        seen(tmp_path, with_template(NAMED), train=[{"path": file, "format": "alpaca-chat"}])
+    assert words in only(refused).message
+
+
+def test_a_call_that_is_no_json_is_named(tmp_path: Path) -> None:
+    turns = [CALLING[0], {"from": "function_call", "value": "add(1)"}, *CALLING[2:]]
+    with pytest.raises(UserError) as refused:
+        seen(tmp_path, with_template(NAMED), train=lines(tmp_path / "a.jsonl", [{"conversations": turns}]))
+    assert "a turn of `function_call` that is no JSON" in only(refused).message
+
+
 def test_chats_come_from_every_kind_of_file(tmp_path: Path) -> None:
     records = [chat("a", "b"), chat("c", "d", "e", "f")]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))

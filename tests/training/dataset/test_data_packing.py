@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.runtime.dataset.bin_packing import pack_best_fit
 from harness.runtime.dataset.sampler import EvalData, TrainData
+from harness.runtime.dataset.token_rows import TokenRecords, write_rows
 from harness.runtime.micro_batch import IGNORE_INDEX, BatchGeometry
 from harness.runtime.train_state import DataPosition
 from tests.support.training.data_helpers import chat, lines, prepared, sequences
@@ -191,7 +192,7 @@ def test_a_mixture_draws_by_weight_and_comes_to_all_of_the_larger_source(tmp_pat
     assert data.rows_per_epoch == 40
     seen: list[list[int]] = []
     for epoch in range(2):
-        order = data._epoch_order(epoch)
+        order = data.epoch_order(epoch)
         assert (order < 10).sum() == 10
         seen.append([int(i) for i in order if i >= 10])
     assert len(set(seen[0])) == len(set(seen[1])) == 30
@@ -216,3 +217,13 @@ def test_packed_text_is_cut_in_pieces_and_restarts(tmp_path: Path) -> None:
     assert rows.lengths.sum() == 71 + 6 + 10 + 21
     assert (batch.position_ids == 0).sum() == 3 + 3 + (rows.lengths < 32).sum()
     assert (batch.labels[batch.position_ids == 0] == IGNORE_INDEX).all()
+
+
+@pytest.mark.parametrize(("keeps_all", "rows"), [(False, 2), (True, 3)])
+def test_a_row_of_one_token_stays_where_a_label_belongs_to_it(keeps_all: bool, rows: int, tmp_path: Path) -> None:
+    lengths = np.array([2, 1, 2])
+    records = TokenRecords(np.arange(5, dtype=np.uint32), None, lengths, lengths)
+    counts = np.zeros(5, dtype=np.int64)
+    path = tmp_path / "train.npy"
+    stats = write_rows(records, np.arange(3), path, 8, counts, packing=False, keeps_all=keeps_all)
+    assert stats.rows == rows

@@ -6,9 +6,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import DeepSpeedPlugin
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
+from harness.convert import shell_command
 from harness.spec.auto_values import (
     FILLED_BY_ACCELERATE,
     FILLED_BY_PLUGIN,
@@ -86,3 +88,10 @@ def test_what_is_left_to_the_plugin_becomes_its_default():
 def test_accelerate_wants_a_zero_block():
     with pytest.raises(ValueError, match="Please specify the ZeRO optimization config"):
         DeepSpeedPlugin(hf_ds_config={"train_batch_size": 1})
+
+
+def test_flags_of_accelerate_are_those_of_its_parser():
+    """An option without a value would take the next one, or the script, as its value."""
+    flags = {option.lstrip("-").replace("-", "_") for action in launch_command_parser()._actions
+             if action.nargs == 0 for option in action.option_strings}  # fmt: skip
+    assert flags - {"h", "help"} == shell_command._FLAGS

@@ -1,26 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Short sequences of work on the simulated device, with rates at which their seconds can be counted by hand.
 
-A byte takes a millisecond wherever it moves, an operation of a product a microsecond. `clock_sequences.py` prints the
-answer of the clock to each, as one JSON object.
+A byte takes a millisecond wherever it moves, an operation of a product a microsecond. Run by `support/training/simulated_ranks.py`.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from harness.runtime.simulation.native_library import load_native_library
+import torch
+import torch.distributed as dist
 
-load_native_library()
-
-import torch  # noqa: E402 - the library must be there before torch
-import torch.distributed as dist  # noqa: E402
-
-from harness.plan.simulation.clock_rates import ClockRates  # noqa: E402
-from harness.plan.time.link_rates import LinkRates  # noqa: E402
+from harness.plan.simulation.clock_rates import ClockRates
+from harness.plan.time.link_rates import LinkRates
+from tests.training.jobs.race_cases import answer_case
 
 MILLI = 1e-3
 RATES = ClockRates(
@@ -239,7 +234,7 @@ def a_read_and_a_write() -> None:
     from harness.runtime.simulation.compiled_ops import AioHandle
 
     handle = AioHandle()
-    handle.async_pwrite(pinned(100), os.path.join(os.environ["TMPDIR"], "file"))  # noqa: PTH118
+    handle.async_pwrite(pinned(100), "file")
     handle.wait()
 
 
@@ -274,13 +269,8 @@ def read(count: int, *, is_waited_for: bool = False) -> Any:
     return handle
 
 
-def main() -> None:
+def run_sequences(_case: None, _folder: Path) -> dict[str, Any]:
     """Every sequence as the forward pass of a step."""
-    from harness.patches.no_mlflow import import_deepspeed
-
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    import_deepspeed("auto")
     from harness.runtime.simulation.device import SimulatedRank, simulated_device
     from harness.runtime.simulation.memory_tracker import MemoryTracker
     from harness.runtime.simulation.step_clock import StepClock
@@ -299,9 +289,8 @@ def main() -> None:
             clock.on_step(None)
             OBSERVERS.clear()
             answers[name] = clock.to_json()
-    json.dump(answers, out)
-    out.close()
+    return answers
 
 
 if __name__ == "__main__":
-    main()
+    answer_case(run_sequences)

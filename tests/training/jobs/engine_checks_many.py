@@ -23,6 +23,8 @@ from harness.errors import UserError
 from harness.runtime import train_context
 from harness.runtime.dataset.sampler import TrainData
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
+from harness.runtime.objectives import causal_lm
+from harness.runtime.objectives.causal_lm import CausalLM
 from harness.runtime.rank_status import RankStatusWriter
 from harness.runtime.run_config import RunDir
 from harness.runtime.train import train
@@ -69,12 +71,12 @@ def inject_fault(fault: str, distributed: Distributed) -> Iterator[None]:
     if not fault:
         yield
         return
-    original = train_context.build_engine, train_context.make_stepper, train_context.build_model, TrainData.batch_at
+    original = train_context.build_engine, CausalLM.make_stepper, causal_lm.build_model, TrainData.batch_at
     try:
         FAULTS[fault](distributed)
         yield
     finally:
-        train_context.build_engine, train_context.make_stepper, train_context.build_model, TrainData.batch_at = original
+        train_context.build_engine, CausalLM.make_stepper, causal_lm.build_model, TrainData.batch_at = original
 
 
 def _after_engine(change: Any) -> None:
@@ -98,14 +100,14 @@ def _scramble(_: Distributed) -> None:
 
 
 def _other_initialisation(_: Distributed) -> None:
-    original = train_context.build_model
+    original = causal_lm.build_model
 
     def build(*arguments: Any) -> Any:
         model = original(*arguments)
         torch.nn.init.normal_(model.model.embed_tokens.weight)
         return model
 
-    train_context.build_model = build
+    causal_lm.build_model = build
 
 
 def _bare_init(_: Distributed) -> None:
@@ -119,11 +121,11 @@ def _bare_init(_: Distributed) -> None:
         with deepspeed.zero.Init(config_dict_or_path=ds_config):
             return AutoModelForCausalLM.from_config(config).train()
 
-    train_context.build_model = build
+    causal_lm.build_model = build
 
 
 def _steep_head(_: Distributed) -> None:
-    original = train_context.build_model
+    original = causal_lm.build_model
 
     def build(*arguments: Any) -> Any:
         model = original(*arguments)
@@ -131,7 +133,7 @@ def _steep_head(_: Distributed) -> None:
             model.model.norm.weight.mul_(300.0)
         return model
 
-    train_context.build_model = build
+    causal_lm.build_model = build
 
 
 def _hidden_step(_: Distributed) -> None:
@@ -158,10 +160,10 @@ def _thawed_parameter(_: Distributed) -> None:
 
 def _step(spoil: Any) -> None:
     """`spoil(engine, step)` after each step of the stepper."""
-    original = train_context.make_stepper
+    original = CausalLM.make_stepper
 
-    def make(engine: Any, *more: Any, **named: Any) -> Any:
-        stepper, train, steps = original(engine, *more, **named), None, 0
+    def make(objective: Any, engine: Any, *more: Any) -> Any:
+        stepper, train, steps = original(objective, engine, *more), None, 0
         train = stepper.train_step
 
         def spoiled_train(*arguments: Any) -> Any:
@@ -175,7 +177,7 @@ def _step(spoil: Any) -> None:
         stepper.train_step = spoiled_train
         return stepper
 
-    train_context.make_stepper = make
+    CausalLM.make_stepper = make
 
 
 def _drift(distributed: Distributed) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from harness.runtime.distributed import destroy_process_group, init_process_group
-from harness.runtime.moe_leaf_modules import mark_moe_leaf_modules
+from harness.runtime.engine import mark_moe_leaf_modules
 
 WIDTH, EXPERTS, STEPS, RATE = 16, 4, 4, 0.1
 

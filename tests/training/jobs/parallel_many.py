@@ -17,14 +17,13 @@ from typing import Any
 import torch
 
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
-from harness.runtime.engine import build_engine, install_loss, resolve_topology
+from harness.runtime.engine import build_engine, resolve_topology
 from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch, find_borders
 from harness.runtime.models import build_model, load_config
-from harness.runtime.models.packed_attention import install_packed_attention
-from harness.runtime.parallel.sequence_parallel import install_ulysses_attention
+from harness.runtime.objectives.causal_lm import CausalLM
 from harness.runtime.patch_selection import resolve_patches
 from harness.runtime.run_config import RunConfig, RunDir
-from harness.runtime.step import Stepper, make_stepper
+from harness.runtime.step import Stepper
 from harness.runtime.step_timer import StepTimer
 from harness.runtime.tokenizer import load_tokenizer
 from harness.runtime.topology import Topology
@@ -69,12 +68,9 @@ def build(ranks: Distributed, orders: RunConfig) -> Built:
     config = load_config(run.spec.model, load_tokenizer(run.spec.model))
     patches = resolve_patches(run, orders.ds_config, is_main_process=ranks.is_main_process)
     engine = build_engine(run, orders.ds_config, build_model(run, orders.ds_config, config), STEPS, patches, ranks)
-    head, _ = install_loss(engine, run, patches, is_main_process=ranks.is_main_process)
-    packed_attention = install_packed_attention(engine.module, run)
-    attention = None
-    if place.sequence_parallel_size > 1:
-        attention = install_ulysses_attention(engine.module, engine.get_sequence_parallel_group())
-    return Built(engine, make_stepper(engine, ranks, place, head, attention, packed_attention), place)
+    objective = CausalLM(run)
+    objective.install_loss(engine, patches, is_main_process=ranks.is_main_process)
+    return Built(engine, objective.make_stepper(engine, ranks, place), place)
 
 
 def _case(ranks: Distributed, job: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +95,8 @@ def _train(ranks: Distributed, job: dict[str, Any], orders: RunConfig) -> dict[s
         norms.append(None if norm is None else float(norm))
     evaluated = _evaluate(built, ranks, mine(held_out, place.data_parallel_rank))
     outcome = {"losses": losses, "norms": norms, "eval": evaluated}
-    outcome["in_chunks"] = getattr(built.stepper, "_head", None) is not None
+    losses_of = (built.stepper, getattr(built.stepper, "_micro_batch_loss", None))
+    outcome["in_chunks"] = any(getattr(each, "_head", None) is not None for each in losses_of)
     built.engine.destroy()
     if ranks.is_main_process:
         outcome |= _beside(job, steps, held_out, place.data_parallel_size)

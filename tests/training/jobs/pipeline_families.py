@@ -24,10 +24,11 @@ from harness.runtime.distributed import Distributed, destroy_process_group, init
 from harness.runtime.engine_checks.model_weights import master_weights
 from harness.runtime.micro_batch import MicroBatch
 from harness.runtime.models.safetensors_reader import SafetensorsFiles
+from harness.runtime.objectives.causal_lm import CausalLM
 from harness.runtime.pipeline.parameter_names import to_transformers_parameter
 from harness.runtime.pipeline.pipeline_module import Pipeline, build_pipeline
 from harness.runtime.pipeline.shard_rules import WeightPartition
-from harness.runtime.step import Stepper, make_stepper
+from harness.runtime.step import Stepper
 from harness.runtime.step_timer import StepTimer
 from harness.runtime.topology import Topology
 from harness.spec.run_spec import RunSpec
@@ -119,7 +120,7 @@ def _compare(name: str, ranks: Distributed) -> dict[str, Any]:
         model=pipeline, model_parameters=list(pipeline.parameters()), config=dict(render_ds_config(run).config)
     )
     topology = Topology.from_dims(run.parallel_dims, ranks.world_size, ranks.rank)
-    stepper = make_stepper(engine, ranks, topology)
+    stepper = CausalLM(run).make_stepper(engine, ranks, topology)
     optimizer = torch.optim.AdamW(whole.parameters(), lr=RATE, weight_decay=DECAY)
     clip = run.spec.train.max_grad_norm or float("inf")
     loss_gap = norm_gap = 0.0

@@ -2,6 +2,7 @@
 """The judge: plain torch, transformers and DeepSpeed, nothing of the harness. `raw_deepspeed.py JOBS.json` writes losses."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -46,3 +47,4 @@ for job in json.loads(Path(sys.argv[-1]).read_text()):
     if rank == 0:
         Path(job["out"]).write_text(json.dumps(losses))
 dist.destroy_process_group()
+os._exit(0)  # gloo's threads can abort an interpreter that takes itself apart

@@ -24,6 +24,8 @@ from deepspeed.utils import groups
 from torch import distributed
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from harness.runtime.text_part import find_text_part
+
 CASES, OUT = Path(sys.argv[1]), Path(sys.argv[2])
 DEGREE = 8
 
@@ -39,10 +41,10 @@ def main() -> None:
 
 
 def shapes_of(config: dict[str, Any], plan: dict[str, Any]) -> dict[str, list[int]] | str:
+    whole = transformers.AutoConfig.for_model(**config)
+    text = find_text_part(whole).config or whole
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(
-            transformers.AutoConfig.for_model(**config), dtype=torch.bfloat16
-        )
+        model = transformers.AutoModelForCausalLM.from_config(text, dtype=torch.bfloat16)
     engine = SimpleNamespace(
         autotp_size=lambda: DEGREE, compile_autotp=bool, is_deepcompile_enabled=bool, local_rank=0, mpu=groups
     )

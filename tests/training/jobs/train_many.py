@@ -17,7 +17,7 @@ from harness.runtime.rank_status import RankStatusWriter
 from harness.runtime.run_config import RunDir
 from harness.runtime.train import train
 from harness.runtime.train_context import build_context
-from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
+from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels, exit_immediately
 
 
 def main() -> None:
@@ -39,6 +39,7 @@ def main() -> None:
         built.metrics.close()
         built.engine.destroy()
     destroy_process_group()
+    exit_immediately(0)
 
 
 if __name__ == "__main__":

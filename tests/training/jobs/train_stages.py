@@ -20,6 +20,7 @@ for name, sections in json.loads(cases).items():
     effects = {
         "zero3-leaf-params": hasattr(coordinator.iter_params, "original"),
         "cpu-offload-single-grad": getattr(ctx.engine.optimizer, "holds_gradients_once", False),
+        "one-pass-adam": hasattr(ctx.engine.optimizer, "one_pass_op"),
     }
     outcome = {"losses": [row["loss"] for row in side.rows(name)], "weights": digest_weights(ctx.engine.module)}
     outcome |= {"states": side.states, "effects": [patch for patch, is_there in effects.items() if is_there]}

@@ -1,13 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that trains what a small copy of the model would have refused: `train_unasked.py --run RUN`."""
+"""A rank that trains what a small copy of the model would have refused: `train_unasked.py --run RUN`.
+
+Where the folder of the model has `weights.pt`, what was saved by `save_pretrained`, RUN/weights.json gets `loaded`, the
+names of weights that are others in the engine before the first step, `kept`, those that are the same after the last one
+with their adapters merged, and `chunked`: is the loss computed in chunks?
+"""
 
 from __future__ import annotations
 
+import json
 import runpy
 from pathlib import Path
+from typing import Any
 
-from harness.runtime import train_context
+import torch
 
-train_context.check_objective = lambda *_: None  # type: ignore[assignment]
-train_context.check_stack = lambda *_, **__: None  # type: ignore[assignment]
+from harness.runtime import worker
+from harness.runtime.models import packed_attention
+from harness.runtime.objectives import causal_lm
+
+causal_lm.check_objective = lambda *_: False  # type: ignore[assignment]
+causal_lm.check_stack = lambda *_, **__: None  # type: ignore[assignment]
+packed_attention._check_model = lambda *_: None  # type: ignore[assignment]
+_train = worker.train
+
+
+def compare_weights(ctx: Any) -> dict[str, bool | None]:
+    """Is each weight of the saved model equal in the engine? None: it is not there. A collective."""
+    import deepspeed
+
+    run = ctx.run_config.run.spec
+    saved = torch.load(Path(run.model.name_or_path) / "weights.pt")
+    own = {name.replace(".base_layer", ""): p for name, p in ctx.engine.module.named_parameters()}
+    with deepspeed.zero.GatheredParameters(list(own.values()), enabled=run.zero.stage == 3):
+        return {n: torch.equal(own[n].detach(), p) if n in own else None for n, p in saved.items()}
+
+
+def train(ctx: Any, *args: Any) -> Any:
+    """The loop, between two looks at the weights."""
+    found: dict[str, Any] = {"chunked": ctx.patches.is_applied("chunked-loss")}
+    found |= {"loaded": [name for name, is_same in compare_weights(ctx).items() if not is_same]}
+    state = _train(ctx, *args)
+    for module in ctx.engine.module.modules():
+        if hasattr(module, "get_base_layer") and hasattr(module, "merge"):
+            module.merge()
+    found["kept"] = [name for name, is_same in compare_weights(ctx).items() if is_same]
+    if ctx.distributed.is_main_process:
+        (ctx.run_dir.root / "weights.json").write_text(json.dumps(found))
+    return state
+
+
+def replaced_train(ctx: Any, *args: Any) -> Any:
+    """Looks at the weights of whole models alone: stages and tensor ranks have parts under other names."""
+    is_whole = ctx.run_config.run.parallel_dims.pipeline * ctx.run_config.run.parallel_dims.tensor == 1
+    return (train if is_whole else _train)(ctx, *args)
+
+
+worker.train = replaced_train
 runpy.run_path(str(Path(__file__).parents[3] / "launch" / "train.py"), run_name="__main__")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`train_with_overlay.py OVERLAY PATCH SECTIONS OUT.json FOLDER`: the harness's loop with sources of an overlay in place of
-the installed ones. Writes {"states", "losses", "error": finding or null, "engines": how many were built, "found": targets
-of the patch that this process has}.
+"""`train_with_overlay.py OVERLAY PATCHES SECTIONS OUT.json FOLDER`: the harness's loop with sources of an overlay in place of
+the installed ones. Writes {"states", "losses", "error": finding or null, "engines": how many were built, "found":
+patch -> its targets that this process has}. PATCHES: names, with commas between.
 """
 
 import json
@@ -14,7 +14,7 @@ from harness.patches.patch_registry import all_patches
 from tests.support.changed_sources import OverlayFinder
 from tests.support.training.patch_sides import Side
 
-overlay, name, sections, out, folder = sys.argv[-5:]
+overlay, names, sections, out, folder = sys.argv[-5:]
 assert "deepspeed" not in sys.modules
 if overlay != "none":
     sys.path.insert(0, overlay)
@@ -45,8 +45,11 @@ try:
 except UserError as refused:
     finding = refused.findings[0]
     error = [finding.gate, finding.message, *finding.notes, finding.fix.title if finding.fix else ""]
-targets = next(patch.targets for patch in all_patches() if patch.name == name)
-found = [target.name for target in targets if is_defined(target.name)]
+found = {
+    patch.name: [target.name for target in patch.targets if is_defined(target.name)]
+    for patch in all_patches()
+    if patch.name in names.split(",")
+}
 outcome = {"states": side.states, "losses": losses, "error": error, "engines": len(engines), "found": found}
 Path(out).write_text(json.dumps(outcome))
 side.close()

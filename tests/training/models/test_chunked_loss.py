@@ -18,8 +18,8 @@ from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.runtime.chunked_cross_entropy import chunked_cross_entropy
 from harness.runtime.engine import install_loss
 from harness.runtime.micro_batch import MicroBatch
+from harness.runtime.objectives.causal_lm import CausalLM
 from harness.runtime.patch_selection import resolve_patches
-from harness.runtime.step import DataParallelStepper, make_stepper
 from harness.runtime.step_timer import StepTimer
 from harness.runtime.topology import Topology
 from harness.spec.run_spec import RunSpec
@@ -144,7 +144,7 @@ def test_the_stepper_trains_and_evaluates_in_chunks() -> None:
     batches = [MicroBatch(ids, ids.masked_fill(torch.arange(41) < k, -100)) for k in (5, 20)]
     predicted = sum(batch.num_targets for batch in batches)
     ranks: Any = SimpleNamespace(device=torch.device("cpu"))
-    place: Any = SimpleNamespace(data_parallel_size=1, tensor_parallel_size=1, tensor_parallel_rank=0)
+    place = Topology.from_dims(run_in_chunks().parallel_dims, 1, 0)
     found = []
     for chunk in (0, 17):
         model = model_of("llama", GATED)
@@ -152,11 +152,13 @@ def test_the_stepper_trains_and_evaluates_in_chunks() -> None:
         engine.backward, engine.step = torch.Tensor.backward, lambda: None
         head = install_chunked_loss(engine, chunk, chunked_cross_entropy) if chunk else None
         assert not isinstance(head, str)
-        stepper = DataParallelStepper(OneProcess(engine), ranks, place, head)
+        objective = CausalLM(run_in_chunks())
+        objective._head = head
+        stepper = objective.make_stepper(OneProcess(engine), ranks, place)
         loss = stepper.train_step(batches, predicted, StepTimer())
         evaluated, _ = stepper.eval_step(batches[0])
-        whole = DataParallelStepper(OneProcess(engine), ranks, place, head, eval_needs_logits=True)
-        assert float(whole.eval_step(batches[0])[0]) == pytest.approx(float(evaluated), rel=1e-6)
+        objective._eval_head = None
+        assert float(stepper.eval_step(batches[0])[0]) == pytest.approx(float(evaluated), rel=1e-6)
         found.append((float(loss), float(evaluated), float(model.lm_head.weight.grad.norm())))
     assert found[1] == pytest.approx(found[0], rel=1e-6)
 
@@ -230,7 +232,8 @@ def test_a_stepper_changes_nothing_in_the_model() -> None:
     model = model_of("llama", GATED)
     before = {name: dict(vars(module)) for name, module in model.named_modules()}
     ranks: Any = SimpleNamespace(device=torch.device("cpu"))
-    make_stepper(engine_of(model), ranks, Topology.from_dims(run_in_chunks().parallel_dims, 1, 0))
+    run = run_in_chunks()
+    CausalLM(run).make_stepper(engine_of(model), ranks, Topology.from_dims(run.parallel_dims, 1, 0))
     assert {name: dict(vars(module)) for name, module in model.named_modules()} == before
 
 

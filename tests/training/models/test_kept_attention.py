@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`{keep: attention}` and `{every: K}` in one process: the same gradients, and what is computed once and twice."""
+"""`{keep: attention}` and `{recompute_every: K}` in one process: the same gradients, and what is computed once and twice."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def train(
     [
         (CheckpointingSpec(), 2 * LAYERS),
         (CheckpointingSpec(keep="attention"), LAYERS),
-        (CheckpointingSpec(every=2), LAYERS + LAYERS // 2),
-        (CheckpointingSpec(every=3), LAYERS + 2),
-        (CheckpointingSpec(every=3, keep="attention"), LAYERS),
+        (CheckpointingSpec(recompute_every=2), LAYERS + LAYERS // 2),
+        (CheckpointingSpec(recompute_every=3), LAYERS + 2),
+        (CheckpointingSpec(recompute_every=3, keep="attention"), LAYERS),
     ],
     ids=str,
 )
@@ -68,7 +68,7 @@ def test_gradients_are_equal_and_attention_runs_as_often(layers: CheckpointingSp
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
     assert (plain["attention"], calls["attention"]) == (LAYERS, attention)
     # torch stops before the last product of a layer, that of the MLP: six of seven run again
-    assert calls["products"] - plain["products"] == 6 * -(-LAYERS // layers.every)
+    assert calls["products"] - plain["products"] == 6 * -(-LAYERS // layers.recompute_every)
 
 
 def test_attention_with_dropout_is_refused() -> None:

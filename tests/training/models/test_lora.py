@@ -10,21 +10,19 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, set_seed
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.errors import UserError
 from harness.findings import Fix
 from harness.render import render_ds_config
 from harness.run.resolved_run import resolve_run
-from harness.runtime.engine import weight_decay_groups
-from harness.runtime.lr_schedule import scheduler_factory
 from harness.runtime.models.lora import adapter_config, adapter_files, add_adapters, shorten_names
 from harness.runtime.models.lora_merge import find_weight_sources, is_adapted, merge_lora, to_adapter_names
 from harness.runtime.tokenizer import byte_tokenizer
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.model_spec import LoraSpec
 from tests.support.training.forked_ranks import ForkedRanks
-from tests.support.training.model_helpers import JOBS, make_model, run_cases, zero
+from tests.support.training.model_helpers import JOBS, adapter_losses, make_model, run_cases, zero
 from tests.support.training.runtime_helpers import write_run
 
 peft = pytest.importorskip("peft")
@@ -74,23 +72,8 @@ def trained(folder: Path, forked: ForkedRanks) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def plain(folder: Path) -> list[float]:
     """The losses of one process with `peft` and torch's own AdamW, on both ranks' rows at once."""
-    spec = RunSpec.model_validate_json(json.dumps({"optimizer": {"learning_rate": 1e-2, "weight_decay": 0.1}}))
     model = AutoModelForCausalLM.from_pretrained(folder / "llama", dtype=torch.float32)
-    set_seed(spec.train.seed)
-    model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **LORA)).train()
-    optimizer = torch.optim.AdamW(weight_decay_groups(model, 0.1), lr=1e-2, betas=(0.9, 0.999), eps=1e-8)
-    schedule = scheduler_factory(spec.scheduler, 4)(optimizer)
-    rows = [torch.randint(0, 256, (2, 32), generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
-    ids, losses = torch.cat(rows), []
-    for _ in range(4):
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
+    return adapter_losses(model, LORA)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -3,23 +3,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoConfig
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from benchmarks.model_table import FIELDS
+from harness.check.model_findings import check_model_kind
 from harness.errors import UserError
-from harness.facts import model_table
+from harness.facts import language_model, model_table
 from harness.hostinfo import model_answers
 from harness.hostinfo.model_answers import ask_installed_model
 from harness.run.resolved_run import resolve_run
 from harness.runtime.model_behavior import ask_copy, ask_model
-from harness.runtime.models.objective_check import check_objective
+from harness.runtime.models.objective_check import check_objective, check_own_model
 from harness.spec.run_spec import RunSpec
 
 ENCODERS = "bert big_bird camembert data2vec-text electra ernie megatron-bert rembert roberta roberta-prelayernorm"
@@ -32,6 +37,7 @@ DECODERS += " recurrent_gemma rwkv xglm youtu"
 CAUSAL = [name for name in model_table.types_that_hold("causal") if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES]
 LEAKING = [name for name in CAUSAL if model_table.holds(name, "apart") is False]
 APART = [name for name in CAUSAL if model_table.holds(name, "apart")]
+PACKED = {"data": {"packing": True}}
 NIGHTLY = os.environ.get("HARNESS_NIGHTLY") == "1"
 
 
@@ -71,6 +77,32 @@ def test_the_table_of_those_that_mix_documents(family: str) -> None:
 def test_the_table_of_those_that_keep_them_apart(family: str) -> None:
     answers = ask_model(AutoConfig.for_model(family, **FIELDS.get(family, {})))
     assert (answers.causal, answers.apart) == (True, True), answers
+
+
+def of_mapping(*groups: str) -> set[str]:
+    """The types of `transformers` that have a class in one of these mappings."""
+    return {name for group in groups for name in getattr(modeling_auto, f"MODEL_FOR_{group}_MAPPING_NAMES")}
+
+
+HAS_CLASS, MASKED, PAIRS = of_mapping("CAUSAL_LM"), of_mapping("MASKED_LM"), of_mapping("SEQ_TO_SEQ_CAUSAL_LM")
+COMPOSITE = of_mapping("IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
+DRAWN = [
+    *((name, True) for name in draw(sorted(HAS_CLASS & {*CAUSAL} - MASKED - PAIRS), 6)),
+    *((name, False) for name in draw(sorted(HAS_CLASS & MASKED - PAIRS), 4)),
+    *((name, False) for name in draw(sorted(HAS_CLASS & PAIRS - COMPOSITE), 4)),
+    *((name, False) for name in draw(sorted({*CONFIG_MAPPING} - HAS_CLASS - COMPOSITE), 6)),
+]
+
+
+@pytest.mark.parametrize(("family", "is_causal"), DRAWN)
+def test_drawn_types_are_told_apart_before_a_launch(
+    family: str, is_causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the fields that `save_pretrained` writes; in this process, where a command asks in one of its own."""
+    monkeypatch.setattr(language_model, "ask_installed_model", lambda fields: ask_model(AutoConfig.for_model(**fields)))
+    fields = AutoConfig.for_model(family, **FIELDS.get(family, {})).to_dict()
+    found = check_model_kind(RunSpec.model_validate({"model": {"config": fields}}))
+    assert ([] if is_causal else ["MD164"]) == [finding.gate for finding in found]
 
 
 class Leaky(torch.nn.Module):
@@ -117,25 +149,59 @@ def test_the_answer_leaves_the_random_state_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "fields", "packing", "gate"),
+    ("family", "fields", "spec", "gate"),
     [
-        ("bert", {}, False, "MD164"),
-        ("bert", {"is_decoder": True}, True, "MD128"),
-        ("qwen3_5", {}, True, "MD128"),
-        ("qwen3_5", {}, False, ""),
-        ("llama", {}, True, ""),
-        ("arcee", {}, True, ""),
+        ("bert", {}, {}, "MD164"),
+        ("bert", {"is_decoder": True}, PACKED, "MD128"),
+        ("qwen3_5", {}, PACKED, "MD128"),
+        ("qwen3_5", {}, {}, ""),
+        ("llama", {}, PACKED, ""),
+        ("arcee", {}, PACKED, ""),
+        ("bloom", {}, {"parallel": {"tensor_parallel_size": 2}}, "TP027"),
+        ("jamba", {}, {"parallel": {"sequence_parallel_size": 2}}, "SQ101"),
+        ("llama", {}, {"parallel": {"sequence_parallel_size": 2, "tensor_parallel_size": 2}}, ""),
+        ("llama", {}, {"parallel": {"tensor_parallel_size": 2}, "model": {"trust_remote_code": True}}, "TP027"),
     ],
 )
-def test_the_ranks_refuse_the_same(family: str, fields: dict[str, Any], packing: bool, gate: str) -> None:
-    spec = RunSpec.model_validate({"model": {"config": {"model_type": family}}, "data": {"packing": packing}})
+def test_the_ranks_refuse_the_same(family: str, fields: dict[str, Any], spec: dict[str, Any], gate: str) -> None:
+    model = {"config": {"model_type": family}, **spec.get("model", {})}
+    run = resolve_run(RunSpec.model_validate({**spec, "model": model}), world_size=4)
     config = AutoConfig.for_model(family, **fields)
+    if model.get("trust_remote_code"):
+        config.auto_map = {"AutoModelForCausalLM": "modeling.Own"}
     if not gate:
-        check_objective(resolve_run(spec), config)
+        check_objective(run, config)
         return
     with pytest.raises(UserError) as refused:
-        check_objective(resolve_run(spec), config)
+        check_objective(run, config)
     assert refused.value.findings[0].gate == gate
+
+
+@pytest.mark.parametrize("way", ["", "state"])
+def test_the_model_of_a_plugin_is_asked_about_packing(way: str) -> None:
+    run = resolve_run(RunSpec.model_validate({"model": {"config": {"model_type": "llama"}}, **PACKED}))
+    model: Any = Leaky(way)
+    if not way:
+        check_own_model(run, model)
+        assert model.training
+        return
+    with pytest.raises(UserError) as refused:
+        check_own_model(run, model)
+    assert (refused.value.findings[0].gate, refused.value.findings[0].key) == ("MD128", "data.packing")
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "apart"),
+    [
+        ("glm_moe_dsa", {}, True),  # its indexer scores the tokens that the mask allows
+        ("minimax_m3_vl_text", {"layer_types": ["full_attention", "minimax_m3_sparse"] * 30}, False),  # blocks of a row
+    ],
+)
+def test_attention_that_chooses_among_tokens_does_so_in_the_copy(
+    family: str, fields: dict[str, Any], apart: bool
+) -> None:
+    answers = ask_model(AutoConfig.for_model(family, **fields))
+    assert (answers.causal, answers.apart) == (True, apart), answers
 
 
 def test_a_child_process_answers_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
@@ -143,6 +209,9 @@ def test_a_child_process_answers_the_same(monkeypatch: pytest.MonkeyPatch, tmp_p
     model_answers._ask.cache_clear()
     asked = ask_installed_model({"model_type": "bert", "hidden_act": "gelu"})
     assert asked.causal is False, asked
+    (kept,) = model_answers.cache_dir().glob("*.json")
+    sources = {Path(name).name for name in json.loads(kept.read_text())["sources"]}
+    assert {"text_part.py", "packed_kernels.py", "tiny_config.py", "sequence_parallel.py", "lora.py"} <= sources
     monkeypatch.setattr(model_answers, "_run_worker", lambda _: pytest.fail("asked again"))
     model_answers._ask.cache_clear()
     assert ask_installed_model({"model_type": "bert", "hidden_act": "gelu"}).causal is False

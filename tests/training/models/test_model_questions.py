@@ -14,22 +14,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks.model_table import FIELDS
+from benchmarks.model_table_runs import WAYS, draw, look_at_run, losses_of, write_model
 from harness.facts import model_table
 from harness.hostinfo import model_answers
 from harness.hostinfo.model_answers import QUESTIONS
+from harness.runtime.model_questions.rank_pair import MachineError, ask_ranks, find_error
 from tests.support.training.forked_ranks import ForkedRanks
-from tests.support.training.model_table_runs import TOLERANCE, WAYS, losses_of, write_model
 
 NIGHTLY = os.environ.get("HARNESS_NIGHTLY") == "1"
 CAUSAL = model_table.types_that_hold("causal")
 
 
-def draw(way: str, answer: bool) -> list[str]:
-    known = [kind for kind in CAUSAL if model_table.holds(kind, way) is answer]
-    return random.Random(way).sample(known, min(10, len(known)))  # noqa: S311
-
-
-RUNS = [(way, kind) for way in WAYS if way != "alone" for answer in (True, False) for kind in draw(way, answer)]
+RUNS = [(way, kind) for way in WAYS if way != "alone" for answer in (True, False) for kind in draw(way, answer=answer)]
 """Ten drawn types of each answer to each question that a run can show."""
 DRAWN = CAUSAL if NIGHTLY else random.Random(1).sample(CAUSAL, 1)  # noqa: S311
 
@@ -45,8 +41,14 @@ def test_a_child_answers_as_the_table_says(family: str) -> None:
 def test_a_run_shows_what_the_table_says(way: str, family: str, forked: ForkedRanks, tmp_path: Path) -> None:
     write_model(family, tmp_path / "model")
     alone = losses_of("alone", tmp_path / "model", tmp_path, forked)
-    losses = losses_of(way, tmp_path / "model", tmp_path, forked)
     if isinstance(alone, str):
         pytest.skip(f"this type does not train here: {alone[-200:]}")
-    is_right = not isinstance(losses, str) and losses == pytest.approx(alone, rel=TOLERANCE)
-    assert is_right is model_table.holds(family, way), losses
+    outcome = look_at_run(way, tmp_path / "model", tmp_path, alone, forked)
+    assert outcome.holds is model_table.holds(family, way), outcome
+
+
+def test_ranks_that_reach_no_peer_say_nothing_of_a_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none0")
+    with pytest.raises(MachineError):
+        find_error(ask_ranks(lambda _: {}, 2, tmp_path))
+    assert find_error([{"error": "gloo: closed"}, {"error": "KeyError: 'head'"}]) == "KeyError: 'head'"

@@ -13,22 +13,20 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, set_seed
+from transformers import AutoModelForCausalLM
 
 from harness.errors import UserError
 from harness.facts.model_lookup import find_model
 from harness.plan.weights.quantized_weights import count_quantized
 from harness.render import render_ds_config
 from harness.run.resolved_run import resolve_run
-from harness.runtime.engine import weight_decay_groups
 from harness.runtime.export import export_checkpoint
-from harness.runtime.lr_schedule import scheduler_factory
 from harness.runtime.models.quantized_base import quantization_arguments, quantized_layers, scale_tensors
 from harness.runtime.tokenizer import byte_tokenizer
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.model_spec import QuantizationSpec
 from tests.support.training.forked_ranks import ForkedRanks
-from tests.support.training.model_helpers import JOBS, make_model, run_cases, zero
+from tests.support.training.model_helpers import JOBS, adapter_losses, make_model, run_cases, zero
 from tests.support.training.runtime_helpers import write_run
 
 peft = pytest.importorskip("peft")
@@ -70,24 +68,9 @@ def trained(folder: Path, forked: ForkedRanks) -> dict[str, Any]:
 
 def _losses_of_one_process(folder: Path, quantization: QuantizationSpec, family: str = "llama") -> list[float]:
     """With `transformers`, `peft` and torch's own AdamW, on both ranks' rows at once."""
-    spec = RunSpec.model_validate_json(json.dumps({"optimizer": {"learning_rate": 1e-2, "weight_decay": 0.1}}))
     arguments = quantization_arguments(quantization, torch.float32)
     model = AutoModelForCausalLM.from_pretrained(folder / family, dtype=torch.float32, **arguments)
-    set_seed(spec.train.seed)
-    model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **LORA)).train()
-    optimizer = torch.optim.AdamW(weight_decay_groups(model, 0.1), lr=1e-2, betas=(0.9, 0.999), eps=1e-8)
-    schedule = scheduler_factory(spec.scheduler, 4)(optimizer)
-    rows = [torch.randint(0, 256, (2, 32), generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
-    ids, losses = torch.cat(rows), []
-    for _ in range(4):
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
+    return adapter_losses(model, LORA)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor ranks in pipeline stages train what one plain process trains over 20 steps: six of the sixty drawn cells.
+"""Tensor ranks in pipeline stages train what one plain process trains: six of the sixty drawn cells.
 
 All of them: `python benchmarks/parity.py --tensor-pipelines`. One job of four forked ranks; about a minute.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that import DeepSpeed themselves: some patches are about that import, and it may come from an overlay."""
+"""Ranks that import DeepSpeed themselves, for patches of that import and for overlays."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.patch_scenarios import SCENARIOS
 
 JOB = Path(__file__).parents[1] / "jobs" / "measure_patch.py"
+AT_THE_IMPORT = ("cpuinfo-cache", "lazy-compile", "muon-embeddings", "no-mlflow")
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +29,9 @@ def fresh() -> Iterator[ForkedRanks]:
 
 
 @pytest.fixture(scope="session")
-def measure(fresh: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+def measure(
+    forked: ForkedRanks, fresh: ForkedRanks, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., dict[str, Any]]:
     """`measure(name, off=...)`: what `jobs/measure_patch.py` writes of a patch that is switched off, or of all patches."""
     folder = tmp_path_factory.mktemp("patches")
 
@@ -41,7 +44,8 @@ def measure(fresh: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> Cal
             pytest.skip("needs mlflow, which the extra `trackers` brings")
         place = folder / f"{name}-{'off' if off else 'auto'}"
         out, switches = place.with_suffix(".json"), json.dumps({name: "off"} if off else "auto")
-        fresh.run(JOB, name, switches, str(out), str(place), ranks=scenario.ranks)
+        start = fresh if name in AT_THE_IMPORT else forked
+        start.run(JOB, name, switches, str(out), str(place), ranks=scenario.ranks)
         return dict(json.loads(out.read_text()))
 
     return run

@@ -29,7 +29,9 @@ CASES = {
 OFF = {patch.name: "off" for patch in all_patches() if patch.kind in ("memory", "performance")}
 APPLIED = {
     "zero3": {"zero3-leaf-params"},
-    "zero3-cpu": {"zero3-leaf-params", "cpu-offload-single-grad"},
+    "zero1-cpu": {"one-pass-adam"},
+    "zero2-cpu": {"one-pass-adam"},
+    "zero3-cpu": {"zero3-leaf-params", "cpu-offload-single-grad", "one-pass-adam"},
 }
 
 

@@ -26,7 +26,9 @@ SHORT = ("train.max_steps=12", "eval.eval_steps=null", "data.eval_fraction=0.0",
 """Gaps between blocks grow over the first steps, and hardly after ten (benchmarks/process_memory.py)."""
 
 
-@pytest.mark.parametrize("changes", [(), ("model.lora.r=8",)], ids=["whole", "LoRA"])
+@pytest.mark.parametrize(
+    "changes", [(), pytest.param(("model.lora.r=8",), marks=pytest.mark.nightly)], ids=["whole", "LoRA"]
+)
 def test_processes_hold_what_the_plan_of_the_demo_says(tmp_path: Path, changes: tuple[str, ...]) -> None:
     loaded = load_spec(str(ROOT / "ds_configs" / "demo.yaml"), (*SHORT, *changes), resolve_target())
     assert loaded.spec is not None

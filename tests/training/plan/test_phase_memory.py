@@ -6,7 +6,6 @@ deepspeed; 2 ranks, 4 GB of memory.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +58,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return big, small
 
 
-@pytest.mark.parametrize("way", WAYS if os.environ.get("HARNESS_NIGHTLY") else ["all on the host", "stage 3"])
+@pytest.mark.parametrize(
+    "way",
+    ["all on the host", *(pytest.param(way, marks=pytest.mark.nightly) for way in WAYS if way != "all on the host")],
+)
 def test_no_phase_holds_more_copies_than_planned(
     forked: ForkedRanks, models: tuple[Path, Path], tmp_path: Path, way: str
 ) -> None:

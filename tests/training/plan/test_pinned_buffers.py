@@ -57,7 +57,7 @@ def native_rows(case: Case) -> list[MemoryItem]:
 
 @pytest.mark.parametrize("index", range(len(CASES)), ids=map(str, CASES))
 def test_the_exact_bytes_are_locked(index: int, results: list[list[dict[str, Any]]]) -> None:
-    rows = native_rows(CASES[index])
+    rows = [row for row in native_rows(CASES[index]) if row.kind != "outgoing"]  # of weights on their way to a GPU
     planned = sum(sum(row.pinned_blocks) or row.bytes for row in rows if row.pinned_blocks or row.kind == "unreleased")
     counted = [rank[index]["native"] for rank in results]
     assert max(sum(each["blocks"]) for each in counted) == planned

@@ -212,7 +212,7 @@ def test_an_mlp_in_tiles_saves_its_input_alone(kind: str, e: int) -> None:
 @pytest.mark.parametrize("keep", [None, "attention"])
 def test_every_second_layer_keeps_its_activations(keep: Any) -> None:
     """Layers 2 and 3 of four: the input of one, and all of the other."""
-    layers = CheckpointingSpec(every=2, keep=keep)
+    layers = CheckpointingSpec(recompute_every=2, keep=keep)
     counted = saved("llama", _KV, 4, 2, "sdpa", layers) - saved("llama", _KV, 2, 2, "sdpa", layers)
     model, shape = facts("llama", _KV), MicroBatchShape(64, 32, 2)
     kept = kept_attention_bytes(model, shape) if keep else 0
@@ -220,7 +220,14 @@ def test_every_second_layer_keeps_its_activations(keep: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [True, {"every": 2}, {"every": 3}, {"keep": "attention"}, {"every": 4, "keep": "attention"}]
+    "value",
+    [
+        True,
+        {"recompute_every": 2},
+        {"recompute_every": 3},
+        {"keep": "attention"},
+        {"recompute_every": 4, "keep": "attention"},
+    ],
 )
 def test_the_plan_counts_what_a_model_saves(value: Any) -> None:
     """All rows of activations that stay from the forward to the backward pass, of a whole model of five layers. The
@@ -240,7 +247,7 @@ def test_the_plan_counts_what_a_model_saves(value: Any) -> None:
     layers = resolved.checkpointing
     rest = saved("llama", _KV, 2, 2, "sdpa") - 2 * layer_bytes(facts("llama", _KV), MicroBatchShape(64, 32, 2))
     # Where no layer is plain, cosine and sine wait with the functions that recompute, where no hook sees them.
-    rotary = 2 * 32 * 16 * 2 if layers is not None and layers.every == 1 else 0
+    rotary = 2 * 32 * 16 * 2 if layers is not None and layers.recompute_every == 1 else 0
     assert planned == saved("llama", _KV, 5, 2, "sdpa", layers) - (rest - rotary)
 
 

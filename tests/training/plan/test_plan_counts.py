@@ -1,30 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The planner's rows against what live DeepSpeed engines hold, to the byte. Needs deepspeed; 2 to 4 processes, 3 minutes."""
+"""The planner's rows against what live DeepSpeed engines hold, to the byte. Needs deepspeed; 2 to 4 processes, a minute.
+
+By day one case of each kind (`plan_grid.cases_by_day`); HARNESS_NIGHTLY=1 counts all of them.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from harness.plan.memory.memory_items import MemoryItem
 from harness.plan.weights.trainable_split import split_parameters
+from tests.conftest import IS_NIGHT
 from tests.support.training.forked_ranks import ForkedRanks
-from tests.support.training.plan_grid import CASES, MODELS, MUON, TRAINED, WORLDS, Case
+from tests.support.training.plan_grid import CASES, MODELS, MUON, TRAINED, WORLDS, Case, cases_by_day
 
 JOB = Path(__file__).parents[1] / "jobs" / "count_states.py"
 Counts = dict[int, list[dict[str, int]]]
 IDS = [str(case) for case in CASES]
+BY_DAY = cases_by_day()
+COUNTED = [i for i, name in enumerate(IDS) if IS_NIGHT or name in BY_DAY]
 
 
 @pytest.fixture(scope="module")
 def counts(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> Counts:
+    return count_states(forked, tmp_path_factory.mktemp("counts"), COUNTED)
+
+
+def count_states(forked: ForkedRanks, above: Path, chosen: Sequence[int]) -> Counts:
     """Counted bytes by case, from every rank. One job for each number of ranks trains all its cases in turn."""
     result: Counts = {}
     for world in WORLDS:
-        indices = [i for i, case in enumerate(CASES) if case.world == world]
-        folder = tmp_path_factory.mktemp(f"counts-{world}")
+        indices = [i for i in chosen if CASES[i].world == world]
+        folder = above / f"counts-{world}"
+        folder.mkdir()
         work = [
             [MODELS[case.model], case.config(), case.decay, TRAINED[case.trained]]
             for case in (CASES[i] for i in indices)
@@ -59,11 +71,12 @@ def unseen(case: Case) -> int:
 
 
 def test_the_grid_is_large_enough() -> None:
-    assert len(CASES) >= 40
+    assert len(CASES) >= 100
+    assert 50 <= len(BY_DAY) <= 70
     assert len(set(IDS)) == len(CASES)
 
 
-@pytest.mark.parametrize("index", range(len(CASES)), ids=IDS)
+@pytest.mark.parametrize("index", COUNTED, ids=[IDS[i] for i in COUNTED])
 def test_every_kind_is_predicted_to_the_byte(index: int, counts: Counts) -> None:
     case, by_rank = CASES[index], counts[index]
     assert "failed" not in by_rank[0], by_rank[0]["failed"]
@@ -78,7 +91,7 @@ def test_every_kind_is_predicted_to_the_byte(index: int, counts: Counts) -> None
 
 
 TOLD_APART = [
-    i for i, case in enumerate(CASES) if case.optimizer_at != "nvme" and not (case.stage == 3 and case.more == MUON)
+    i for i in COUNTED if CASES[i].optimizer_at != "nvme" and not (CASES[i].stage == 3 and CASES[i].more == MUON)
 ]
 """Buffers of aio are not tensors that can be told apart; Muon keeps up to 256 MiB for the next gather at stage 3."""
 

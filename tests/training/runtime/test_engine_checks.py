@@ -13,7 +13,7 @@ from harness.engine_watch import source_weights
 from harness.errors import ExitCode
 from harness.finding_pages import load_pages
 from harness.patches.patch_registry import all_patches
-from harness.runtime.engine_checks.check_list import CHECKS
+from harness.runtime.engine_checks.check_runner import CHECKS
 from harness.runtime.engine_checks.witness_checks import WITNESS_CHECKS
 from tests.support.training.forked_ranks import ForkedRanks
 

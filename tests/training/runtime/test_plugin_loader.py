@@ -114,6 +114,13 @@ def test_code_that_is_no_use_is_a_finding(
     assert words in str(refused.value)
 
 
+def test_annotations_of_a_plugin_are_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "annotated.py"
+    path.write_text("def metrics(model: int, batch): ...\nassert metrics.__annotations__['model'] is int\n")
+    _allow(monkeypatch, path)
+    assert plugin_loader.load_plugin(_spec(path)) is not None
+
+
 @pytest.fixture(scope="module")
 def trained(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("plugin")

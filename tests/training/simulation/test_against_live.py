@@ -5,7 +5,6 @@ collectives in their order. A sample of `benchmarks/simulated_against_live.py`, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,13 +22,6 @@ SAMPLE = (
 MOST_BESIDE_TENSORS = 64 << 10
 """Bytes of a file that are no tensor: names, shapes, settings, and gaps before each tensor."""
 BY_NAME = {case.name: case for case in (*CASES, *WAYS)}
-
-
-@pytest.fixture(scope="module")
-def simulated() -> Iterator[ForkedRanks]:
-    ranks = ForkedRanks("simulation")
-    yield ranks
-    ranks.close()
 
 
 @pytest.mark.parametrize("name", SAMPLE)

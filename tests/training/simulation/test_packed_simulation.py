@@ -6,19 +6,18 @@ layer, but by `sdpa`, whose masks are as large as planned.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.launching.process.child_process import child_environ
 from harness.plan.planner import Plan, make_plan
 from harness.plan.simulation.request import build_request
 from harness.render import render_ds_config
 from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
+from tests.support.training.forked_ranks import ForkedRanks
+from tests.support.training.simulated_ranks import simulate_cases
 
 ROOT = Path(__file__).parents[3]
 LENGTH = 65_536
@@ -66,18 +65,11 @@ def plan_case(attention: str, layers: int = 2, **sections: Any) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    requests = tmp_path_factory.mktemp("packed") / "requests.json"
+def answers(simulated: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     plans = {name: plan_case(**case) for name, case in CASES.items()}
     bodies = {name: build_request(plan, render_ds_config(plan.run).config, ROOT).body for name, plan in plans.items()}
-    requests.write_text(json.dumps(bodies), encoding="utf-8")
-    environ = child_environ({"PYTHONPATH": str(ROOT), "DS_ACCELERATOR": ""})
-    environ.pop("DS_ACCELERATOR")
-    command = [sys.executable, str(ROOT / "tests/training/jobs/packed_simulations.py"), str(requests)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=540, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"case"')]
-    return {line["case"]: line.get("answer", line.get("error")) for line in lines}
+    found = simulate_cases("packed_simulations.py", bodies, tmp_path_factory.mktemp("packed"), simulated)
+    return {name: each.get("answer", each.get("error")) for name, each in found.items()}
 
 
 @pytest.mark.parametrize("name", WITHOUT_MASKS)

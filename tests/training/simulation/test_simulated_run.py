@@ -198,7 +198,7 @@ def has_process(folder: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("moment", ["importing torch", "step 1 of 2"])
+@pytest.mark.parametrize("moment", [pytest.param("importing torch", marks=pytest.mark.nightly), "step 1 of 2"])
 def test_ctrl_c_leaves_nothing(tmp_path: Path, moment: str) -> None:
     """No temporary folder, no answer; and from the first step on no process that waits for a checkpoint to load."""
     (tmp_path / "run.yaml").write_text(spec_as_yaml(SPEC), encoding="utf-8")
@@ -241,7 +241,9 @@ def test_deepspeeds_own_allocator_rounds_no_block(tmp_path: Path) -> None:
     assert abs(host["simulated"] - host["planned"]) < rounding / 10
 
 
-@pytest.mark.parametrize("degree", [1, 2], ids=["data", "ulysses"])
+@pytest.mark.parametrize(
+    "degree", [pytest.param(1, marks=pytest.mark.nightly, id="data"), pytest.param(2, id="ulysses")]
+)
 def test_inputs_of_layers_in_host_memory_leave_the_device(tmp_path: Path, degree: int) -> None:
     """With layers that ZeRO-3 gathers as one, whose backward hooks make a view of each input."""
     layers, length, hidden = 12, 16_384, 256

@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.launching.process.child_process import child_environ
+from tests.support.training.forked_ranks import ForkedRanks
+from tests.support.training.simulated_ranks import simulate_cases
 
-ROOT = Path(__file__).parents[3]
 GATHER = 0.6
 """800 bytes x 3/4 over 1,000 bytes a second."""
 EXPECTED: dict[str, tuple[float, dict[str, float], dict[str, float]]] = {
@@ -44,15 +40,10 @@ EXPECTED: dict[str, tuple[float, dict[str, float], dict[str, float]]] = {
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def answers(simulated: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the clock says of each sequence."""
     folder = tmp_path_factory.mktemp("clock")
-    environ = child_environ({"PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "DS_ACCELERATOR": ""})
-    environ.pop("DS_ACCELERATOR")
-    command = [sys.executable, str(ROOT / "tests/training/jobs/clock_sequences.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(json.loads(done.stdout))
+    return dict(simulate_cases("clock_sequences.py", {"all": None}, folder, simulated)["all"]["answer"])
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -7,7 +7,7 @@ import csv
 import errno
 import json
 import os
-import re
+import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_csv(tmp_path: Path) -> None:
 def test_csv_of_a_second_attempt_goes_on_in_the_same_file(tmp_path: Path) -> None:
     for _ in range(2):
         train(tmp_path / "run", trackers=["csv"], tracker_dir=str(tmp_path / "here"))
-    text = (tmp_path / "here/csv/step.csv").read_text().splitlines()
+    text = (tmp_path / "here/csv/run/step.csv").read_text().splitlines()
     assert len(text) == 9
     assert sum(line.startswith("time,") for line in text) == 1
 
@@ -93,14 +93,16 @@ def test_wandb_offline(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     _, lines, messages, _ = train(tmp_path / "run", trackers=["wandb"], **settings)
     assert (failures(lines), messages) == ({}, [])
     (record,) = (tmp_path / "run/trackers/wandb").glob("offline-run-*/run-*.wandb")
-    stored = (
-        record.read_bytes()
-    )  # records of protobuf: names and values stand in it as they are, and once more in the summary
-    losses = re.findall(rb'train/loss[^0-9N"]*([0-9.]+|"NaN")', stored)
-    assert list(dict.fromkeys(losses)) == [b"3", b"2.5", b"2"]
-    assert b"eval/perplexity" in stored
-    assert b"format_version" in stored
-    assert b"mine" in stored
+    deadline, stored = time.monotonic() + 20, wandb_records(record)
+    while not any(r.HasField("exit") for r in stored) and time.monotonic() < deadline:
+        time.sleep(0.1)  # W&B's own process writes the file
+        stored = wandb_records(record)
+    items = [(item.nested_key, item.key, item.value_json) for r in stored for item in r.history.item]
+    values = [(key or ".".join(nested), value) for nested, key, value in items]
+    assert [float(value) for name, value in values if name == "train/loss"] == [3.0, 2.5, 2.0], stored
+    assert "eval/perplexity" in dict(values)
+    assert any("format_version" in str(r.config) for r in stored)
+    assert [r.run.project for r in stored if r.HasField("run")] == ["mine"]
 
 
 def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +120,65 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (2, 2.5),
         (4, 2.0),
     ]
+
+
+def test_starts_of_one_training_are_one_run_of_each_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at step 3 after a save at step 1, requeued twice in directories of their own."""
+    for library in ("tensorboard", "mlflow", "wandb"):
+        pytest.importorskip(library, reason="needs the trackers extra")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    spec = {"trackers": ["csv", "tensorboard", "mlflow", "wandb"], "wandb_mode": "offline"}
+    for number, (start, steps) in enumerate([(0, (1, 2, 3)), (1, (2, 3, 4)), (4, (5,))]):
+        folder = tmp_path / f"part-{number}"
+        folder.mkdir()
+        (folder / "launch.json").write_text(json.dumps({"training": "part-0"}))
+        metrics = MetricsWriter(folder / "metrics.jsonl")
+        opened = Trackers(TelemetrySpec.model_validate(spec), folder, "tiny", metrics, pytest.fail)
+        opened.start()
+        metrics.write("run", format_version=2, name="tiny", world=2 + number, start_step=start)
+        for step in steps:
+            metrics.write("step", step=step, loss=10.0 * number + step)
+        for thread in opened.threads:
+            thread.close(60.0)
+        metrics.close()
+    assert not (tmp_path / "part-1/trackers").exists()
+    trackers = tmp_path / "part-0/trackers"
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(trackers / "tensorboard"))
+    events.Reload()
+    expected = [(1, 1.0), (2, 12.0), (3, 13.0), (4, 14.0), (5, 25.0)]
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == expected
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=f"file://{trackers / 'mlflow'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    assert [m.step for m in client.get_metric_history(run.info.run_id, "train/loss")] == [1, 2, 3, 4, 5]
+    assert (run.data.params["world"], run.data.tags["world from step 4"]) == ("2", "4")
+    records = sorted(trackers.glob("wandb/offline-run-*/run-*.wandb"))
+    assert [record.name for record in records] == ["run-part-0.wandb"] * 3
+    logged = [[r.history.step.num for r in wandb_records(record) if r.HasField("history")] for record in records]
+    assert logged == [[1, 2, 3], [2, 3, 4], [5]]
+    assert len((trackers / "csv/step.csv").read_text().splitlines()) == 8
+
+
+def wandb_records(file: Path) -> list[Any]:
+    """The records of a file of offline W&B: protobuf messages in chunks of LevelDB's log, 7 bytes of header each."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, body, records = file.read_bytes(), 7, b"", []
+    while at + 7 <= len(data):
+        block_end = at - at % 32768 + 32768
+        _, size, kind = struct.unpack("<IHB", data[at : at + 7])
+        if block_end - at < 7 or kind == 0:
+            at = block_end
+            continue
+        body += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # a whole record, or its last chunk
+            records.append(wandb_internal_pb2.Record.FromString(body))
+            body = b""
+    return records
 
 
 class FailingBackend:

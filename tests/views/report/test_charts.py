@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from harness.run_records.run_record import read_run_record
 from harness.views.report.charts import (
     Chart,
     Series,
@@ -13,6 +16,8 @@ from harness.views.report.charts import (
     smooth_points,
     thin_points,
 )
+from harness.views.report.training_charts import build_speed_charts
+from tests.support.sample_run import head, ranks, tiny, write_run
 
 
 def test_thinning_keeps_every_spike_and_the_order() -> None:
@@ -68,3 +73,11 @@ def test_a_chart_without_points_says_so() -> None:
     html, data = render_charts([Chart("Loss", [Series("rule", [(0, 1)], "rule")])], 10)
     assert "no data" in html
     assert data == []
+
+
+def test_use_and_power_of_the_gpus(tmp_path: Path) -> None:
+    use = [{"gpu_utilization": [90, None], "gpu_power": [600.0, 650.5]}, {"gpu_utilization": [None, None]}]
+    lines = [head(tiny()), *({**ranks(n, 2), **use[n - 1]} for n in (1, 2))]
+    used, power = build_speed_charts(read_run_record(write_run(tmp_path / "run", tiny(), lines)))[-2:]
+    assert (used.title, [list(series.points) for series in used.series]) == ("Use of the GPUs", [[(1, 90)]])
+    assert [list(series.points) for series in power.series] == [[(1, 625.25)], [(1, 600)], [(1, 650.5)]]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from harness.plan.planner import make_plan
+from harness.run.objective_facts import facts_of
 from harness.run_records.run_record import read_run_record
 from harness.units import format_bytes
 from harness.verdicts import Verdict
@@ -21,7 +22,7 @@ from harness.views.report import render_report, write_report
 from harness.views.report.page import MAX_BYTES
 from tests.support.sample_run import RESET, eventful, lost_a_rank, tiny, write_run
 
-VOID = {"meta", "br", "line", "polyline", "rect", "path"}
+VOID = {"meta", "br", "input", "line", "polyline", "rect", "path"}
 MakeRun = Callable[..., Path]
 
 
@@ -87,8 +88,19 @@ def report(folder: Path) -> Document:
     document = Document(write_report(folder).read_text(encoding="utf-8"))
     assert document.open == []
     assert document.loads == []
-    assert document.tags.count("script") == 2
+    assert document.tags.count("script") == 3  # charts, axes, what draws them
     return document
+
+
+def test_samples_of_evaluations_the_newest_first(tmp_path: Path) -> None:
+    run = tiny({"eval": {"samples": ["Once <upon>"], "eval_steps": 10}})
+    lines = [{"type": "eval", "step": n, "loss": 2.5, "samples": [f"a <b> of {n}"]} for n in range(10, 500, 10)]
+    lines += [{"type": "eval", "step": 500, "loss": 2.5, "samples": 7}, {"type": "eval", "samples": ["no step"]}]
+    text = report(write_run(tmp_path / "run", run, [*metrics(), *lines])).text
+    assert "after: Once <upon>" in text
+    assert text.index("a <b> of 490") < text.index("a <b> of 480") < text.index("a <b> of 200")
+    assert "a <b> of 190" not in text  # thirty evaluations
+    assert "no step" not in text
 
 
 def test_a_complete_run(make_run: MakeRun) -> None:
@@ -107,6 +119,40 @@ def test_a_complete_run(make_run: MakeRun) -> None:
     drawn = {chart["title"]: chart for chart in document.charts}
     assert drawn["Loss, nats per token"]["series"][1]["ys"] == [2.5]
     assert drawn["Time of a step by part"]["series"][0]["name"] == "forward"
+
+
+_MEASURED = {
+    "dpo": {"rewards_chosen": 0.4, "rewards_margin": 0.6, "rewards_accuracy": 0.75, "logps_chosen": -9.0},
+    "kto": {"kl": 0.1, "desirable": 0.5, "rewards_desirable": 0.2, "rewards_undesirable": None},
+    "reward": {"rewards_margin": 0.6, "rewards_accuracy": 0.75},
+    "classification": {"accuracy": 0.75, "absolute_error": None},
+}
+_CHARTS = {
+    "dpo": ["Rewards", "Rewards accuracy", "Logps"],
+    "kto": ["Kl", "Desirable", "Rewards"],
+    "reward": ["Rewards", "Rewards accuracy"],
+    "classification": ["Accuracy"],
+}
+
+
+@pytest.mark.parametrize("objective", _MEASURED)
+def test_what_an_objective_measures_is_drawn_and_no_perplexity(tmp_path: Path, objective: str) -> None:
+    lines: list[dict[str, Any]] = [line | {"metrics": _MEASURED[objective]} for line in metrics()[1:]]
+    figures = {"loss": 0.5, "perplexity": 1.6487, "metrics": _MEASURED[objective]}  # as runs of 0.1 wrote it
+    lines.append({"type": "eval", "step": 30, "tokens": 8, "seconds": 1.0} | figures)
+    folder = write_run(tmp_path / "run", tiny({"objective": objective}), lines)
+    document = report(folder)
+    titles = [chart["title"] for chart in document.charts]
+    unit = facts_of(objective).unit
+    assert titles[0] == f"Loss, mean of the {unit}s"
+    assert titles[1 : 1 + len(_CHARTS[objective])] == _CHARTS[objective]
+    held_out = document.charts[1]["series"][1]
+    assert held_out["name"].endswith(", held-out")
+    assert held_out["ys"] == [next(iter(_MEASURED[objective].values()))]
+    for text in ("perplexity", "nats per token", "1.649"):
+        assert text not in document.text
+    assert ("75.0%" in document.text) == (objective != "kto")
+    assert "nats per token" not in Document(render_report([read_run_record(folder)] * 2)).text
 
 
 def test_the_planned_bar_stands_beside_the_measured_one(make_run: MakeRun) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from harness.hostinfo.machine import host_identity
 from harness.locks import Lock
 from harness.verdicts import VERDICT, Verdict, read_verdict, write_verdict
 from tests.support.training.forked_ranks import ForkedRanks
@@ -113,27 +112,19 @@ def test_a_stop_file_ends_the_run_at_a_step_with_a_checkpoint(
     assert metric_lines(run, "end")[0]["state"] == "stopped"
 
 
-@pytest.mark.parametrize("victim", ["supervisor", "launcher"])
-def test_no_rank_outlives_who_started_it(tmp_path: Path, tiny_model: Path, victim: str) -> None:
+def test_no_rank_outlives_a_killed_launcher(tmp_path: Path, tiny_model: Path) -> None:
+    """By themselves: there is no supervisor (one that is killed: `launching/test_signals.py`)."""
     run = make(tmp_path / "run", tiny_model, "zero2", train={"max_steps": 100_000}, eval={"eval_steps": None})
-    supervisor = subprocess.Popen(["sleep", "600"])
-    started = Path(f"/proc/{supervisor.pid}/stat").read_text().rpartition(")")[2].split()[19]
     port = free_port()
-    env = rank_environment() | {"HARNESS_SUPERVISOR": f"{host_identity()}:{supervisor.pid}:{started}"}
-    process = subprocess.Popen(launcher_command(port, TRAIN, "--run", str(run)), env=env, cwd=ROOT)
+    process = subprocess.Popen(launcher_command(port, TRAIN, "--run", str(run)), env=rank_environment(), cwd=ROOT)
     try:
         wait_for(lambda: len(statuses(run)) == 2 and all(s["step"] > 0 for s in statuses(run)))
         pids = [s["pid"] for s in statuses(run)]
-        if victim == "supervisor":
-            supervisor.kill()
-            supervisor.wait()
-        else:
-            parent = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
-            os.kill(parent, signal.SIGKILL)
+        parent = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(parent, signal.SIGKILL)
         wait_for(lambda: not any(map(alive, pids)), seconds=5)
     finally:
         process.kill()
-        supervisor.kill()
         remove_shared_buffers(port)
 
 

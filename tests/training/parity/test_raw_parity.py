@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The harness trains exactly what a raw DeepSpeed script trains, and a resumed run exactly what a straight one does.
 
-Three launches of 2 ranks for all configurations: raw, harness, harness resumed in fresh processes.
+Two ranks train all configurations with the raw script, others with the harness, and others resume. By day those of
+`RESUMED` alone: `checkpoint/test_checkpoint_resume.py` resumes others.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.training.runtime_helpers import launch, metric_lines, train_many, write_run
+from tests.conftest import IS_NIGHT
+from tests.support.training.forked_ranks import ForkedRanks
+from tests.support.training.runtime_helpers import JOBS, metric_lines, write_run
 from tests.support.training.runtime_settings import CASES, LENGTH, SEED, STEPS, WARMUP, config, spec
 
-JOB = Path(__file__).parents[1] / "jobs" / "raw_deepspeed.py"
+RESUMED = CASES if IS_NIGHT else ("zero1", "zero3-cpu-all", "zero2-bf16")
 
 
 @pytest.fixture(scope="session")
 def raw(
-    straight: dict[str, Path], tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+    forked: ForkedRanks, straight: dict[str, Path], tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[float]]:
     """The same by the raw script, on the tokens that the harness has prepared."""
     folder = tmp_path_factory.mktemp("raw")
@@ -37,18 +40,20 @@ def raw(
         for case in CASES
     ]
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    result = launch(JOB, str(folder / "jobs.json"))
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    forked.run(JOBS / "raw_deepspeed.py", str(folder / "jobs.json"))
     return {case: json.loads((folder / f"{case}.json").read_text()) for case in CASES}
 
 
 @pytest.fixture(scope="session")
-def resumed(straight: dict[str, Path], tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def resumed(
+    forked: ForkedRanks, straight: dict[str, Path], tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     """Steps 4 to 6 from the checkpoint of step 3, in new processes."""
     folder = tmp_path_factory.mktemp("resumed")
-    runs = {case: write_run(folder / case, spec(case, tiny_model), config(case)) for case in CASES}
-    checkpoint = "checkpoints/step-00000003"
-    train_many([{"run": str(runs[c]), "resume": str(straight[c] / checkpoint)} for c in CASES], folder / "jobs.json")
+    runs = {case: write_run(folder / case, spec(case, tiny_model), config(case)) for case in RESUMED}
+    jobs = [{"run": str(runs[c]), "resume": str(straight[c] / "checkpoints" / "step-00000003")} for c in RESUMED]
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    forked.run(JOBS / "train_many.py", str(folder / "jobs.json"))
     return runs
 
 
@@ -70,7 +75,7 @@ def test_the_losses_move(raw: dict[str, list[float]]) -> None:
         assert losses[-1] < losses[0] - 0.05
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", RESUMED)
 def test_a_resumed_run_equals_a_straight_one_bit_for_bit(
     case: str, straight: dict[str, Path], resumed: dict[str, Path]
 ) -> None:
@@ -78,7 +83,7 @@ def test_a_resumed_run_equals_a_straight_one_bit_for_bit(
     assert (resumed[case] / "weights.safetensors").read_bytes() == (straight[case] / "weights.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", RESUMED)
 def test_a_resumed_run_goes_on_counting(case: str, straight: dict[str, Path], resumed: dict[str, Path]) -> None:
     keys = ("step", "learning_rate", "tokens", "samples")
     after = [{k: line[k] for k in keys} for line in metric_lines(resumed[case], "step")]

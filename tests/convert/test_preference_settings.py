@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Preference training of other programs: converted with each key, or refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness.convert.conversion import convert_file
+from harness.errors import UserError
+from tests.convert.test_conversion import AXOLOTL_BASE, FACTORY_BASE
+from tests.convert.test_shell_command import TARGET
+
+TRL_BASE = "model_name_or_path: a/b\ndataset_name: c/d\nper_device_train_batch_size: 2\n"
+
+
+def spec_of(file, text, write):
+    return convert_file(write(file, text), TARGET).draft.spec
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "objective", "settings"),
+    [
+        ("a.yaml", FACTORY_BASE + "stage: dpo\nfinetuning_type: full\npref_beta: 0.2\npref_loss: ipo\n", "dpo", {"beta": 0.2, "loss_type": "ipo"}),
+        ("a.yaml", FACTORY_BASE + "stage: dpo\nfinetuning_type: full\npref_ftx: 0.3\ndpo_label_smoothing: 0.1\n", "dpo", {"rpo_alpha": 0.3, "label_smoothing": 0.1}),
+        ("a.yaml", FACTORY_BASE + "stage: kto\nfinetuning_type: full\nkto_chosen_weight: 1.5\n", "kto", {"desirable_weight": 1.5}),
+        ("a.yaml", FACTORY_BASE + "stage: dpo\nfinetuning_type: full\nref_model: some/model\n", "dpo", None),
+        ("a.yaml", AXOLOTL_BASE + "rl: ipo\nrl_beta: 0.2\n", "dpo", {"loss_type": "ipo", "beta": 0.2}),
+        ("a.yaml", AXOLOTL_BASE + "rl: kto\nkto_undesirable_weight: 0.2\n", "kto", {"undesirable_weight": 0.2}),
+        ("a.yaml", AXOLOTL_BASE + "rl: dpo\ndpo_loss_type: [sigmoid, sft]\ndpo_loss_weights: [1.0, 0.4]\n", "dpo", {"loss_type": "sigmoid", "rpo_alpha": 0.4}),
+        ("a.yaml", TRL_BASE + "beta: 0.05\nloss_type: apo_zero\n", "dpo", {"beta": 0.05, "loss_type": "apo_zero"}),
+        ("a.yaml", TRL_BASE + "beta: 0.05\noutput_dir: zephyr-dpo\n", "dpo", {"beta": 0.05}),
+        ("a.yaml", TRL_BASE + "beta: 0.05\ndesirable_weight: 1.2\n", "kto", {"beta": 0.05, "desirable_weight": 1.2}),
+        ("a.sh", "trl dpo --model_name_or_path a/b --dataset_name c/d --beta 0.3\n", "dpo", {"beta": 0.3}),
+        ("a.sh", "accelerate launch trl/scripts/kto.py --model_name_or_path a/b --dataset_name c/d\n", "kto", None),
+        ("a.yaml", FACTORY_BASE + "stage: rm\nfinetuning_type: full\n", "reward", None),
+        ("a.yaml", AXOLOTL_BASE + "reward_model: true\nnum_labels: 1\nmodel_type: AutoModelForSequenceClassification\ncenter_rewards_coefficient: 0.01\n", "reward", {"center_rewards_coefficient": 0.01}),
+        ("a.yaml", TRL_BASE + "center_rewards_coefficient: 0.02\n", "reward", {"center_rewards_coefficient": 0.02}),
+        ("a.sh", "trl reward --model_name_or_path a/b --dataset_name c/d --center_rewards_coefficient 0.01\n", "reward", {"center_rewards_coefficient": 0.01}),
+        ("a.sh", "swift rlhf --rlhf_type rm --model a/b --dataset d --center_rewards_coefficient 0.01\n", "reward", {"center_rewards_coefficient": 0.01}),
+        ("a.sh", "swift rlhf --model a/b --dataset d --rpo_alpha 0.1\n", "dpo", {"rpo_alpha": 0.1}),
+        ("a.sh", "swift rlhf --rlhf_type kto --model a/b --dataset d --beta 0.2\n", "kto", {"beta": 0.2}),
+    ],
+)  # fmt: skip
+def test_a_file_becomes_its_objective(file, text, objective, settings, write):
+    spec = spec_of(file, text, write)
+    assert (spec["objective"], spec.get(objective)) == (objective, settings)
+    assert "assistant_only_loss" not in spec["data"]
+
+
+@pytest.mark.parametrize(
+    ("text", "release", "smoothing"),
+    [
+        (TRL_BASE + "beta: 0.1\nloss_type: sigmoid\nlabel_smoothing: 0.2\n", None, None),
+        (TRL_BASE + "beta: 0.1\nloss_type: sigmoid\nlabel_smoothing: 0.2\n", "0.28.0", 0.2),
+        (TRL_BASE + "beta: 0.1\nloss_type: robust\nlabel_smoothing: 0.2\n", None, 0.2),
+        (TRL_BASE + "beta: 0.1\nloss_type: ipo\nlabel_smoothing: 0.2\n", "0.28.0", None),
+        (AXOLOTL_BASE + "rl: dpo\ndpo_label_smoothing: 0.2\n", None, None),
+        (AXOLOTL_BASE + "rl: dpo\ndpo_label_smoothing: 0.2\n", "0.14.0", 0.2),
+        (FACTORY_BASE + "stage: dpo\nfinetuning_type: full\ndpo_label_smoothing: 0.2\n", None, 0.2),
+    ],
+)
+def test_smoothing_that_the_program_does_not_read_is_left_out_and_told(text, release, smoothing, write):
+    adopted = convert_file(write("a.yaml", text), TARGET, release=release)
+    assert (adopted.draft.get("dpo.label_smoothing"), adopted.draft.has("dpo.label_smoothing")) == (
+        smoothing,
+        bool(smoothing),
+    )
+    told = [note for note in adopted.notes_of("lossy") if "label_smoothing" in note.message]
+    assert len(told) == (0 if smoothing else 1)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "key"),
+    [
+        *(("a.yaml", FACTORY_BASE + f"stage: dpo\nfinetuning_type: full\npref_loss: {loss}\n", "pref_loss") for loss in ("orpo", "simpo", "kto_pair")),
+        ("a.yaml", FACTORY_BASE + "stage: dpo\nfinetuning_type: full\nref_model: another/model\n", "ref_model"),
+        ("a.yaml", FACTORY_BASE + "stage: ppo\nfinetuning_type: full\n", "stage"),
+        ("a.yaml", AXOLOTL_BASE + "process_reward_model: true\n", "process_reward_model"),
+        ("a.yaml", AXOLOTL_BASE + "reward_model: true\nnum_labels: 3\n", "num_labels"),
+        ("a.yaml", AXOLOTL_BASE + "rl: dpo\ndpo_use_weighting: true\n", "dpo_use_weighting"),
+        ("a.yaml", AXOLOTL_BASE + "rl: simpo\n", "rl"),
+        ("a.yaml", AXOLOTL_BASE + "rl: dpo\nuse_onebitllms: true\n", "use_onebitllms"),
+        ("a.yaml", TRL_BASE + "beta: 0.05\nloss_type: [sigmoid, bco_pair, sft]\n", "loss_type"),
+        ("a.yaml", TRL_BASE + "beta: 0.05\noutput_dir: orpo-out\n", "beta"),
+        ("a.yaml", TRL_BASE + "beta: 0.05\noutput_dir: out\n", "beta"),
+        ("a.sh", "trl orpo --model_name_or_path a/b --dataset_name c/d --beta 0.3\n", ""),
+        ("a.sh", "trl dpo --model_name_or_path a/b --dataset_name c/d --loss_type discopop\n", "loss_type"),
+        ("a.sh", "swift rlhf --rlhf_type dpo --model a/b --dataset d --ref_model e/f\n", "ref_model"),
+        ("a.sh", "swift rlhf --rlhf_type grpo --model a/b --dataset d\n", "rlhf_type"),
+    ],
+)  # fmt: skip
+def test_other_losses_are_refused_by_name(file, text, key, write):
+    with pytest.raises(UserError) as refused:
+        spec_of(file, text, write)
+    assert [(f.gate, f.key) for f in refused.value.findings] == [("SP040", key)]
+
+
+def test_datasets_of_pairs_and_labels_keep_their_columns(write, tmp_path):
+    info = {
+        "pairs": {
+            "file_name": "p.json",
+            "ranking": True,
+            "columns": {"prompt": "q", "chosen": "good", "rejected": "bad"},
+        },
+        "labels": {"file_name": "l.json", "formatting": "sharegpt", "columns": {"messages": "talk", "kto_tag": "ok"}},
+    }
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dataset_info.json").write_text(json.dumps(info))
+    stage = "stage: {}\nfinetuning_type: full\ndataset: {}\n".format
+    data = spec_of("a.yaml", FACTORY_BASE + stage("dpo", "pairs"), write)["data"]
+    assert (data["prompt_column"], data["chosen_column"], data["rejected_column"]) == ("q", "good", "bad")
+    assert "format" not in data["train"][0]
+    data = spec_of("b.yaml", FACTORY_BASE + stage("kto", "labels"), write)["data"]
+    assert (data["completion_column"], data["label_column"]) == ("talk", "ok")

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`one_pass_steps.py CASES STEPS OUT.json FOLDER`: each case trained twice, with `one-pass-adam` switched off and on. Of
+each side: losses, norms, a digest of weights, masters and states of this rank, and the patch's state, by rank.
+"""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from tests.support.training.patch_sides import Side, digest_weights
+
+cases, steps, out, folder = sys.argv[-4:]
+
+
+class Parts(torch.nn.Module):
+    """Tied ends; one part is frozen, one is never used, one in every second step. No size is a multiple of a vector, and
+    each is one of the ranks: DeepSpeed leaves what it pads with uninitialised.
+    """
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.table = torch.nn.Embedding(37, width)
+        self.body, self.sometimes = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
+        self.frozen, self.never = torch.nn.Linear(width, width), torch.nn.Linear(width, 2)
+        self.head = torch.nn.Linear(width, 37, bias=False)
+        self.head.weight = self.table.weight
+        self.frozen.requires_grad_(False)
+
+    def forward(self, ids, *, both):
+        hidden = self.frozen(torch.tanh(self.body(self.table(ids))))
+        hidden = hidden + self.sometimes(hidden) if both else hidden
+        return torch.nn.functional.cross_entropy(self.head(hidden).float(), ids.roll(1))
+
+
+def digest_tensors(tensors):
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def digest_states(zero):
+    """Of masters and states that are in memory; of those on NVMe their files."""
+    swapper = getattr(zero, "optimizer_swapper", None)
+    if swapper is not None:
+        files = sorted(p for p in Path(swapper.swap_folder).rglob("*.swp") if "gradient" not in p.name)
+        return [hashlib.sha256(p.read_bytes()).hexdigest() for p in files]
+    masters = getattr(zero, "fp32_partitioned_groups_flat", None) or zero.single_partition_of_fp32_groups
+    states = [zero.optimizer.state[master] for master in masters]
+    return digest_tensors([*masters, *(s[name] for s in states for name in ("exp_avg", "exp_avg_sq") if name in s)])
+
+
+def compare_tensors():
+    """(dtype, elements, scale, which tensor) of every difference between the op and three passes, by hand: fp16 gradients,
+    too, which no engine computes on a CPU. Gradients from denormal to near infinity; sizes with every kind of scalar end.
+    """
+    from deepspeed.ops.op_builder import CPUAdamBuilder
+
+    from harness.patches.one_pass_adam import make_builder
+
+    plain, one_pass = CPUAdamBuilder().load(), make_builder().load()
+    found = []
+    formats = (torch.bfloat16, torch.float16, torch.float32)
+    for number, (dtype, weight_dtype) in enumerate([(each, weight) for each in formats for weight in (None, each)]):
+        for op in (plain, one_pass):
+            op.create_adam(900 + number, 1e-3, 0.9, 0.999, 1e-8, 0.01, number % 2 == 0, False)
+        for step, size in enumerate((1, 15, 16, 127, 129, 511, 513, 4097, 70001), start=1):
+            draws = torch.Generator().manual_seed(size)
+            gradient = torch.randn(size, generator=draws) * 10.0 ** torch.randint(-9, 4, (size,), generator=draws)
+            gradient, scale = gradient.to(dtype), torch.tensor([1.0, 0.37, 2.0**-16])[step % 3].item()
+            sides = []
+            for op in (plain, one_pass):
+                tensors = [torch.randn(size, generator=torch.Generator().manual_seed(n)) for n in range(3)]
+                master, first, second = tensors[0], tensors[1], tensors[2].square()
+                master[::7] *= 1e-40
+                weights = None if weight_dtype in (None, torch.float32) else torch.empty(size, dtype=weight_dtype)
+                numbers = (900 + number, step, 1e-3, 0.9, 0.999, 1e-8, 0.01, True)
+                if op is plain:
+                    used = gradient.to(torch.float32, copy=True).mul_(scale)
+                    op.adam_update(*numbers, master, used, first, second)
+                    weights = weights if weights is None else weights.copy_(master)
+                else:
+                    used = gradient.clone()
+                    op.adam_update_in_one_pass(*numbers, master, used, first, second, scale, weights)
+                sides.append([master, first, second, weights, used if dtype == torch.float32 else None])
+            found += [
+                (str(dtype), size, scale, place)
+                for place, pair in enumerate(zip(*sides, strict=True))
+                if pair[0] is not None and not torch.equal(pair[0].view(torch.uint8), pair[1].view(torch.uint8))
+            ]
+    return found
+
+
+def train(case, name, *, is_off):
+    torch.manual_seed(0)
+    sections = {**case["spec"]}
+    nan_step, width = case.get("nan_step"), case.get("width", 30)
+    if case.get("nvme"):
+        sections["zero"]["offload_optimizer"]["nvme_path"] = str(side.folder / f"{name}-{is_off}")
+    side.switches = {"one-pass-adam": "off"} if is_off else "auto"
+    side.states = {}
+    engine = side.build(Parts(width), **sections)
+    losses, norms = [], []
+    generator = torch.Generator().manual_seed(side.distributed.rank)
+    for step in range(case.get("steps", int(steps))):
+        for _ in range(engine.gradient_accumulation_steps()):
+            loss = engine(torch.randint(0, 37, (24,), generator=generator), both=step % 2 == 0)
+            engine.backward(loss * float("nan") if step == nan_step else loss)
+            engine.step()
+            losses.append(loss.item())
+        norms.append(str(float(engine.get_global_grad_norm())))
+    zero = engine.optimizer
+    found = {"losses": losses, "norms": norms, "weights": digest_weights(engine.module), "states": digest_states(zero)}
+    found |= {"skipped": engine.skipped_steps, "patch": side.states["one-pass-adam"]}
+    engine.destroy()
+    return found
+
+
+side = Side(Path(folder))
+outcomes = {"tensors": compare_tensors()}
+for name, case in json.loads(cases).items():
+    pair = [train(case, name, is_off=is_off) for is_off in (True, False)]
+    outcomes[name] = side.distributed.all_gather_object(pair)
+if side.distributed.is_main_process:
+    Path(out).write_text(json.dumps(outcomes))
+side.close()

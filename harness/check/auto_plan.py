@@ -15,6 +15,7 @@ from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.plan.planner import Plan, make_plan
 from harness.plan.search.alternatives import Alternative, best_of_each_kind, kind_of
+from harness.plan.search.nearest_fit import NearestFit, find_nearest_fit
 from harness.plan.search.pinned_keys import keep_pinned
 from harness.plan.search.plan_request import (
     OPTION_KEYS,
@@ -24,7 +25,6 @@ from harness.plan.search.plan_request import (
 )
 from harness.plan.search.settings_search import filter_fitting, may_fit, search_settings
 from harness.plan.search.spec_changes import merge_changes, spec_changes_for
-from harness.plan.search.way_out import WayOut, find_way_out
 from harness.plan.time.calibration_file import Calibrations
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.parse.source import KeyPath, value_at
@@ -38,7 +38,7 @@ class SearchResult:
     """The outcome of a search: all choices in order, the first that fits and passes, and those refused before it.
 
     `plan` is the plan of the best, where nothing fits that of the closest. `launchable`: `harness launch` would start
-    it; otherwise it is valid and planned, and launch says why not. `way_out`: what would do where nothing fits.
+    it; otherwise it is valid and planned, and launch says why not. `nearest_fit`: what would do where nothing fits.
     `findings`: of the gates about the best.
     """
 
@@ -49,7 +49,7 @@ class SearchResult:
     plan: Plan | None
     refused: tuple[tuple[Alternative, Finding], ...]
     launchable: bool
-    way_out: WayOut | None = None
+    nearest_fit: NearestFit | None = None
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -180,14 +180,14 @@ def find_best_plan(
     nothing = SearchResult(alternatives, None, {}, "", None, tuple(refused), launchable=False)
     if fitting:
         return nothing
-    way_out = find_way_out(base.run, base.model, base.device, base.capacity, alternatives)
-    if way_out is None or way_out.closest is None:
+    nearest_fit = find_nearest_fit(base.run, base.model, base.device, base.capacity, alternatives)
+    if nearest_fit is None or nearest_fit.closest is None:
         return nothing
-    changed = merge_changes(raw, spec_changes_for(way_out.closest.settings, base.model, raw))
+    changed = merge_changes(raw, spec_changes_for(nearest_fit.closest.settings, base.model, raw))
     closest = _check_candidate(file, spec_as_yaml(changed), run, hostfile, launching=False).run
     return replace(
         nothing,
-        way_out=way_out,
+        nearest_fit=nearest_fit,
         plan=None if closest is None else plan_alone(closest),
     )
 

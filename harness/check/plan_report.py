@@ -15,9 +15,9 @@ from harness.errors import ExitCode
 from harness.findings import Finding
 from harness.plan.planner import Plan
 from harness.plan.search.alternatives import Alternative, best_of_each_kind
+from harness.plan.search.nearest_fit import NearestFit, find_nearest_fit
 from harness.plan.search.plan_request import PlanRequest, batch_finding
 from harness.plan.search.settings_search import filter_fitting, may_fit
-from harness.plan.search.way_out import WayOut, find_way_out
 
 NUM_ALTERNATIVES = 3
 
@@ -28,7 +28,7 @@ class PlanReport:
 
     plan: Plan
     searched: SearchResult | None
-    way_out: WayOut | None
+    nearest_fit: NearestFit | None
     findings: tuple[Finding, ...]
     next_command: str = ""
     fit_table: FitTable | None = None
@@ -79,14 +79,14 @@ def report_plan(
     if searched is not None and searched.best is not None and plan.time is not None:
         others = [each for each in searched.usable if each is not searched.best]
         plan = replace(plan, fastest_fitting=(searched.best, *others)[:NUM_ALTERNATIVES])
-    return PlanReport(plan, searched, _find_way_out(plan, searched), tuple(findings), next_command)
+    return PlanReport(plan, searched, _find_nearest_fit(plan, searched), tuple(findings), next_command)
 
 
-def _find_way_out(plan: Plan, searched: SearchResult | None) -> WayOut | None:
+def _find_nearest_fit(plan: Plan, searched: SearchResult | None) -> NearestFit | None:
     """A way out for a plan that does not fit, where none of its alternatives does."""
     if searched is not None:
-        return searched.way_out
+        return searched.nearest_fit
     others = (*plan.alternatives, *plan.fastest_fitting)
     if plan.model is None or plan.fit.verdict is not False or any(map(may_fit, others)):
         return None
-    return find_way_out(plan.run, plan.model, plan.device, plan.capacity, plan.alternatives)
+    return find_nearest_fit(plan.run, plan.model, plan.device, plan.capacity, plan.alternatives)

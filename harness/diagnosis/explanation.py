@@ -184,13 +184,13 @@ def describe_cause(cause: str, *, needs_change: bool = True) -> tuple[str, str]:
         return "", "read the lines below; the first of them is the oldest"
     if cause in causes_by_id():
         return causes_by_id()[cause].title, causes_by_id()[cause].change
-    from harness.diagnosis.gate_change import describe_gate_change
+    from harness.diagnosis.gate_fix import describe_gate_fix
     from harness.finding_pages import load_pages
     from harness.gates.registry import all_gates
 
     gate = next((gate for gate in all_gates() if gate.id == cause), None)
     if gate is not None:
-        change = describe_gate_change(gate) if needs_change else ""
+        change = describe_gate_fix(gate) if needs_change else ""
         return gate.page.title[0].lower() + gate.page.title[1:], change
     page = load_pages().get(cause)
     if page is None:

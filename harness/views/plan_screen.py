@@ -164,7 +164,7 @@ def _format_verdict(report: PlanReport, memory: MemoryEstimate, style: Style, wi
     lines[0] = lines[0].replace(word, style.paint(word, colour, bold=True), 1)
     if other is not None and (plan.run.trainer or other.fit.verdict != fit.verdict):
         lines += _wrap(format_other_loop(other, plan), width, "  ")
-    return [*lines, *_format_way_out(report, width), *_format_search(report, width)]
+    return [*lines, *_format_nearest_fit(report, width), *_format_search(report, width)]
 
 
 def format_verdict_line(report: PlanReport) -> str:
@@ -181,7 +181,7 @@ def _verdict_words(report: PlanReport, memory: MemoryEstimate) -> tuple[str, str
     if not fit.binding:
         missing = "`cluster.host_memory`" if memory.pooled else "`cluster.gpu` and `cluster.host_memory`"
         return "", "", f"Whether it fits is not known: set {missing}."
-    if report.nothing_fits and report.searched is not None and report.way_out is None:
+    if report.nothing_fits and report.searched is not None and report.nearest_fit is None:
         word, colour, why = "Nothing can be used", "red", "the gates refuse all settings that fit"
     elif report.nothing_fits and fit.fits is None and report.searched is not None:
         word, colour = "Nothing fits", "red"
@@ -237,28 +237,28 @@ def _format_shortage(plan: Plan, memory: MemoryEstimate) -> str:
     return f"{text}; training itself fits" if fit.fits_in_training else text
 
 
-def _format_way_out(report: PlanReport, width: int) -> list[str]:
-    way_out = report.way_out
-    if way_out is None:
+def _format_nearest_fit(report: PlanReport, width: int) -> list[str]:
+    nearest_fit = report.nearest_fit
+    if nearest_fit is None:
         return []
     kind = report.plan.device.name if report.plan.device else "ranks"
     ways = []
-    if way_out.ranks is not None:
-        hosts = way_out.ranks // way_out.ranks_per_host
-        ways.append(f"{way_out.ranks:,} x {kind} ({pluralize(hosts, 'host')} of {way_out.ranks_per_host})")
-    if way_out.host_bytes is not None:
-        ways.append(f"{format_size(way_out.host_bytes)} of memory a host")
-    if way_out.nvme_bytes is not None:
-        ways.append(f"{format_size(way_out.nvme_bytes)} of disks a host (`--nvme` or `cluster.nvme`)")
-    if way_out.length is not None:
-        ways.append(f"sequences of {way_out.length:,} tokens")
+    if nearest_fit.ranks is not None:
+        hosts = nearest_fit.ranks // nearest_fit.ranks_per_host
+        ways.append(f"{nearest_fit.ranks:,} x {kind} ({pluralize(hosts, 'host')} of {nearest_fit.ranks_per_host})")
+    if nearest_fit.host_bytes is not None:
+        ways.append(f"{format_size(nearest_fit.host_bytes)} of memory a host")
+    if nearest_fit.nvme_bytes is not None:
+        ways.append(f"{format_size(nearest_fit.nvme_bytes)} of disks a host (`--nvme` or `cluster.nvme`)")
+    if nearest_fit.length is not None:
+        ways.append(f"sequences of {nearest_fit.length:,} tokens")
     world = report.plan.run.parallel_dims.world_size
     if report.fit_table is not None and world is not None:
         ways += [text for text in summarise_ways(report.fit_table, world) if "LoRA" in text]
     lines = []
-    if way_out.closest is not None and way_out.closest.settings != report.plan.settings:
-        lack = f"{-(way_out.closest.fit.headroom or 0.0):.0%} short of {way_out.closest.fit.binding}"
-        lines += _wrap(f"Closest: {_name_as_terms(way_out.closest.settings)}; {lack}", width, "  ")
+    if nearest_fit.closest is not None and nearest_fit.closest.settings != report.plan.settings:
+        lack = f"{-(nearest_fit.closest.fit.headroom or 0.0):.0%} short of {nearest_fit.closest.fit.binding}"
+        lines += _wrap(f"Closest: {_name_as_terms(nearest_fit.closest.settings)}; {lack}", width, "  ")
     would_do = f"Would be enough: {'; or '.join(ways)}" if ways else f"No number of {kind} up to 4,096 hosts is enough."
     return [*lines, *_wrap(would_do, width, "  ")]
 

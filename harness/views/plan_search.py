@@ -9,8 +9,8 @@ from harness.check.auto_plan import SearchResult
 from harness.check.plan_report import PlanReport
 from harness.plan.plan_json import plan_json
 from harness.plan.search.alternatives import Alternative
+from harness.plan.search.nearest_fit import NearestFit
 from harness.plan.search.settings_search import filter_fitting
-from harness.plan.search.way_out import WayOut
 from harness.plan.settings.checkpointed_layers import checkpointing_value
 
 _MAX_SHOWN = 8
@@ -38,19 +38,19 @@ def report_as_dict(report: PlanReport) -> dict[str, Any]:
         for row, each in zip(body["alternatives"], report.plan.alternatives, strict=True):
             refusal = report.searched.refusal_of(each)
             row["refused_by"] = refusal.gate if refusal else None
-    if report.way_out is not None:
-        body["way_out"] = _way_out_as_dict(report.way_out)
+    if report.nearest_fit is not None:
+        body["nearest_fit"] = _nearest_fit_as_dict(report.nearest_fit)
     return body
 
 
-def _way_out_as_dict(way_out: WayOut) -> dict[str, Any]:
+def _nearest_fit_as_dict(nearest_fit: NearestFit) -> dict[str, Any]:
     return {
-        "closest": alternative_as_dict(way_out.closest),
-        "ranks": way_out.ranks,
-        "ranks_per_host": way_out.ranks_per_host,
-        "host_bytes": way_out.host_bytes,
-        "nvme_bytes": way_out.nvme_bytes,
-        "length": way_out.length,
+        "closest": alternative_as_dict(nearest_fit.closest),
+        "ranks": nearest_fit.ranks,
+        "ranks_per_host": nearest_fit.ranks_per_host,
+        "host_bytes": nearest_fit.host_bytes,
+        "nvme_bytes": nearest_fit.nvme_bytes,
+        "length": nearest_fit.length,
     }
 
 

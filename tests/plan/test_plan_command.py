@@ -70,7 +70,7 @@ def test_json_is_alone_on_stdout(write: Write) -> None:
     assert body["step_seconds"] is body["tokens_per_second"] is body["cost"] is None
     assert body["no_step_time_because"] == "it does not fit: host memory"
     assert body["if_it_fitted"]["step_seconds"] > 0
-    assert body["way_out"]["host_bytes"] > 1e9
+    assert body["nearest_fit"]["host_bytes"] > 1e9
 
 
 def test_what_fits_has_ranges_and_no_reason(write: Write) -> None:

@@ -50,7 +50,7 @@ def test_all_bad_lines_are_told():
     assert [f.place.line for f in findings] == [1, 3]
 
 
-def test_a_user_before_the_name_has_a_way_out_and_its_host_counts():
+def test_a_user_before_the_name_is_told_and_its_host_counts():
     cluster, findings = parse_hostfile("amd00@192.168.1.10 slots=2\nroot@192.168.1.7 slots=1\n", "h")
     assert [(h.name, h.slots) for h in cluster.hosts] == [("192.168.1.10", 2), ("192.168.1.7", 1)]
     assert [(f.gate, f.place.line, f.place.length) for f in findings] == [("HO003", 1, 18), ("HO003", 2, 16)]

@@ -89,7 +89,7 @@ def ask(question: Question, rows: random.Random) -> Answer:
     some = rows.sample(result.alternatives, min(2, len(result.alternatives)))
     texts = [text for row in some for text in _compare(row, _plan_of(raw, row, question))]
     if result.best is None or result.plan is None:
-        return Answer("the gates refuse all" if result.way_out is None else "nothing fits", len(some), tuple(texts))
+        return Answer("the gates refuse all" if result.nearest_fit is None else "nothing fits", len(some), tuple(texts))
     texts += _compare(result.best, result.plan) + _compare(result.best, _plan_of(raw, result.best, question))
     others = make_plan(result.plan.run, with_search=False).alternatives
     shown = [*result.usable, *(each for each in others if result.refusal_of(each) is None)]

@@ -12,7 +12,7 @@ import pytest
 
 from harness.check.plan_report import PlanReport
 from harness.plan.planner import Plan, make_plan
-from harness.plan.search.way_out import find_way_out
+from harness.plan.search.nearest_fit import find_nearest_fit
 from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from harness.views.plan import render_plan
@@ -40,10 +40,10 @@ def flagship() -> Plan:
 def report_of(plan: Plan) -> PlanReport:
     command = "harness launch a.yaml --dry-run"
     others = (*plan.alternatives, *plan.fastest_fitting)
-    way_out = None
+    nearest_fit = None
     if plan.model is not None and plan.fit.fits is False and not any(each.fit.fits for each in others):
-        way_out = find_way_out(plan.run, plan.model, plan.device, plan.capacity, plan.alternatives)
-    return PlanReport(plan, None, way_out, plan.findings, command)
+        nearest_fit = find_nearest_fit(plan.run, plan.model, plan.device, plan.capacity, plan.alternatives)
+    return PlanReport(plan, None, nearest_fit, plan.findings, command)
 
 
 def shown(plan: Plan, width: int = 110, *, long: bool = False) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from harness.diagnosis import diagnose
 from harness.diagnosis.evidence.unknown_cause import describe_next_step
-from harness.diagnosis.gate_change import describe_fix
+from harness.diagnosis.gate_fix import describe_fix
 from harness.findings import Fix
 from tests.support.tracebacks import diagnose_text, traceback_text
 

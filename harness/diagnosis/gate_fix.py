@@ -13,7 +13,7 @@ from harness.spec.deepspeed_mapping import json_key_of
 from harness.spec.parse.source import join_key, split_key
 
 
-def describe_gate_change(gate: Gate) -> str:
+def describe_gate_fix(gate: Gate) -> str:
     """The change where the gate's fault ended a job: the setting itself, and where to read more."""
     from harness.gates.use_instead import check_example
 

@@ -27,7 +27,7 @@ _GPUS_OF_A_HOST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class WayOut:
+class NearestFit:
     """`closest` lacks least: disks alone, where disks would do, else host memory alone, where that would. `ranks`: the
     fewest of the same kind that would do, on hosts of `ranks_per_host`, None where 4,096 hosts do not. `host_bytes`:
     host memory with which the same ranks would do; `nvme_bytes`: disks of a host with which they would, where nobody
@@ -42,13 +42,13 @@ class WayOut:
     length: int | None = None
 
 
-def find_way_out(
+def find_nearest_fit(
     run: ResolvedRun,
     model: ModelFacts,
     device: Device | None,
     capacity: Capacity,
     alternatives: Sequence[Alternative],
-) -> WayOut | None:
+) -> NearestFit | None:
     """`alternatives`: those of the run, none of which fits. None while the run's ranks are unknown."""
     settings = settings_of(run)
     if settings is None:
@@ -63,11 +63,11 @@ def find_way_out(
     inside = [count for count in (2, 4, _GPUS_OF_A_HOST) if world < count and settings.num_hosts == 1]
     ranks = next((count for count in inside if would_fit(count, count)), None)
     if ranks is not None:
-        return WayOut(closest, ranks, ranks, host_bytes, nvme_bytes, _shorter(run, model, device, capacity))
+        return NearestFit(closest, ranks, ranks, host_bytes, nvme_bytes, _shorter(run, model, device, capacity))
     per_host = max(per_host, _GPUS_OF_A_HOST) if settings.num_hosts == 1 else per_host
     hosts = _fewest_hosts(lambda hosts: would_fit(hosts * per_host, per_host), world // per_host)
     ranks = None if hosts is None else hosts * per_host
-    return WayOut(closest, ranks, per_host, host_bytes, nvme_bytes, _shorter(run, model, device, capacity))
+    return NearestFit(closest, ranks, per_host, host_bytes, nvme_bytes, _shorter(run, model, device, capacity))
 
 
 def _closest(alternatives: Sequence[Alternative], capacity: Capacity) -> Alternative | None:

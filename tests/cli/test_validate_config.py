@@ -175,15 +175,18 @@ def test_checking_one_file_costs_little_more_than_its_libraries(write):
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
     def seconds(*arguments):
-        best = 1e9
-        for _ in range(6):
-            child = subprocess.Popen([sys.executable, *arguments], env=env, stdout=subprocess.DEVNULL, cwd=ROOT)
-            _, _, usage = os.wait4(child.pid, 0)
-            child.returncode = 0
-            best = min(best, usage.ru_utime + usage.ru_stime)
-        return best
+        child = subprocess.Popen([sys.executable, *arguments], env=env, stdout=subprocess.DEVNULL, cwd=ROOT)
+        _, _, usage = os.wait4(child.pid, 0)
+        child.returncode = 0
+        return usage.ru_utime + usage.ru_stime
 
-    assert seconds("-m", "harness", "validate-config", file) < 3.5 * seconds("-c", LIBRARIES)
+    libraries = check = 1e9
+    for _ in range(20):  # until a round of both was left alone by other processes
+        libraries = min(libraries, seconds("-c", LIBRARIES))
+        check = min(check, seconds("-m", "harness", "validate-config", file))
+        if check < 3.5 * libraries:
+            return
+    raise AssertionError(f"{check:.2f} s of CPU time beside {libraries:.2f} s of the libraries")
 
 
 def imported(arguments, slow=()):

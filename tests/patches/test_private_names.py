@@ -10,7 +10,7 @@ from harness.patches.patch_registry import all_patches
 
 PACKAGE = Path(__file__).resolve().parents[2] / "harness"
 NAMEDTUPLE = {"_replace", "_asdict", "_fields", "_make"}
-STANDARD_LIBRARY = {"_exit", "_Unpickler"}
+STANDARD_LIBRARY = {"_exit", "_run_exitfuncs", "_Unpickler"}
 HAVE_A_DEFAULT = {
     "_name_or_path": "source_weights.py compares nothing without it",
     "_attn_implementation": "flops_counter.py counts sdpa without it",

@@ -26,6 +26,8 @@ MAX_PARAMETERS = 16_000_000
 """Of a copy on a rank: 64 MB in fp32."""
 _LENGTHS = ((13, 19), (20, 12))
 """Tokens of the documents of each row."""
+_LONG = ((70, 90),)
+"""The same of one longer row: a leak may begin at a later token, or reach further."""
 _FIRST_ID, _END_ID = 8, VOCAB_SIZE - 16
 _NOISE = 1e-4
 """Of the change of logits that a token has where it may have one; rounding in fp32 gives less than 1e-5."""
@@ -107,7 +109,7 @@ def _build_copy(config: PreTrainedConfig, attempt: Any, max_parameters: int, *, 
         fields.pop(name)
     fields["dtype"] = "float32"
     small = type(config).from_dict(copy.deepcopy(fields))
-    small.use_cache = False
+    small.use_cache, small.name_or_path = False, config.name_or_path  # where its own code is
     options = {"trust_remote_code": trust_remote_code} if trust_remote_code else {}
     with torch.device("meta"):
         size = sum(p.numel() for p in AutoModelForCausalLM.from_config(small, **options).parameters())
@@ -123,15 +125,15 @@ def _build_copy(config: PreTrainedConfig, attempt: Any, max_parameters: int, *, 
     return model
 
 
-def draw_ids() -> torch.Tensor:
+def draw_ids(lengths: Any = _LENGTHS) -> torch.Tensor:
     """(rows, length), token ids that are none of the special ones."""
     generator = torch.Generator().manual_seed(1)
-    return torch.randint(_FIRST_ID, _END_ID, (len(_LENGTHS), sum(_LENGTHS[0])), generator=generator)
+    return torch.randint(_FIRST_ID, _END_ID, (len(lengths), sum(lengths[0])), generator=generator)
 
 
-def packed_positions() -> torch.Tensor:
+def packed_positions(lengths: Any = _LENGTHS) -> torch.Tensor:
     """(rows, length), positions that restart at each document of a row."""
-    return torch.stack([torch.cat([torch.arange(n) for n in row]) for row in _LENGTHS])
+    return torch.stack([torch.cat([torch.arange(n) for n in row]) for row in lengths])
 
 
 def ask_copy(model: Any) -> ModelAnswers:
@@ -141,12 +143,15 @@ def ask_copy(model: Any) -> ModelAnswers:
     if causal is not True:
         return ModelAnswers(causal, why_causal, causal, why_causal)
     try:
-        apart, why_apart = _ask_apart(model, ids)
+        apart, why_apart = _ask_apart(model, _LENGTHS)
+        if apart:
+            apart, why_apart = _ask_apart(model, _LONG)
+        if apart:
+            apart, why_apart = _ask_apart(model.train(), _LONG)
     except TypeError as error:
-        apart, why_apart = (
-            False,
-            f"it takes no position ids: {first_line(error)}",
-        )
+        apart, why_apart = False, f"it takes no position ids: {first_line(error)}"
+    finally:
+        model.eval()
     return ModelAnswers(True, why_causal, apart, why_apart)
 
 
@@ -165,30 +170,32 @@ def _ask_causal(model: Any, ids: torch.Tensor) -> tuple[bool | None, str]:
     return True, "its logits for a token do not change with the tokens after it"
 
 
-def _ask_apart(model: Any, ids: torch.Tensor) -> tuple[bool, str]:
-    """Change the first document of each row, and look at the second; compare each document with itself alone."""
-    positions = packed_positions()
+def _ask_apart(model: Any, lengths: Any) -> tuple[bool, str]:
+    """Change the first document of each row, and look at the second; compare each document with itself alone, but for a
+    model in training mode, whose dropout would differ.
+    """
+    ids, positions = draw_ids(lengths), packed_positions(lengths)
     packed = logits_of(model, ids, position_ids=positions)
     other = ids.clone()
-    for row, lengths in enumerate(_LENGTHS):
-        other[row, : lengths[0]] = _other_ids(ids[row, : lengths[0]])
+    for row, (first, _) in enumerate(lengths):
+        other[row, :first] = _other_ids(ids[row, :first])
     change = (logits_of(model, other, position_ids=positions) - packed).abs()
-    second = torch.stack([torch.arange(ids.shape[1]) >= lengths[0] for lengths in _LENGTHS])
+    second = torch.stack([torch.arange(ids.shape[1]) >= first for first, _ in lengths])
     legal = float(change[~second].max())
     leaked = float(change[second].max()) / legal if legal > 0 else float("inf")
     if leaked > _NOISE:
         return False, f"a document changes the logits of the next one by {leaked:.0e} of what it changes its own"
-    differs = difference_from_alone(model, packed) / legal
+    differs = 0.0 if model.training else difference_from_alone(model, packed, lengths) / legal
     if differs > _NOISE:
         return False, f"the logits of a document differ from those that it has alone, by {differs:.0e}"
     return True, "documents of a packed row have the logits that each has alone"
 
 
-def difference_from_alone(model: Any, packed: torch.Tensor) -> float:
+def difference_from_alone(model: Any, packed: torch.Tensor, lengths: Any = _LENGTHS) -> float:
     """The largest between these logits of packed documents and those that the model gives each alone."""
-    ids, largest = draw_ids(), 0.0
-    for row, lengths in enumerate(_LENGTHS):
-        for part, logits in zip(ids[row].split(lengths), packed[row].split(lengths), strict=True):
+    ids, largest = draw_ids(lengths), 0.0
+    for row, parts in enumerate(lengths):
+        for part, logits in zip(ids[row].split(parts), packed[row].split(parts), strict=True):
             largest = max(largest, float((logits_of(model, part[None])[0] - logits).abs().max()))
     return largest
 
@@ -200,10 +207,12 @@ def _other_ids(ids: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def logits_of(model: Any, ids: torch.Tensor, **arguments: torch.Tensor) -> torch.Tensor:
-    """(rows, length, vocabulary), without a gradient. Raises ValueError for logits of another length, and for such as
-    are not finite.
+    """(rows, length, vocabulary), without a gradient; dropout draws the same each time. Raises ValueError for logits of
+    another length, and for such as are not finite.
     """
-    logits: torch.Tensor = model(input_ids=ids, use_cache=False, **arguments).logits
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        logits: torch.Tensor = model(input_ids=ids, use_cache=False, **arguments).logits
     if logits.shape[:2] != ids.shape:
         raise ValueError(f"its logits are {list(logits.shape)} for tokens of {list(ids.shape)}")
     if not bool(logits.isfinite().all()):

@@ -181,7 +181,7 @@ def run_type(way: str, kind: str, file: Path, forked: ForkedRanks) -> Outcome:
         folder, began = Path(name), time.monotonic()
         try:
             write_model(kind, folder / "model")
-            if "alone" not in kept:
+            if not isinstance(kept.get("alone"), list):
                 kept["alone"] = losses_of("alone", folder / "model", folder, forked)
         except Exception as error:  # the code of a model may raise anything
             kept["alone"] = str(error)

@@ -106,3 +106,14 @@ def test_a_hidden_leak_is_found(leak: Callable[[Any], None]) -> None:
     leak(model)
     answers = ask_copy(model)
     assert answers.apart is False, answers
+
+
+def test_rounding_that_a_norm_enlarges_is_no_leak() -> None:
+    """As in `gemma3n`, whose norms of two numbers that nearly cancel make 1e-4 of it."""
+    model = make_llama()
+
+    def enlarge(_: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return out + 3e3 * (out + 1e3 - 1e3 - out)
+
+    wrap(model.model.layers[1].self_attn.v_proj, enlarge)
+    assert ask_copy(model).apart is True

@@ -143,7 +143,7 @@ def ask_copy(model: Any) -> ModelAnswers:
     if causal is not True:
         return ModelAnswers(causal, why_causal, causal, why_causal)
     try:
-        apart, why_apart = _ask_apart(model, _LENGTHS)
+        apart, why_apart = _ask_apart(model.eval(), _LENGTHS)
         if apart:
             apart, why_apart = _ask_apart(model, _LONG)
         if apart:

@@ -30,6 +30,15 @@ _EXPRESSION = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 """A value that is Python's, such as `tokenizer.eos_token`: no program can write it into a file."""
 _ALTERNATIVE = re.compile(r"; |, (?:or|else)\b|\bor\b|\buntil then\b")
 _VARIABLE = re.compile(r"set `?[A-Z_]+(?:_IFNAME|_ADDR)\b")
+_REMEDIES = frozenset(
+    "add apply build change choose convert copy correct disable download enable export free install launch leave lower "
+    "move pass pip put raise reduce remove request resize resume set shorten start switch take train turn unset update "
+    "upgrade use write".split()
+)
+"""First words of a part of a change that settings, packages, files or options fulfil. Others ask to look."""
+_PART = re.compile(r"; |: |, (?=\w)|\b(?:or|and|then|to) ")
+_CALL = re.compile(r"`[^`]*\w\([^`]*`|\bfunctions?\b|\bclass\b")
+"""Code of the program itself, which no setting changes."""
 _BEFORE_TRAINING = ("launcher", "import", "rendezvous", "model", "weights", "engine", "first step")
 _REASONS: Mapping[Action, str] = {
     "retry": "the input is not at fault: the same start may work",
@@ -67,10 +76,12 @@ def decide_action(diagnosis: Diagnosis) -> Decision | None:
         return None
     cause = causes_by_id().get(diagnosis.cause)
     changes = find_changes(diagnosis.change)
-    action: Action = "change and retry" if changes else "stop"
+    action: Action = "change and retry" if changes or has_remedy(diagnosis.change) else "stop"
     host = diagnosis.host or diagnosis.details.get("host", "")
     if cause is not None:
         action = cause.decision or ("retry" if cause.level != "root" else action)
+    elif _is_of_settings(diagnosis.cause):
+        action = "change and retry"
     reason = _REASONS[action]
     if action == "retry elsewhere" and host:
         reason = f"{host} is at fault, not the input"
@@ -90,6 +101,19 @@ def decide_action(diagnosis: Diagnosis) -> Decision | None:
     )
 
 
+def _is_of_settings(finding: str) -> bool:
+    """Is it a finding about a run spec or a DeepSpeed JSON, by its id?"""
+    from harness.gates.registry import all_gates
+
+    return finding.startswith("SP") or any(gate.id == finding for gate in all_gates())
+
+
+def has_remedy(change: str) -> bool:
+    """Does a change name what can be done without the program's own code: settings, packages, files, options?"""
+    parts = (part for part in _PART.split(change) if not _CALL.search(part))
+    return any(part.lstrip("`").partition(" ")[0] in _REMEDIES for part in parts)
+
+
 def _names_a_variable(diagnosis: Diagnosis) -> bool:
     """Does the change set a variable of the network first, in a job that never trained with the one it had?"""
     phase = diagnosis.phase
@@ -104,9 +128,11 @@ def find_changes(change: str) -> dict[str, Any]:
     for part in _ALTERNATIVE.split(change):
         if _STATEMENT.search(part):
             continue
-        changes = dict[str, Any]()
+        changes, verb, end = dict[str, Any](), "", 0
         for match in _CODE.finditer(part):
-            changes |= _parse_setting(match["text"], match["verb"] or "", match["value"] or "")
+            verb = match["verb"] or (verb if part[end : match.start()] in (", ", " and ") else "")
+            changes |= _parse_setting(match["text"], verb, match["value"] or "")
+            end = match.end()
         if changes:
             return {key: value for key, value in changes.items() if key.rpartition(".")[2] not in _PROTECTIONS}
     return {}

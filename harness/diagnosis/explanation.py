@@ -10,6 +10,7 @@ from dataclasses import replace
 from harness.diagnosis.catalogue import causes_by_id
 from harness.diagnosis.diagnosis_types import (
     NO_PHASE,
+    STOP_CAUSE,
     Confidence,
     Diagnosis,
     FailedAllocation,
@@ -58,6 +59,11 @@ _DISAGREEMENT_CAUSES = ("LG070", "LG071", "LG101", "LG105", "LG212", "LG240", "L
 _IMAGE_WORDS = re.compile(
     rb"pixel_values|image_grid_thw|vision_tower|image_processor|ImageProcessor|\bvisual\b|vision_model|image_embeds"
 )
+_HANGUP = re.compile(rb"\bSIGHUP\b|got signal: 1\b|exitcode: -1\b")
+_DERIVED_OPTION = re.compile(rb"Detected (?P<variable>\w+)=\S+: setting (?P<option>--\w+)=(?P<value>\S+)")
+"""DeepSpeed's launcher turns a variable into an option."""
+_UNSAVED = re.compile(rb"stage3_gather_16bit_weights_on_model_save`?(?:=| is )[Ff]alse")
+_SLOT_CAUSE = "LG061"
 _LAUNCHER_WORDS = re.compile(rb"launch\.py|torchrun|torch/distributed/(?:run|elastic|launcher)|Setting ds_accel.*LOCAL")
 
 
@@ -86,8 +92,7 @@ def _explain_failure(
         unknown = replace(first, cause="")
         others = tuple(unknown if event is first else event for event in selection.others)
         selection, first = replace(selection, first=unknown, others=others), unknown
-    if not first.cause and (of_import := describe_failed_import(first.frames))[0]:
-        first = replace(first, cause=_VERSIONS_CAUSE, sure=False, title=of_import[0], change=of_import[1])
+    first = _describe_by_other_lines(first, readers)
     if first.cause == _TIMEOUT_CAUSE:  # whoever reports it only waited
         missing_ranks, evidence = list[int](), ""
         if not scanner.is_incomplete:
@@ -135,6 +140,13 @@ def _explain_no_failure(
     scanner: LogScanner, readers: list[LogReader], notes: tuple[str, ...], *, is_completed: bool
 ) -> Diagnosis:
     """The diagnosis of a log without an event that may be the first failure."""
+    if _UNSAVED.search(_all_text(readers)):
+        notes = (
+            "observation: the weights of the model were not saved as one file, since "
+            "`stage3_gather_16bit_weights_on_model_save` is false: set it to true, or run `zero_to_fp32.py` in the "
+            "checkpoint",
+            *notes,
+        )
     if is_completed:
         return Diagnosis("completed", "certain", title="the job ended well", notes=notes)
     op_load = _diagnose_op_load(scanner, readers)
@@ -149,6 +161,31 @@ def _explain_no_failure(
     title = "the log shows no failure"
     phase = find_phase((), mark, is_over=True)
     return Diagnosis("no failure seen", title=title, lines=_last_lines(readers, 10), notes=notes, phase=phase)
+
+
+def _describe_by_other_lines(first: LogEvent, readers: list[LogReader]) -> LogEvent:
+    """The event, with the title and the change of a line beside its own: an import, a signal, who chose an option."""
+    text = _all_text(readers)
+    if not first.cause and (of_import := describe_failed_import(first.frames))[0]:
+        return replace(first, cause=_VERSIONS_CAUSE, sure=False, title=of_import[0], change=of_import[1])
+    if first.cause == STOP_CAUSE and first.level == "end" and _HANGUP.search(text):
+        title = "the job got SIGHUP: the terminal or the login session that started it ended"
+        change = (
+            "start it again from the last checkpoint in `tmux` or `screen`, with `setsid`, or as a job of a scheduler; "
+            "`nohup` alone does not help where a launcher handles SIGHUP itself, as torchrun does"
+        )
+        return replace(first, title=title, change=change)
+    if first.cause == _SLOT_CAUSE and (match := _DERIVED_OPTION.search(text)):
+        variable, option, value = (part.decode(errors="replace") for part in match.groups())
+        title = f"the launcher made `{option}={value}` of {variable}, and counts devices from 0"
+        change = f"unset `{variable}` and pass `{option} {value}` to `deepspeed`; torchrun obeys {variable} itself"
+        return replace(first, title=title, change=change)
+    return first
+
+
+def _all_text(readers: Sequence[LogReader]) -> bytes:
+    """The starts and the ends of all logs."""
+    return b"".join(reader.head + reader.tail for reader in readers)
 
 
 def _find_allocation(first: LogEvent, phase: FailurePhase | None, readers: list[LogReader]) -> FailedAllocation | None:
@@ -347,7 +384,7 @@ def _format_numbers(numbers: list[int]) -> str:
 
 def describe_job(first: LogEvent, scanner: LogScanner, readers: Sequence[LogReader]) -> Iterator[str]:
     """Notes on the first failure."""
-    text = b"".join(reader.head + reader.tail for reader in readers)
+    text = _all_text(readers)
     is_alone = not scanner.ranks and scanner.world_size <= 1
     if first.cause in _PARTITIONED_CAUSES and is_alone and not _LAUNCHER_WORDS.search(text):
         yield (

@@ -129,7 +129,7 @@ def fails_with(error):
     ("error", "action"),
     [
         ("AssertionError: Micro batch size per gpu: 0 has to be greater than 0", "change and retry"),
-        ("Exception: Skipped 20 iterations in a row due to Overflow - Exiting training.", "stop"),
+        ("Exception: Skipped 20 iterations in a row due to Overflow - Exiting training.", "change and retry"),
         (
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 15.66 GiB. GPU 0 has a total",
             "change and retry",

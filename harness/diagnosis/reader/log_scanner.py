@@ -74,6 +74,7 @@ class LogScanner:
         self._clock: float | None = None
         self._log_index, self._lines_before = -1, 0
         self._origin = LogOrigin()
+        self._open: tuple[LogStream, LogLine, ParsedLine] | None = None
         self._root_cause_lines_left, self._is_in_failures = 0, False
         self.stacks = StackTraces()
         self.ranks_by_pid: dict[tuple[str, int], int] = {}
@@ -95,7 +96,7 @@ class LogScanner:
     def start_log(self, lines: int, origin: LogOrigin) -> None:
         """A log starts, after `lines` lines of other logs. `origin`: who wrote it, by its name."""
         self._log_index, self._lines_before, self._origin = self._log_index + 1, lines, origin
-        self._streams, self._clock = {}, None
+        self._streams, self._clock, self._open = {}, None, None
         self._root_cause_lines_left, self._is_in_failures = 0, False
         self._attempts.start_log(origin.attempt)
         self.stacks.start_log()
@@ -111,12 +112,21 @@ class LogScanner:
                 self._streams[parsed_line.stream] = stream
         self._update_ranks_and_hosts(parsed_line, stream)
         self._attempts.read_line(parsed_line)
+        if self._ends_open_traceback(line, parsed_line, stream) and self._open is not None:
+            stream, parsed_line = self._open[0], parsed_line._replace(rank=self._open[2].rank, host=self._open[2].host)
         stream.note_line(line, parsed_line)
+        self._open = (stream, line, parsed_line) if stream.in_traceback else None
         place = StackPlace(self._lines_before + line.number, self._log_index, line.progress)
         if stream.in_traceback or not self.stacks.read_line(
             parsed_line.text, parsed_line.stream, parsed_line.rank, parsed_line.host, place
         ):
             self._process_line(line, parsed_line, stream)
+
+    def _ends_open_traceback(self, line: LogLine, parsed_line: ParsedLine, stream: LogStream) -> bool:
+        """Does an exception without a prefix end the traceback of the line above, whose rank has one?"""
+        if self._open is None or parsed_line.rank is not None or stream.in_traceback:
+            return False
+        return line.number == self._open[1].number + 1 and is_exception_line(parsed_line.text)
 
     def _parse(self, line: LogLine) -> ParsedLine:
         """The line, with the rank and host of the log where it names none itself."""

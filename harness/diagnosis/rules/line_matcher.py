@@ -182,6 +182,7 @@ def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
         sure = sure and not _is_own_check(frames)
         details = {key: value for key, value in match.groupdict().items() if value is not None}
         groups = {**match.groupdict(), ASSERTED: _asserted_by(frames), REASON: _reason_of(details)}
+        groups[MULTIPLES] = _multiples_of(details)
         title, change = (_fill_fields(text, groups) for text in (rule.signature.title, rule.signature.change))
         return Match(rule.cause, rule.level, sure, details, title, change, rule.signature.pattern)
     return None
@@ -206,6 +207,8 @@ ASSERTED = "asserted"
 """A field of titles and changes: the expression of the `assert` that the last frame shows; empty without one."""
 REASON = "reason"
 """A field of titles and changes: what the system says of the group `errno`; empty without one."""
+MULTIPLES = "multiples"
+"""A field of titles and changes: the batch sizes around `batch` that `micro` on each of `ranks` divides."""
 _ASSERT = re.compile(r"assert (?P<expression>.+?)(?:, .*)?$")
 
 
@@ -217,6 +220,13 @@ def _asserted_by(frames: Sequence[Frame]) -> str:
 def _reason_of(details: Mapping[str, str]) -> str:
     number = details.get("errno", "")
     return os.strerror(int(number)) if number.isdecimal() and int(number) in errno.errorcode else ""
+
+
+def _multiples_of(details: Mapping[str, str]) -> str:
+    batch, micro, ranks = (int(details.get(name) or 0) for name in ("batch", "micro", "ranks"))
+    unit = micro * ranks
+    below = batch // unit * unit if unit else 0
+    return (f"{below} or {below + unit}" if below else str(unit)) if batch and unit else ""
 
 
 _TELLING_CALL = re.compile(r"pin_memory\(|\b(?:os|shutil)\.\w+\(|\.(?:unlink|rmdir)\(")

@@ -45,6 +45,16 @@ _FRACTION = re.compile(r"\| (?P<key>\w+) \|.*type=int_from_float, input_value=(?
 _AUTO = re.compile(r"\| (?P<key>\w+) \|[^\[]*\[type=\w+, input_value='auto'")
 
 
+_EXTRA = re.compile(r"\| (?P<key>[\w.]+) \|[^\[|]*\[type=extra_forbidden")
+_MODEL = re.compile(r"validation errors? for (?:DeepSpeed)?(?P<model>\w+?)(?:Config)? \|")
+_BLOCKS = {
+    "Zero": "zero_optimization",
+    "ZeroOffloadOptimizer": "offload_optimizer",
+    "ZeroOffloadParam": "offload_param",
+}
+"""Blocks that are not named as pydantic's class, in lower case."""
+
+
 def describe_pydantic_error(text: str) -> tuple[str, str]:
     """(title, change) where the message says more than its finding; else empty texts."""
     if match := _FRACTION.search(text):
@@ -57,5 +67,13 @@ def describe_pydantic_error(text: str) -> tuple[str, str]:
         return (
             f"`{match['key']}` is still `auto`: only the Trainer and accelerate replace `auto`, and not for every key",
             "write the value itself into the JSON, or start through newer versions of the Trainer or accelerate",
+        )
+    if (keys := _EXTRA.findall(text)) and (model := _MODEL.search(text)):
+        block = _BLOCKS.get(model["model"], model["model"].lower())
+        names = " and ".join(f"`{block}.{key}`" for key in dict.fromkeys(keys))
+        return (
+            f"the installed DeepSpeed knows no {names}",
+            f"remove {names} from the DeepSpeed JSON, or move it to the block that has it; `harness validate-config` "
+            "names the block, and a release of DeepSpeed that knows it",
         )
     return "", ""

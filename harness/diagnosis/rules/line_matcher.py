@@ -208,7 +208,8 @@ ASSERTED = "asserted"
 REASON = "reason"
 """A field of titles and changes: what the system says of the group `errno`; empty without one."""
 MULTIPLES = "multiples"
-"""A field of titles and changes: the batch sizes around `batch` that `micro` on each of `ranks` divides."""
+"""A field of titles and changes: the batch sizes around `batch` that `micro` on each of `ranks` divides; empty where
+`batch` is one."""
 _ASSERT = re.compile(r"assert (?P<expression>.+?)(?:, .*)?$")
 
 
@@ -226,7 +227,7 @@ def _multiples_of(details: Mapping[str, str]) -> str:
     batch, micro, ranks = (int(details.get(name) or 0) for name in ("batch", "micro", "ranks"))
     unit = micro * ranks
     below = batch // unit * unit if unit else 0
-    return (f"{below} or {below + unit}" if below else str(unit)) if batch and unit else ""
+    return (f"{below} or {below + unit}" if below else str(unit)) if unit and batch % unit else ""
 
 
 _TELLING_CALL = re.compile(r"pin_memory\(|\b(?:os|shutil)\.\w+\(|\.(?:unlink|rmdir)\(")

@@ -249,7 +249,7 @@ class FitSearch:
                 continue
             base = with_offload(settings, stage, optimizer_device, param_device)
             for checkpointing in (True, False):
-                for micro in _MICRO_BATCHES:
+                for micro in (settings.sequences_a_row * rows for rows in _MICRO_BATCHES):
                     if sequences % micro:
                         break
                     sketch = replace(base, micro_batch=micro, accumulation=sequences // micro)

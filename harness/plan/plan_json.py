@@ -192,7 +192,7 @@ def _alternative_json(plan: Plan, alternative: Alternative) -> dict[str, Any]:
         "step_seconds_range": list(time.range) if time else None,
         "bottleneck": time.bottleneck if time else None,
         "cost": asdict(cost) if cost else None,
-        "micro_batch": alternative.settings.micro_batch,
+        "micro_batch": alternative.settings.rows,
         "gradient_checkpointing": checkpointing_value(alternative.settings),
         "chosen": alternative.is_current,
         "gpu_by_kind": alternative.memory.bytes_by_group("gpu"),

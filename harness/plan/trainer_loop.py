@@ -4,6 +4,7 @@
 Read in transformers 5 (`trainer.py`, `loss/loss_utils.py`, `integrations/deepspeed.py`) and accelerate 1 on
 2026-11-28. LLaMA-Factory, axolotl and ms-swift train by the Trainer's loop. All of them compute the logits of a whole
 micro-batch, in fp32, let `"auto"` be filled in by the hidden size, pad rows under a mask, and leave DeepSpeed alone.
+DPO and KTO hold the reference model beside the trained one (TRL's trainers), unless it is the base of an adapter.
 A fused loss (Liger kernels, cut cross-entropy) is an option of theirs that no run spec has: it is not planned.
 """
 

@@ -73,7 +73,7 @@ def _trial_json(trial: Trial) -> dict[str, Any]:
         "zero_stage": settings.stage,
         "offload_optimizer": settings.optimizer_device,
         "offload_param": settings.param_device,
-        "micro_batch": settings.micro_batch,
+        "micro_batch": settings.rows,
         "gradient_accumulation_steps": settings.accumulation,
         "gradient_checkpointing": checkpointing_value(settings),
         "planned_step_seconds": trial.candidate.planned_step_seconds,

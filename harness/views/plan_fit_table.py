@@ -57,7 +57,7 @@ def _brief(cell: FitCell) -> str:
     sizes = (("tensor", s.tensor_parallel_size), ("pipeline", s.pipeline_parallel_size))
     parts = [f"ZeRO-{s.stage}", *(f"{name} {size}" for name, size in sizes if size > 1)]
     parts += ["parameters too"] if s.param_device != "none" else []
-    parts.append(f"{s.micro_batch} x {s.accumulation}")
+    parts.append(f"{s.rows} x {s.accumulation}")
     return ", ".join(parts if s.checkpointing else [*parts, "no checkpointing"])
 
 

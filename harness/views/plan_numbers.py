@@ -72,7 +72,7 @@ def describe_setting(settings: PlanSettings) -> str:
         ("sequence", settings.sequence_parallel_size),
     )
     parallel = "".join(f", {name} {size}" for name, size in sizes if size > 1)
-    batch = f"micro-batch {settings.micro_batch} x {settings.accumulation}"
+    batch = f"micro-batch {settings.rows} x {settings.accumulation}"
     moved = ", inputs of layers in host memory" if settings.activation_device != "none" else ""
     return f"{title_of(settings)}{parallel}, {batch}, {describe_checkpointing(settings)}{moved}"
 
@@ -81,6 +81,15 @@ def describe_setting_briefly(settings: PlanSettings) -> str:
     """`ZeRO-3, sequence 8, 1 x 4, checkpointing`, for tables."""
     text = describe_setting(settings).replace("micro-batch ", "").removesuffix(", no gradient checkpointing")
     return text.replace("gradient checkpointing", "checkpointing").replace(", inputs of layers in", " in")
+
+
+def format_cost(cost: CostRange | None) -> str:
+    """Dollars, else hours, in a cell."""
+    if cost is None:
+        return "-"
+    if cost.money_range is not None:
+        return format_range(cost.money_range)
+    return format_time_range((cost.hours_range[0] * 3600, cost.hours_range[1] * 3600))
 
 
 def cost_as_dict(cost: CostRange) -> dict[str, Any]:

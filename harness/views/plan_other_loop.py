@@ -17,6 +17,11 @@ def fits_alone(plan: Plan) -> str:
     return "" if adverb is None else f"Only `harness launch` {adverb}fits"
 
 
+def says_otherwise(other: LoopMemory, plan: Plan) -> bool:
+    """Has the other loop another verdict? Whatever tier is unknown, a GPU inside the range is not certain."""
+    return (other.fit.verdict, bool(other.fit.uncertain)) != (plan.fit.verdict, bool(plan.fit.uncertain))
+
+
 def format_other_loop(other: LoopMemory, plan: Plan) -> str:
     """The same settings in the other loop: its verdict, its peak, and the logits that make the difference."""
     unsure = "is not certain" if other.fit.uncertain else "fits, as far as known"

@@ -18,7 +18,6 @@ from harness.plan.search.alternatives import Alternative, title_of
 from harness.plan.search.settings_search import HEADROOM
 from harness.plan.settings.checkpointed_layers import describe_checkpointing
 from harness.plan.settings.plan_settings import PlanSettings, has_assumed_hosts
-from harness.plan.time.cost_range import CostRange
 from harness.plan.trainer_loop import TRAINERS
 from harness.plan.unknown_inputs import unknown_inputs
 from harness.run.objective_facts import facts_of
@@ -26,14 +25,14 @@ from harness.units import format_count, format_trainable, pluralize
 from harness.views.plan_calibration import format_calibration
 from harness.views.plan_fit_table import render_fit_table, summarise_ways
 from harness.views.plan_numbers import (
+    format_cost,
     format_estimate,
-    format_range,
     format_share,
     format_size,
     format_time,
     format_time_range,
 )
-from harness.views.plan_other_loop import fits_alone, format_other_loop
+from harness.views.plan_other_loop import fits_alone, format_other_loop, says_otherwise
 from harness.views.plan_own_module import format_own_states
 from harness.views.style import Style, escape_unprintable
 
@@ -148,13 +147,13 @@ def _name_as_terms(settings: PlanSettings) -> str:
     )
     parts = [*title_of(settings).split(", "), *(f"{name} {size}" for name, size in sizes if size > 1)]
     checkpointing = describe_checkpointing(settings, "checkpointing")
-    terms = [*parts, f"micro-batch {settings.micro_batch}", checkpointing]
+    terms = [*parts, f"micro-batch {settings.rows}", checkpointing]
     return ", ".join(term.replace(" ", _IN_TERM) for term in terms)
 
 
 def _format_verdict(report: PlanReport, memory: MemoryEstimate, style: Style, width: int) -> list[str]:
     """The verdict in colour, what would do where nothing fits, and what was searched."""
-    plan, fit = report.plan, report.plan.fit
+    plan = report.plan
     word, colour, why = _verdict_words(report, memory)
     if not word:
         lines = _wrap(why, width)
@@ -162,7 +161,7 @@ def _format_verdict(report: PlanReport, memory: MemoryEstimate, style: Style, wi
     other = plan.other_loop
     lines = _wrap(f"{word}: {why}", width, "  ")
     lines[0] = lines[0].replace(word, style.paint(word, colour, bold=True), 1)
-    if other is not None and (plan.run.trainer or other.fit.verdict != fit.verdict):
+    if other is not None and (plan.run.trainer or says_otherwise(other, plan)):
         lines += _wrap(format_other_loop(other, plan), width, "  ")
     return [*lines, *_format_nearest_fit(report, width), *_format_search(report, width)]
 
@@ -234,6 +233,10 @@ def _format_shortage(plan: Plan, memory: MemoryEstimate) -> str:
     text = f"{fit.binding} is too small, {sizes}{_format_phase(fit.phase)}"
     if fit.binding == "host memory":
         text += " (5% is the system's)"
+    elif fit.binding == "GPU memory":
+        items = [item for item in memory.items_of("gpu") if memory.gpu_peak_phase in item.phases]
+        largest = max(items, key=lambda item: item.bytes)
+        text += f", {format_size(largest.bytes)} of it {largest.description}"
     return f"{text}; training itself fits" if fit.fits_in_training else text
 
 
@@ -270,6 +273,10 @@ def _format_search(report: PlanReport, width: int) -> list[str]:
     text = f"Searched {len(searched.alternatives):,} settings of the same batch"
     if searched.best is not None:
         text += f"; {len(searched.usable):,} fit and pass the gates, this one is the fastest"
+        certain = next((each for each in searched.usable if each.fit.uncertain is None and each.time), None)
+        if report.plan.fit.uncertain and certain is not None and certain.time is not None:
+            step = format_time_range(certain.time.range)
+            text += f"; certain is {name_of_choice(certain.settings)}: {format_size(certain.gpu_peak)}, {step} a step"
         if not searched.launchable:
             text += "; `harness launch` of this version refuses it, but it can be validated, planned and rendered"
     return _wrap(text, width, "  ")
@@ -370,16 +377,8 @@ def _alternative_columns(plan: Plan, alternatives: Sequence[Alternative]) -> lis
         columns.append(["step", *(format_time_range(each.time.range) if each.time else "-" for each in alternatives)])
         if plan.tokens is not None:
             heading = "run" if plan.price is None else "cost"
-            columns.append([heading, *(_format_cost(plan.cost_at(each.time)) for each in alternatives)])
+            columns.append([heading, *(format_cost(plan.cost_at(each.time)) for each in alternatives)])
     return columns
-
-
-def _format_cost(cost: CostRange | None) -> str:
-    if cost is None:
-        return "-"
-    if cost.money_range is not None:
-        return format_range(cost.money_range)
-    return format_time_range((cost.hours_range[0] * 3600, cost.hours_range[1] * 3600))
 
 
 def _format_warnings(report: PlanReport, style: Style, width: int) -> list[str]:

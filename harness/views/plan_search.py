@@ -65,7 +65,7 @@ def alternative_as_dict(alternative: Alternative | None) -> dict[str, Any]:
         "zero_stage": s.stage,
         "offload_optimizer": s.optimizer_device,
         "offload_param": s.param_device,
-        "micro_batch": s.micro_batch,
+        "micro_batch": s.rows,
         "gradient_accumulation_steps": s.accumulation,
         "gradient_checkpointing": checkpointing_value(s),
         "tensor_parallel_size": s.tensor_parallel_size,

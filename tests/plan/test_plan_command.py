@@ -371,3 +371,18 @@ def test_here_plans_for_the_cpu_and_the_memory_of_a_machine_without_a_gpu(
     assert here.exit_code == 0, here.stderr
     assert "The kind of GPU is not known" not in here.stdout
     assert re.search(r"\nFits: host memory .*\nHost .* \(this machine\)", here.stdout, re.DOTALL), here.stdout
+
+
+def lines_of(arguments: str) -> str:
+    return " ".join(run(*f"plan {arguments}".split()).stdout.split())
+
+
+def test_a_certain_setting_is_named_where_the_fastest_is_not() -> None:
+    text = lines_of("--model mistral-small-24b --gpus 8 --gpu H100-80GB")
+    assert "micro-batch 4, checkpointing Not certain: " in text
+    assert "this one is the fastest; certain is ZeRO-3, micro-batch 2, checkpointing: 61." in text
+
+
+def test_what_does_not_fit_names_the_largest_part() -> None:
+    text = lines_of("--model llama-3-8b --gpus 1 --gpu RTX4090-24GB --max-length 131072 --host-memory 128GB")
+    assert "in the backward pass, 32.0 GiB of it inputs of 32 layers (gradient checkpointing)" in text

@@ -186,3 +186,15 @@ def test_the_raw_floor_divides_by_the_size_in_the_name() -> None:
     device = plan_of().device
     assert device is not None
     assert min_gpus_for_states(16 * 70e9, device) == 14
+
+
+def test_alternatives_of_pairs_have_the_batch_of_the_run() -> None:
+    """Two sequences a pair: the micro-batch of a spec counts pairs, that of the arithmetic sequences."""
+    batch = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": None, "global_batch_size": 64}
+    plan = make_plan(run_of("llama-3.1-8b", objective="dpo", dpo={"beta": 0.1}, train=batch))
+    assert plan.settings is not None
+    assert (plan.settings.rows, plan.settings.micro_batch) == (4, 8)
+    assert [each.settings for each in plan.alternatives if each.is_current] == [plan.settings]
+    settings = [each.settings for each in (*plan.alternatives, *plan.fastest_fitting, *plan.best_by_kind)]
+    assert {each.rows * each.accumulation * each.data_parallel_size for each in settings} == {64}
+    assert {each.tokens_per_step for each in settings} == {128 * 4096}

@@ -207,3 +207,25 @@ def test_autocast_without_chunks_says_what_would_fit(write: Write) -> None:
     body = json.loads(run("plan", write("b.yaml", spec.replace("bfloat16", "float16")), *half).stdout)
     (finding,) = [each for each in body["findings"] if each["gate"] == "MM021"]
     assert "in fp16 without it" in finding["message"]  # a V100 has no bf16
+
+
+def test_what_else_is_unknown_does_not_hide_the_other_loop(write: Write) -> None:
+    spec = SPEC.replace("LENGTH", "32768")
+    known, unknown = (
+        run("plan", write("a.yaml", text)).stdout for text in (spec, spec.replace(", host_memory: 2TB", ""))
+    )
+    assert "With the Trainer it is not certain: " in known
+    assert "Fits, as far as known: " in unknown
+    assert "With the Trainer it is not certain: " in unknown
+
+
+@pytest.mark.parametrize(("stage", "share"), [(2, 1), (3, 8)])
+def test_a_trainer_holds_the_reference_of_preferences(stage: int, share: int) -> None:
+    """Whole below stage 3, as TRL starts it without ZeRO there; none where an adapter's base is the reference."""
+    sections: dict[str, Any] = {"objective": "dpo", "dpo": {"beta": 0.1}, "zero": {"stage": stage}}
+    pairs = run_of("llama-3.1-8b", **sections)
+    plans = [make_plan(pairs, trainer=name, with_alternatives=False) for name in ("trainer", "")]
+    adapter = run_of("llama-3.1-8b", **sections, model={"lora": {"r": 16}})
+    plans.append(make_plan(adapter, trainer="trainer", with_alternatives=False))
+    sizes = [sum(i.bytes for i in plan.memory.items if i.kind == "reference") for plan in plans if plan.memory]
+    assert sizes == [pytest.approx(2 * 8.03e9 / share, rel=0.01), 0, 0]

@@ -86,6 +86,7 @@ ITEM_GROUPS: Mapping[str, tuple[str, ...]] = {
     "parameters": (
         "parameters",
         "frozen",
+        "reference",
         "persistent",
         "gathered",
         "secondary",

@@ -41,6 +41,8 @@ def model_state_items(settings: PlanSettings, partitions: ZeroPartitions) -> lis
     """Items of one rank, without activations. The rank is the one that owns most gradients."""
     stages = {0: _stage0_items, 1: _stage12_items, 2: _stage12_items, 3: stage3_items}
     items = [*_frozen_items(settings, partitions), *stages[settings.stage](settings, partitions)]
+    if settings.keeps_reference:
+        items.append(_reference_item(settings, partitions))
     return [item for item in items if item.bytes]
 
 
@@ -58,6 +60,15 @@ def _frozen_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
         shard = ElementBytes(settings.param_bytes, partitions.frozen_shard, "P frozen / N")
         on_gpu = settings.param_device == "none"
         yield memory_item("gpu", label, shard, source) if on_gpu else pinned_item(label, shard, source)
+
+
+def _reference_item(settings: PlanSettings, partitions: ZeroPartitions) -> MemoryItem:
+    """The weights before training, of an engine without an optimizer: whole on every rank below stage 3."""
+    ranks = settings.zero_world_size if settings.stage == 3 else 1
+    label = ("reference", "weights of the reference model")
+    amount = ElementBytes(settings.param_bytes, -(-partitions.whole // ranks), "P / N" if ranks > 1 else "P")
+    tier: Tier = "gpu" if settings.param_device == "none" else "host"
+    return memory_item(tier, label, amount, "trl models/utils.py prepare_deepspeed")
 
 
 def quantized_item(

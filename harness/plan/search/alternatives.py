@@ -143,6 +143,6 @@ def _describe_differences(settings: PlanSettings, run: PlanSettings) -> Iterator
         if size != current_size:
             yield f"{name} {size}"
     if settings.micro_batch != run.micro_batch:
-        yield f"micro-batch {settings.micro_batch}"
+        yield f"micro-batch {settings.rows}"
     if checkpointing_value(settings) != checkpointing_value(run):
         yield describe_checkpointing(settings)

@@ -94,7 +94,7 @@ def _shorter(run: ResolvedRun, model: ModelFacts, device: Device | None, capacit
     settings = settings_of(run)
     if settings is None or settings.seq_length <= _SHORTEST:
         return None
-    thrifty = with_checkpointing(replace(settings, micro_batch=1), checkpointing=True)
+    thrifty = with_checkpointing(replace(settings, micro_batch=settings.sequences_a_row), checkpointing=True)
     places = [place for place in STAGES_AND_OFFLOADS if is_stage_supported(place[0], thrifty) and "nvme" not in place]
     limit = settings.seq_length - 1
     lengths = (
@@ -143,8 +143,8 @@ def can_fit(run: ResolvedRun, model: ModelFacts, device: Device | None, capacity
     if settings is None:
         return False
     candidates = CandidateSettings(run, model)
-    sequences = settings.micro_batch * settings.accumulation
-    thrifty = with_checkpointing(replace(settings, micro_batch=1, accumulation=sequences), checkpointing=True)
+    a_row, rows = settings.sequences_a_row, settings.rows * settings.accumulation
+    thrifty = with_checkpointing(replace(settings, micro_batch=a_row, accumulation=rows), checkpointing=True)
     for stage, optimizer_device, param_device in reversed(STAGES_AND_OFFLOADS):
         if not is_stage_supported(stage, thrifty):
             continue

@@ -62,8 +62,8 @@ def _sequence_settings(model: ModelFacts, run: PlanSettings) -> Iterator[PlanSet
             continue
         yield replace(
             run,
-            micro_batch=1,
-            accumulation=sequences // data,
+            micro_batch=run.sequences_a_row,
+            accumulation=sequences // data // run.sequences_a_row,
             sequence_parallel_size=degree,
             data_parallel_size=data,
         )

@@ -250,7 +250,7 @@ def _batch_settings(base: PlanSettings, run: PlanSettings) -> Iterator[PlanSetti
     sequences = run.micro_batch * run.accumulation * run.data_parallel_size
     if sequences % base.data_parallel_size:
         return
-    for micro_batch in sorted({*_MICRO_BATCHES, run.micro_batch}):
+    for micro_batch in sorted({*(run.sequences_a_row * rows for rows in _MICRO_BATCHES), run.micro_batch}):
         rank_sequences = sequences // base.data_parallel_size
         if rank_sequences % micro_batch:
             continue

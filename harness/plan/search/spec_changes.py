@@ -43,11 +43,11 @@ def merge_changes(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
 def spec_changes_for(choice: PlanSettings, model: ModelFacts, raw: Mapping[str, Any]) -> dict[str, Any]:
     """All keys of a spec that make a run of this choice."""
-    sequences = choice.micro_batch * choice.accumulation * choice.data_parallel_size
+    rows = choice.rows * choice.accumulation * choice.data_parallel_size
     return {
         "train": {
-            "per_device_train_batch_size": choice.micro_batch,
-            "global_batch_size": sequences,
+            "per_device_train_batch_size": choice.rows,
+            "global_batch_size": rows,
             "gradient_accumulation_steps": None,
             "gradient_checkpointing": checkpointing_value(choice),
         },
@@ -138,7 +138,7 @@ def _offload_changes(path: KeyPath, section: Any, current: Any) -> dict[KeyPath,
 def _batch_changes(choice: PlanSettings, train: Any) -> dict[KeyPath, Any]:
     """The micro-batch, and the accumulation where the global batch would change without it."""
     train = train if isinstance(train, Mapping) else {}
-    changes: dict[KeyPath, Any] = {("train", "per_device_train_batch_size"): choice.micro_batch}
+    changes: dict[KeyPath, Any] = {("train", "per_device_train_batch_size"): choice.rows}
     if train.get("gradient_accumulation_steps") is not None or train.get("global_batch_size") is None:
         changes["train", "gradient_accumulation_steps"] = choice.accumulation
     return changes
@@ -151,7 +151,7 @@ def describe_changes(choice: PlanSettings, run: PlanSettings) -> str:
     if places != (run.stage, run.optimizer_device, run.param_device):
         parts.append(title_of(choice))
     if choice.micro_batch != run.micro_batch:
-        parts.append(f"micro-batch {choice.micro_batch} x {choice.accumulation}")
+        parts.append(f"micro-batch {choice.rows} x {choice.accumulation}")
     if checkpointing_value(choice) != checkpointing_value(run):
         parts.append(describe_checkpointing(choice))
     return ", ".join(parts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from harness.facts.devices import usual_gpus_per_host
 from harness.patches.patch_registry import PatchFacts, is_planned
@@ -21,9 +21,6 @@ from harness.run.resolved_run import ResolvedRun
 from harness.spec.pinned_memory import pins_natively
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.model_spec import QuantizationSpec
-
-if TYPE_CHECKING:
-    from harness.spec.run_spec import RunSpec
 
 OffloadDevice = Literal["none", "cpu", "nvme"]
 _ACTIVATION_CHECKPOINTING = "activation_checkpointing"
@@ -94,9 +91,7 @@ class PlanSettings:
     steps_in_one_pass: bool = False
     """CPU Adam walks through host memory once (`patches/one_pass_adam.py`)."""
     keeps_first_step_states: bool = False
-    """The states of the first step stay in host memory where swapping is pipelined, as in DeepSpeed without the
-    harness (`patches/nvme_release.py`).
-    """
+    """The states of the first step stay in host memory, as in DeepSpeed alone (`patches/nvme_release.py`)."""
     trainable: TrainableChoice | None = None
     """Adapters and frozen parameters of the spec; None where all parameters are trained."""
     compiled: bool = False
@@ -116,9 +111,7 @@ class PlanSettings:
     flattens_masters: bool = True
     """The master weights are one buffer."""
     autocast_bytes: int = 0
-    """Bytes of a gradient that autocast communicates in a format of its own, which has its own buckets; 0 where there
-    is one format.
-    """
+    """Bytes of a gradient that autocast communicates in a format and buckets of its own; 0 where there is one."""
     copies_for_save: bool = False
     """Saves run in the background, from a copy in host memory."""
     reentrant_checkpointing: bool = False
@@ -134,6 +127,15 @@ class PlanSettings:
     pipeline_partition_method: str = "parameters"
     keeps_logits: bool = False
     """The loop keeps the model's output, and its logits through the backward pass."""
+    keeps_reference: bool = False
+    """The loop holds the model before training beside the one that is trained."""
+    sequences_a_row: int = 1
+    """Of `micro_batch`, which counts sequences: two of a pair."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of a micro-batch: `train.per_device_train_batch_size`."""
+        return self.micro_batch // self.sequences_a_row
 
     @property
     def bytes_per_parameter(self) -> BytesPerParameter:
@@ -206,9 +208,7 @@ class _ZeroValues:
         return value if isinstance(value, bool) else default
 
     def get_offload_value(self, key: str, default: Any) -> Any:
-        """`SECTION.KEY` of the spec, or its tuned default; a tuned default exists only for keys that the spec leaves
-        out.
-        """
+        """`SECTION.KEY` of the spec, or its tuned default, which exists only where the spec leaves the key out."""
         section, name = key.split(".")
         offload = getattr(self._zero, section)
         return self._tuned_defaults.get(key, getattr(offload, name) if offload else default)
@@ -246,6 +246,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         state_bytes=state,
         num_states=kind.num_states(stage=stage, is_offloaded=is_offloaded),
         micro_batch=batch.micro_batch * run.sequences_a_row,
+        sequences_a_row=run.sequences_a_row,
         accumulation=batch.accumulation or 1,
         seq_length=spec.data.max_length,
         checkpointing=checkpointing,
@@ -308,6 +309,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         reentrant_checkpointing=spec.train.gradient_checkpointing_use_reentrant or _offloads_activations(spec),
         steps_matrices_by_muon=kind.is_muon,
         keeps_logits=run.trainer == "accelerate",
+        keeps_reference=bool(run.trainer) and spec.objective in ("dpo", "kto") and spec.model.lora is None,
         built_bytes=4 if spec.model.name_or_path is None or spec.model.random_init else width,
         quantization=spec.model.quantization,
         autocast_bytes=_autocast_bytes(run, width),
@@ -319,10 +321,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
 
 
 def _is_patched(run: ResolvedRun, facts: PatchFacts, name: str, **alternative: Any) -> bool:
-    """Will the harness change DeepSpeed so? It does nothing to a run that a DeepSpeed JSON stands for.
-
-    `alternative`: facts of other settings of this run, which the plan compares; swapping is pipelined in them.
-    """
+    """Will the harness change DeepSpeed so? Never for a JSON. `alternative`: facts of others, which pipeline."""
     if alternative:
         facts = facts._replace(is_swapping_pipelined=True, **alternative)
     return run.kind == "spec" and is_planned(name, facts, run.spec.launch.patches)

@@ -44,8 +44,9 @@ class PlanReport:
 
     @property
     def code(self) -> ExitCode:
-        """1 where nothing fits."""
-        return ExitCode.FINDINGS if self.nothing_fits else ExitCode.OK
+        """1 where nothing fits, or the data fills no step."""
+        is_wrong = self.nothing_fits or "MD115" in {finding.gate for finding in self.findings}
+        return ExitCode.FINDINGS if is_wrong else ExitCode.OK
 
     @property
     def alternatives(self) -> tuple[Alternative, ...]:

@@ -23,7 +23,7 @@ from harness.cli.plan_questions import Answer, PlanOptions, answer_question, fit
 from harness.cli.plan_simulate import SIMULATE
 from harness.errors import ExitCode, UserError
 from harness.hostinfo import machine
-from harness.hostinfo.module_probe import OwnParameter, probe_module
+from harness.hostinfo.module_probe import OwnModule, probe_module
 from harness.launching.setup.code_trust import verify_code_allowed
 from harness.plan.plan_usage import check_stage_and_price, parse_count_option, usage_error
 from harness.plan.planner import Plan, make_plan
@@ -77,7 +77,7 @@ def print_plan(values: dict[str, Any]) -> None:
         with_search=searched is None,
         calibrations=calibrations,
         trainer=trainer_name,
-        own_parameters=_count_own_module(run, given),
+        own_module=_probe_own_module(run, given),
     )
     require_calibration(planned, calibrations)
     report = report_plan(planned, searched, checked, request, choose_next_command(planned, searched, given, spec))
@@ -90,8 +90,8 @@ def print_plan(values: dict[str, Any]) -> None:
     exit_with(ExitCode.FINDINGS if given.here and searched is None and planned.fit.verdict is False else report.code)
 
 
-def _count_own_module(run: ResolvedRun, given: PlanOptions) -> tuple[OwnParameter, ...] | str:
-    """The parameters of a module of the user's own, where its code may run; else why they are not known."""
+def _probe_own_module(run: ResolvedRun, given: PlanOptions) -> OwnModule | str:
+    """Parameters and rows of a module of the user's own, where its code may run; else why they are not known."""
     if not given.allow_local_code:
         return ""
     if run.spec.plugins.file is None or facts_of(run.spec.objective).loads_model:

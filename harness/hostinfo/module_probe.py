@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters of a module of the user's own: `build_model` of a plug-in, called in a process with limits.
-
-It is built on the meta device, where weights take no memory; a module that needs values is built on the CPU, within the
-same limits. The caller has the user's consent: the code runs with the user's rights.
+"""The parameters of a module of the user's own, and its rows: `build_model` and `build_dataset` of a plug-in, called
+in a process with limits. The module is built on the meta device, where weights take no memory; one that needs values
+is built on the CPU, within the same limits. The caller has the user's consent: the code runs with the user's rights.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from harness.interpreter import python_command
 _TIMEOUT_SECONDS = 120
 _MARK = "harness-module: "
 _PROGRAM = """
-import json, resource, sys
+import json, resource, signal, sys
 sys.path.insert(0, sys.argv[1])
 from harness.interpreter import remove_repeated_root
 remove_repeated_root()
@@ -51,7 +50,14 @@ except UserError as error:
     found = {"reason": str(error)}
 except Exception as error:
     found = {"reason": "`build_model` fails: " + f"{type(error).__name__}: {error}".splitlines()[0][:200]}
-sys.stdout.write("\\n" + sys.argv[2] + json.dumps(found) + "\\n")
+def tell():
+    sys.stdout.write("\\n" + sys.argv[2] + json.dumps(found) + "\\n")
+    sys.stdout.flush()
+tell()
+signal.alarm(30)
+if "parameters" in found and plugin.build_dataset is not None:
+    found["rows"] = len(plugin.build_dataset(spec, "train"))
+    tell()
 """
 
 
@@ -63,8 +69,15 @@ class OwnParameter(NamedTuple):
     is_trained: bool
 
 
-def probe_module(spec_json: str, allowed_sha256: str) -> tuple[OwnParameter, ...] | str:
-    """The parameters in the module's order, or why they are not known. `allowed_sha256`: that of the plug-in's file."""
+class OwnModule(NamedTuple):
+    """Parameters in the module's order; None for rows without a length, or that take long or fail."""
+
+    parameters: tuple[OwnParameter, ...]
+    num_rows: int | None = None
+
+
+def probe_module(spec_json: str, allowed_sha256: str) -> OwnModule | str:
+    """The module, or why it is not known. `allowed_sha256`: that of the plug-in's file."""
     root = str(Path(__file__).resolve().parents[2])
     try:
         process = subprocess.run(  # noqa: S603
@@ -87,4 +100,5 @@ def probe_module(spec_json: str, allowed_sha256: str) -> tuple[OwnParameter, ...
         return str(found["reason"])
     if not found["parameters"]:
         return "the module of `build_model` has no parameter"
-    return tuple(OwnParameter(name, tuple(shape), trained) for name, shape, trained in found["parameters"])
+    parameters = (OwnParameter(name, tuple(shape), trained) for name, shape, trained in found["parameters"])
+    return OwnModule(tuple(parameters), found.get("rows"))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from harness.facts.devices import DEVICES, TERA, Device, describe_device, find_device, suggest_device
 from harness.facts.model_lookup import ModelFacts, ModelLookup
 from harness.findings import Finding, Fix
-from harness.hostinfo.module_probe import OwnParameter
+from harness.hostinfo.module_probe import OwnModule
 from harness.plan.memory.memory_estimate import Capacity, Fit, MemoryEstimate, check_fit, estimate_memory
 from harness.plan.memory.zero_partitions import count_frozen_bytes, count_trainable
-from harness.plan.own_states import OwnStates, count_own_states, own_module_finding
+from harness.plan.own_states import OwnStates, count_own_states, own_module_findings
 from harness.plan.plan_notes import attention_findings, built_model_findings, row_kernel_findings, tower_findings
 from harness.plan.search.alternatives import Alternative, best_of_each_kind, title_of
 from harness.plan.search.async_offload import (
@@ -159,7 +159,7 @@ def make_plan(
     build: bool = True,
     trainer: str = "",
     compare_with: str = "trainer",
-    own_parameters: Sequence[OwnParameter] | str = "",
+    own_module: OwnModule | str = "",
 ) -> Plan:
     """Plan a run; `base_dir` is the folder that a relative `model.name_or_path` starts from. `gpu` is
     the kind of device where the spec names none (`cpu`: this machine has no other). `tokens` of the whole run and
@@ -167,8 +167,8 @@ def make_plan(
     names no hosts and no `cluster.host_memory`. Without alternatives the plan is that of the run alone; without a
     search it has no fastest ones. The one of `calibrations` that is of its machine scales its rates. Without `build`,
     for a run of somebody else, no program is started, a family without a formula is estimated. `trainer`: plan the loop
-    of this one (`trainer_loop.TRAINERS`) beside ours, else ours beside that of `compare_with`. `own_parameters`:
-    those of a module of the user's own, or the reason why they are not known. Raises nothing.
+    of this one (`trainer_loop.TRAINERS`) beside ours, else ours beside that of `compare_with`. `own_module`: a
+    module of the user's own, or the reason why it is not known. Raises nothing.
     """
     run = with_tuned_defaults(run, base_dir)
     spec = run.spec
@@ -179,15 +179,15 @@ def make_plan(
     settings = settings_of(run)
     is_local = _is_local_cpu_run(run, device, capacity, settings)
     capacity = replace(capacity, host=local_memory) if is_local else capacity
-    findings = (*_check_inputs(run, lookup, device, settings, own_parameters), *cluster_findings)
+    findings = (*_check_inputs(run, lookup, device, settings, own_module), *cluster_findings)
     plan = Plan(
         run, lookup.facts, lookup.source, device, capacity, settings, None, Fit(None, ""), None, (), findings, rates
     )
     plan = replace(
         plan, is_capacity_local=local_memory is not None and capacity.host == local_memory, tokens=tokens, price=price
     )
-    if settings is not None and not isinstance(own_parameters, str):
-        plan = replace(plan, own_states=count_own_states(own_parameters, settings))
+    if settings is not None and not isinstance(own_module, str):
+        plan = replace(plan, own_states=count_own_states(own_module, settings))
     if lookup.facts is None or settings is None:
         return plan
     if calibrations is not None:
@@ -338,11 +338,11 @@ def _check_inputs(
     lookup: ModelLookup,
     device: Device | None,
     settings: PlanSettings | None,
-    own_parameters: Sequence[OwnParameter] | str,
+    own_module: OwnModule | str,
 ) -> tuple[Finding, ...]:
     findings = []
     if not facts_of(run.spec.objective).loads_model:
-        findings.append(own_module_finding(own_parameters, is_script=run.spec.plugins.script is not None))
+        findings += own_module_findings(own_module, run)
     elif lookup.facts is None:
         key = "model.config" if run.spec.model.config is not None else "model.name_or_path"
         notes = ("memory and time are not planned",)

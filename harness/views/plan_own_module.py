@@ -9,7 +9,7 @@ from harness.views.plan_numbers import format_size
 
 
 def format_own_states(states: OwnStates) -> list[str]:
-    """A line each for the parameters, their states, DeepSpeed's buffers, and what is not known."""
+    """A line each for the parameters, their states, DeepSpeed's buffers, what is not known, and the rows."""
     count = format_trainable(states.num_trainable, states.num_parameters)
     trained = "" if states.num_trainable == states.num_parameters else f", {count} trained"
     host = states.bytes_of("host") * states.ranks_per_host
@@ -22,4 +22,5 @@ def format_own_states(states: OwnStates) -> list[str]:
         f"States     {', '.join(sizes)}: weights, gradients, optimizer",
         f"Buffers    {format_size(states.bytes_of('gpu', buffers=True))} on the device of a rank, at most",
         "Other      activations are not known",
+        f"Rows       {'not known' if states.num_rows is None else f'{states.num_rows:,} for training'}",
     ]

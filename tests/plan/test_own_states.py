@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli.app import main
-from harness.hostinfo.module_probe import OwnParameter
+from harness.hostinfo.module_probe import OwnModule, OwnParameter
 from harness.plan.own_states import count_own_states
 from harness.plan.settings.plan_settings import settings_of
 from harness.run.resolved_run import resolve_run
@@ -41,7 +41,7 @@ def test_bytes_a_parameter_are_those_of_the_stage(zero: dict[str, object], gpu: 
     run = RunSpec.model_validate({**spec, "train": {"max_steps": 4, "per_device_train_batch_size": 2}})
     settings = settings_of(resolve_run(run, world_size=4))
     assert settings is not None
-    own = count_own_states(PARAMETERS, settings)
+    own = count_own_states(OwnModule(PARAMETERS), settings)
     assert own.num_parameters == own.num_trainable == NUMEL
     assert own.bytes_of("gpu") == pytest.approx(gpu * NUMEL, rel=0.005)
     assert own.bytes_of("host") == pytest.approx(host * NUMEL, rel=0.005)
@@ -56,7 +56,7 @@ def test_what_the_module_froze_stays_frozen_beside_the_spec(model: dict[str, lis
     run = RunSpec.model_validate({**spec, "train": {"max_steps": 4, "per_device_train_batch_size": 2}})
     settings = settings_of(resolve_run(run, world_size=4))
     assert settings is not None
-    own = count_own_states((PARAMETERS[0]._replace(is_trained=False), *PARAMETERS[1:]), settings)
+    own = count_own_states(OwnModule((PARAMETERS[0]._replace(is_trained=False), *PARAMETERS[1:])), settings)
     assert own.num_parameters == NUMEL
     assert own.num_trainable == sum(math.prod(PARAMETERS[index].shape) for index in trained)
 

@@ -47,10 +47,10 @@ ENGINES: dict[str, dict[str, Any]] = {
     "2-cpu": {"stage": 2, **CPU},
     "3-cpu": {"stage": 3, **CPU},
 }
-EVERY = [(example, engine) for example in ("mlp.py", "vit.py", "towers.py") for engine in ENGINES]
-BY_DAY = [("mlp.py", "0"), ("mlp.py", "3-cpu"), ("vit.py", "2"), ("towers.py", "3")]
+EVERY = [(example, engine) for example in ("mlp.py", "vit.py", "tagger.py", "towers.py") for engine in ENGINES]
+BY_DAY = [("mlp.py", "0"), ("mlp.py", "3-cpu"), ("vit.py", "2"), ("tagger.py", "1"), ("towers.py", "3")]
 CASES = EVERY if os.environ.get("HARNESS_NIGHTLY") else BY_DAY
-ACCUMULATION = {"mlp.py": 2, "vit.py": 1, "towers.py": 1}
+ACCUMULATION = {"mlp.py": 2, "vit.py": 1, "tagger.py": 1, "towers.py": 1}
 
 
 def spec_of(file: Path, zero: dict[str, Any], accumulation: int, **train: Any) -> dict[str, Any]:
@@ -86,6 +86,7 @@ def load(code: str) -> Any:
 def train_plainly(code: str, accumulation: int) -> tuple[list[float], dict[str, torch.Tensor]]:
     """(loss of each step, weights): one process, whole micro-steps, no DeepSpeed."""
     module = load(code)
+    collate = getattr(module, "collate", default_collate)
     spec: Any = RunSpec.model_validate({"objective": "custom"})
     set_seed(spec.train.seed)
     model = module.build_model(spec).train()
@@ -97,7 +98,7 @@ def train_plainly(code: str, accumulation: int) -> tuple[list[float], dict[str, 
         optimizer.zero_grad()
         total = 0.0
         for part in rows:
-            loss = module.compute_loss(model, default_collate([dataset[int(i)] for i in part])) / accumulation
+            loss = module.compute_loss(model, collate([dataset[int(i)] for i in part])) / accumulation
             loss.backward()
             total += float(loss.detach())
         optimizer.step()

@@ -65,3 +65,27 @@ def test_what_cannot_be_counted_is_not_known(
 def test_a_module_that_needs_values_is_built_on_the_cpu(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     write(tmp_path, "return nn.Linear(int(torch.ones(4).sum()), 2)")
     assert plan(tmp_path, capsys, monkeypatch, "--allow-local-code")["own_module"]["parameters"] == 10
+
+
+@pytest.mark.parametrize(
+    ("dataset", "rows", "code"),
+    [
+        ("return list(range(7))", 7, 1),
+        ("return list(range(8))", 8, 0),
+        ("return iter(range(7))", None, 0),
+        ("return 1 / 0", None, 0),
+    ],
+)
+def test_rows_are_counted_and_too_few_are_an_error(
+    dataset: str, rows: int | None, code: int, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """A step of 4 ranks takes 8."""
+    write(tmp_path, SIZED + f"\n\n\ndef build_dataset(spec, split):\n    {dataset}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["harness", "plan", "own.yaml", "--format", "json", "--allow-local-code"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    found = json.loads(capsys.readouterr().out)
+    assert (found["own_module"]["training_rows"], ended.value.code) == (rows, code)
+    messages = [each["message"] for each in found["findings"] if each["gate"] == "MD115"]
+    assert messages == ["a step needs 8 rows, and the training data has 7 of them"] * code

@@ -81,8 +81,13 @@ def _guess_objective(source: Source) -> str | None:
         return "reward"
     if losses & DPO_LOSSES or {"precompute_ref_log_probs", "rpo_alpha"} & data.keys():
         return "dpo"
+    return word if (word := named_method(source)) in ("dpo", "kto") else None
+
+
+def named_method(source: Source) -> str:
+    """The one method of which name and text of a YAML for TRL speak, such as `orpo`; else empty."""
     words = set(_WORDS.findall(f"{source.file}\n{source.text}".lower()))
-    return next(iter(words)) if words in ({"dpo"}, {"kto"}) else None
+    return words.pop() if len(words) == 1 and not {"stage", "base_model"} & source.data.keys() else ""
 
 
 def _loss_names(value: Any) -> list[str]:

@@ -13,11 +13,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from harness.convert.lora_settings import QLORA_KEYS, trains_qlora
-from harness.convert.preference_settings import DPO_LOSSES, KTO_LOSSES, PREFERENCE_KEYS, single_loss
+from harness.convert.preference_settings import DPO_LOSSES, KTO_LOSSES, PREFERENCE_KEYS, named_method, single_loss
 from harness.findings import Finding, Fix
 from harness.spec.parse.source import Source, value_at
 
 _LOSS_KEYS = ("pref_loss", "dpo_loss_type", "loss_type")
+_NAMING_KEYS = ("stage", "rl", "rlhf_type", "type", *_LOSS_KEYS)
+"""Keys whose value is the name of a method or a loss."""
 _OFF_VALUES = ("", "none", "null", "false", "no", "off", "0")
 """Values that switch nothing on, as text."""
 
@@ -149,15 +151,19 @@ def _first_finding(method: _TrainingMethod, source: Source, objective: str | Non
             or _normalize(value) != method.refused.get(key, _normalize(value))
         ):
             continue
-        message = (
-            f"`{key}: {_format_value(value)}` {method.description}, and a run spec supports only {method.supported}"
-        )
+        what = f"`{key}: {_format_value(value)}` {_describe(method, key, source)}"
+        message = f"{what}, and a run spec supports only {method.supported}"
         change = (
             f"with {' or '.join(f'`{key}: {option}`' for option in supported)}" if supported else f"without `{key}`"
         )
         fix = Fix(f"train it with its own program; without this, as a file {change}, it can be converted")
         yield Finding("SP040", "error", message, key, source.place(path), fix=fix)
         return
+
+
+def _describe(method: _TrainingMethod, key: str, source: Source) -> str:
+    name = named_method(source) if method is _METHODS[0] and key not in _NAMING_KEYS else ""
+    return method.description if name in ("", "dpo", "kto") else f"is of {name.upper()}, by the words of this file"
 
 
 def _own_names(data: Mapping[str, Any]) -> list[Any]:

@@ -10,6 +10,10 @@ _DEGREES = ("parallel.tensor_parallel_size", "parallel.pipeline_parallel_size", 
 _OF_VOCABULARY = ("train.loss_chunk_size", "train.mlp_tile_size", "model.quantization", "eval.samples")
 
 
+def _columns(names: str) -> tuple[str, ...]:
+    return tuple(f"data.{name}_column" for name in names.split())
+
+
 class ObjectiveFacts(NamedTuple):
     """`unread`: keys that a run with this objective would ignore or cannot do; gates of its own may name others.
     `loads_model`: does it train a model of `transformers` on the records of `data`? `has_label_head`: is that model's
@@ -25,11 +29,13 @@ class ObjectiveFacts(NamedTuple):
 
 
 FACTS: dict[str, ObjectiveFacts] = {
-    "causal_lm": ObjectiveFacts(),
-    "dpo": ObjectiveFacts(is_paired=True, unit="pair"),
-    "kto": ObjectiveFacts(unit="answer"),
-    "classification": ObjectiveFacts(_OF_VOCABULARY, has_label_head=True, unit="text"),
-    "reward": ObjectiveFacts(_OF_VOCABULARY, has_label_head=True, is_paired=True, unit="pair"),
+    "causal_lm": ObjectiveFacts(_columns("chosen rejected label")),
+    "dpo": ObjectiveFacts(_columns("text completion label"), is_paired=True, unit="pair"),
+    "kto": ObjectiveFacts(_columns("text"), unit="answer"),
+    "classification": ObjectiveFacts(
+        _OF_VOCABULARY + _columns("prompt completion chosen rejected"), True, True, unit="text"
+    ),
+    "reward": ObjectiveFacts(_OF_VOCABULARY + _columns("text completion label"), True, True, True, "pair"),
     "custom": ObjectiveFacts(
         unread=(
             *(f"model.{name}" for name in ("name_or_path", "revision", "config", "random_init", "tokenizer", "lora")),

@@ -97,6 +97,49 @@ def test_other_losses_are_refused_by_name(file, text, key, write):
     assert [(f.gate, f.key) for f in refused.value.findings] == [("SP040", key)]
 
 
+@pytest.mark.parametrize("name", ["ORPO", "PPO", "GRPO"])
+def test_a_yaml_of_another_method_is_refused_under_its_name(name, write):
+    for text in (f"beta: 0.05\noutput_dir: {name.lower()}-out\n", f"# {name}\nnum_generations: 4\n"):
+        with pytest.raises(UserError) as refused:
+            spec_of("a.yaml", TRL_BASE + text, write)
+        (finding,) = refused.value.findings
+        assert f"is of {name}, by the words of this file" in finding.message
+        assert not finding.message[160:]
+
+
+MIXTURE = "dataset_mixture:\n  datasets:\n  - {id: a/b, config: en, split: train, columns: [messages], weight: %s}\n  - {id: c/d}\n  seed: 1\n  test_split_size: 0.1\n"
+FRACTIONS = "datasets:\n- {path: a/b, fraction: 0.75}\n- {path: c/d, split: test, fraction: 0.25}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "train", "told"),
+    [
+        (MIXTURE % "1.0", [{"path": "a/b", "name": "en", "split": "train"}, {"path": "c/d"}], ""),
+        (MIXTURE % "0.3", [{"path": "a/b", "name": "en", "split": "train"}, {"path": "c/d"}], "trains on a part of each dataset"),
+        (FRACTIONS, [{"path": "a/b", "weight": 0.75}, {"path": "c/d", "split": "test", "weight": 0.25}], "shares are of rows"),
+    ],
+)  # fmt: skip
+def test_a_mixture_of_datasets_is_a_list_of_sources(text, train, told, write):
+    base = TRL_BASE.replace("dataset_name: c/d\n", "")
+    adopted = convert_file(write("a.yaml", base + "# dpo\nbeta: 0.05\n" + text), TARGET)
+    assert adopted.draft.get("data.train") == train
+    assert not [note for note in adopted.notes_of("manual") if note.key.startswith("dataset")]
+    assert any(told in note.message for note in adopted.notes_of("lossy"))
+    assert adopted.draft.get("data.eval_fraction") == (0.1 if text.startswith("dataset_mixture") else 0.0)
+
+
+@pytest.mark.parametrize("entry", ["{path: a/b, data_dir: x}", "{name: en}", "a/b", "{path: a/b, fraction: many}"])
+def test_a_mixture_that_a_run_spec_cannot_say_is_to_be_set_by_hand(entry, write):
+    adopted = convert_file(
+        write(
+            "a.yaml",
+            TRL_BASE.replace("dataset_name: c/d\n", "") + f"# dpo\nbeta: 0.05\nuse_peft: false\ndatasets:\n- {entry}\n",
+        ),
+        TARGET,
+    )
+    assert any(note.key == "datasets" for note in adopted.notes_of("manual"))
+
+
 def test_datasets_of_pairs_and_labels_keep_their_columns(write, tmp_path):
     info = {
         "pairs": {

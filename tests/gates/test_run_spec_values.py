@@ -68,3 +68,27 @@ def test_a_rate_of_1_or_more_gets_one_that_trains(
     (finding,) = [finding for finding in checked.report.findings if finding.gate == "OP006"]
     assert finding.fix is not None
     assert finding.fix.sets == {"optimizer.learning_rate": meant}
+
+
+@pytest.mark.parametrize(
+    ("objective", "column", "is_read"),
+    [
+        ("causal_lm", "chosen", False),
+        ("causal_lm", "text", True),
+        ("dpo", "chosen", True),
+        ("dpo", "label", False),
+        ("kto", "rejected", True),
+        ("classification", "completion", False),
+        ("reward", "text", False),
+        ("custom", "label", True),
+    ],
+)
+def test_a_column_of_other_records_is_a_warning(
+    objective: str, column: str, is_read: bool, write: Callable[[str, str], Path]
+) -> None:
+    """A plug-in may read any."""
+    own = {"objective": "custom", "plugins": {"file": "own.py"}, "model": {}, "data": {}}
+    more: dict[str, Any] = own if objective == "custom" else {"objective": objective}
+    more["data"] = {**({} if objective == "custom" else SPEC["data"]), f"{column}_column": "mine"}
+    expected = [f"`data.{column}_column` does not go with `objective: {objective}`"]
+    assert messages(write, more, "MD060") == ([] if is_read else expected)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from harness.convert.dataset_mixture import convert_mixture
 from harness.convert.lora_settings import LORA_KEYS, convert_lora
 from harness.convert.programs import trainer_arguments as shared
 from harness.convert.trainer_file import Default, Program, TrainerFile, Values, is_on
@@ -45,7 +46,9 @@ def convert_flat_yaml(file: TrainerFile) -> None:
     subset = file.take_value("dataset_config", "dataset_config_name")
     if data is not None:
         file.put("data.train", [{"path": str(data), "name": str(subset)}] if subset else str(data))
-    elif subset is not None:
+    else:
+        convert_mixture(file)
+    if data is None and subset is not None:
         file.add_manual(file.name_of("dataset_config", "dataset_config_name"), "set `data.train`, `name` of the source")
     name = file.name_of("torch_dtype", "dtype")
     if _FORMATS.get(str(file.values.get(name))) in (*_trained_formats(file), "auto"):

@@ -37,12 +37,12 @@ def custom_without_plugin(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD060", "not-with-this-objective", upstream="silent")
+@spec_gate("MD060", "not-with-this-objective", upstream="silent", severity=("error", "warning"))
 def not_with_this_objective(ctx: Context) -> Iterator[Finding]:
     """An option that the objective does not go with.
 
     Options for rows of text, for models of `transformers` and for their parallel degrees are not given with an
-    objective that reads none of them.
+    objective that reads none of them. Each objective has its own columns in `data`: `chosen_column` is of pairs.
 
     Why: The run would ignore the option, or compute another loss than it names: packing, a loss in chunks and
     sequence, pipeline and tensor ranks are built for the next token of a text (`harness/run/objective_facts.py`).
@@ -59,6 +59,9 @@ def not_with_this_objective(ctx: Context) -> Iterator[Finding]:
         return
     for key in facts_of(spec.objective).unread:
         section, _, field = key.rpartition(".")
+        is_column = field.endswith("_column")
+        if is_column and (spec.plugins.file or spec.plugins.script):  # whose code may read it
+            continue
         value = attrgetter(key)(spec)
         if (
             not attrgetter(section)(spec).is_written(field)
@@ -69,6 +72,7 @@ def not_with_this_objective(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"`{key}` does not go with `objective: {spec.objective}`",
             key,
+            severity="warning" if is_column else "error",
             related=[("objective", "does not read it")],
             fix=Fix(f"remove `{key}`", {key: None}, effect="trains the same: nothing read it"),
         )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures of TRL 1.16 for the harness's preference tests: losses and gradients of drawn inputs, and the losses and
-gradient norms of 20 steps of a tiny model. To be run in an environment with TRL, from the repository root:
+gradient norms of 20 steps of a tiny model; of the grid of `preference_cells.py` in fp64, too. To be run in an
+environment with TRL, from the repository root:
 
     python benchmarks/trl_figures.py tests/support/training/trl_figures.json
 """
@@ -128,9 +129,10 @@ def _by_answer(gradient: torch.Tensor | None, mask: torch.Tensor) -> list[float]
 
 
 def run_figures(
-    method: str, settings: dict[str, Any], micro_batch: int, accumulation: int, *, lora: bool, margins: bool = False
+    method: str, settings: dict[str, Any], micro_batch: int, accumulation: int, *, name: str, double: bool = False
 ) -> Any:
-    """Losses and gradient norms of each step."""
+    """Losses and gradient norms of each step. `double`: of the same weights in fp64."""
+    lora, margins = name.endswith("lora"), name.endswith("margin")
     trainer_class, config_class = {
         "dpo": (trl.DPOTrainer, trl.DPOConfig),
         "kto": (trl.KTOTrainer, trl.KTOConfig),
@@ -166,6 +168,9 @@ def run_figures(
         )  # fmt: skip
         if lora:
             case.set_adapters(trainer.model)
+        for model in (trainer.model, getattr(trainer, "ref_model", None)):
+            if double and model is not None:
+                model.double()
         trainer.train()
     steps = [losses[i : i + accumulation] for i in range(0, len(losses), accumulation)]
     norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
@@ -180,9 +185,11 @@ def main() -> None:
     for name, (method, settings, micro_batch, accumulation) in RUNS.items():
         figures["runs"][name] = {
             "method": method, "micro_batch": micro_batch, "accumulation": accumulation, "settings": settings,
-            **run_figures(method, settings, micro_batch, accumulation, lora=name.endswith("lora"),
-                          margins=name.endswith("margin")),
+            **run_figures(method, settings, micro_batch, accumulation, name=name),
         }  # fmt: skip
+    figures["double"] = {
+        name: run_figures(*RUNS[name], name=name, double=True) for name in RUNS if name.startswith("grid-")
+    }
     Path(sys.argv[1]).write_text(json.dumps(figures, indent=1) + "\n")
 
 

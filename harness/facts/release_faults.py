@@ -52,10 +52,6 @@ class ReleaseFault:
         """Is a cell of the grid among the settings?"""
         return bool(self.values) and all(cell[name] in values for name, values in self.values.items())
 
-    def is_surely_seen(self, cell: Mapping[str, str]) -> bool:
-        """Does it make such a cell red in any case?"""
-        return self.is_about(cell) and not any(cell[name] in values for name, values in self.hidden_by.items())
-
 
 @cache
 def load_grid() -> dict[str, Any]:

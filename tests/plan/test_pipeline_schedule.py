@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.plan.degrees.pass_sequence import Pass, order_passes
-from harness.plan.degrees.pipeline_timeline import StuckOrder, most_held, simulate_timeline
+from harness.plan.degrees.pass_sequence import Pass, StageOrder, order_passes
+from harness.plan.degrees.pipeline_timeline import StuckOrder, simulate_timeline
 from harness.plan.time.pipeline_schedule import (
     SCHEDULES,
     PassCost,
@@ -55,6 +55,20 @@ def test_the_bubble_is_what_the_closed_form_says(case: Case) -> None:
     assert timeline.bubble == pytest.approx(bubble_seconds(schedule, stages, micro_batches, chunks))
     share = bubble_fraction(schedule, stages, micro_batches, chunks)
     assert timeline.bubble / timeline.seconds == pytest.approx(share)
+
+
+def most_held(order: StageOrder) -> int:
+    """Passes whose activations a stage holds at most: from the forward to the last of its backward passes."""
+    splits = {each[1:] for step in order for each in step if each.kind == "weight"}
+    held = most = 0
+    for step in order:
+        for each in step:
+            if each.kind == "forward":
+                held += 1
+                most = max(most, held)
+            elif each.kind == "weight" or (each.kind == "backward" and each[1:] not in splits):
+                held -= 1
+    return most
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

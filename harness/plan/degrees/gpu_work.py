@@ -124,7 +124,3 @@ class GpuWork:
     def product_flops(self) -> float:
         """Of all matrix products."""
         return sum(product.flops for product in self.products)
-
-    def flops_of(self, part: str) -> float:
-        """Of the matrix products of one part."""
-        return sum(product.flops for product in self.products if product.part == part)

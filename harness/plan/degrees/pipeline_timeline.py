@@ -102,17 +102,3 @@ def _pass_seconds(each: Pass, cost: PassCost) -> float:
         "input": cost.backward - cost.weight,
         "weight": cost.weight,
     }[each.kind]
-
-
-def most_held(order: StageOrder) -> int:
-    """Passes whose activations a stage holds at most: from the forward to the last of its backward passes."""
-    splits = {each[1:] for step in order for each in step if each.kind == "weight"}
-    held = most = 0
-    for step in order:
-        for each in step:
-            if each.kind == "forward":
-                held += 1
-                most = max(most, held)
-            elif each.kind == "weight" or (each.kind == "backward" and each[1:] not in splits):
-                held -= 1
-    return most

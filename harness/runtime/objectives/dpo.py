@@ -10,7 +10,7 @@ import torch
 from harness.runtime.dataset.preference_dataset import PreferenceBatch
 from harness.runtime.engine_protocol import Engine
 from harness.runtime.objectives.preference import Preference
-from harness.runtime.objectives.preference_losses import PairRatios, answer_losses, dpo_losses
+from harness.runtime.objectives.preference_losses import DPO_LOSSES, PairRatios, answer_losses
 
 
 class Dpo(Preference):
@@ -38,7 +38,7 @@ class Dpo(Preference):
         reference = self._reference(batch)
         (chosen, rejected), (num_chosen, num_rejected) = log_probs.chunk(2), tokens.chunk(2)
         ratios = PairRatios(chosen - reference[:, 0], rejected - reference[:, 1], num_chosen, num_rejected)
-        losses = dpo_losses(spec.loss_type, ratios, spec.beta, spec.label_smoothing)
+        losses = DPO_LOSSES[spec.loss_type](ratios, spec.beta, spec.label_smoothing)
         if spec.rpo_alpha is not None:
             losses = losses + spec.rpo_alpha * answer_losses(chosen, num_chosen)
         rewards = spec.beta * ratios.chosen, spec.beta * ratios.rejected

@@ -34,11 +34,6 @@ class PairRatios:
         return self.chosen / self.chosen_tokens.clamp(min=1) - self.rejected / self.rejected_tokens.clamp(min=1)
 
 
-def dpo_losses(loss_type: str, ratios: PairRatios, beta: float, label_smoothing: float = 0.0) -> torch.Tensor:
-    """The loss of each pair. `loss_type` is one of `DPO_LOSSES`."""
-    return DPO_LOSSES[loss_type](ratios, beta, label_smoothing)
-
-
 def _sigmoid(ratios: PairRatios, beta: float, smoothing: float) -> torch.Tensor:
     """Rafailov et al. 2023; with smoothing the conservative form, of labels that are flipped with this probability."""
     logits = beta * ratios.difference
@@ -104,6 +99,7 @@ DPO_LOSSES: dict[str, Callable[[PairRatios, float, float], torch.Tensor]] = {
     "apo_zero": _apo_zero,
     "apo_down": _apo_down,
 }
+"""Name -> the loss of each pair, from (ratios, beta, label smoothing)."""
 
 
 def answer_losses(log_probs: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

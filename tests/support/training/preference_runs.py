@@ -4,14 +4,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from tests.support.training import preference_case as case
+from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.parity_cases import config
-from tests.support.training.runtime_helpers import write_run
+from tests.support.training.runtime_helpers import JOBS, metric_lines, write_run
 
 FIGURES = json.loads((Path(__file__).parent / "trl_figures.json").read_text())
+_JOBS_A_START = 28
+"""Runs of one forked process, which keeps some memory of each."""
+ADAM = {"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
 LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]}
 
 
@@ -24,7 +29,9 @@ def write_data(folder: Path) -> None:
 
 
 def spec_of(name: str, folder: Path, *, stage: int, ranks: int, cache: str, **changes: Any) -> dict[str, Any]:
-    """The run spec of one of TRL's runs on so many ranks, which share its micro-batch."""
+    """The run spec of one of TRL's runs on so many ranks, which share its micro-batch. The optimizer is torch's, as
+    there: DeepSpeed's Adam for CPUs has bias corrections in fp32, and its updates differ by up to 1e-5 in the first steps.
+    """
     figures = FIGURES["runs"][name]
     settings, method = figures["settings"], figures["method"]
     fields: dict[str, Any] = dict(settings) if method == "reward" else {"beta": case.SETTINGS["beta"], **settings}
@@ -35,6 +42,7 @@ def spec_of(name: str, folder: Path, *, stage: int, ranks: int, cache: str, **ch
     if losses and "sft" in losses:
         fields["rpo_alpha"] = settings["loss_weights"][1]
     records = "scored" if name.endswith("margin") else "labelled" if method == "kto" else "pairs"
+    rate = case.SETTINGS["learning_rate"]
     lora = {"lora": LORA} if name.endswith("lora") else {}
     micro, accumulation = figures["micro_batch"], figures["accumulation"]
     if micro >= ranks:
@@ -60,14 +68,9 @@ def spec_of(name: str, folder: Path, *, stage: int, ranks: int, cache: str, **ch
             "max_grad_norm": 1.0,
             "gradient_checkpointing": False,
         },
-        "optimizer": {
-            "type": "adamw",
-            "learning_rate": case.SETTINGS["learning_rate"],
-            "betas": [0.9, 0.999],
-            "eps": 1e-8,
-            "weight_decay": 0.0,
-        },
+        "optimizer": {"type": "adamw", "learning_rate": rate, **ADAM},
         "scheduler": {"type": "constant"},
+        "deepspeed": {"optimizer": {"type": "AdamW", "params": {**ADAM, "lr": rate, "torch_adam": True}}},
         "precision": {"bf16": False},
         "zero": {"stage": stage},
         "checkpoint": {"save_at_end": False},
@@ -79,3 +82,39 @@ def spec_of(name: str, folder: Path, *, stage: int, ranks: int, cache: str, **ch
 def write(run: Path, body: dict[str, Any], ranks: int) -> Path:
     """The run directory of a spec."""
     return write_run(run, body, config(body, ranks), world_size=ranks)
+
+
+def grid(ranks: int) -> list[tuple[str, int]]:
+    """(run, stage). Two ranks share a micro-batch; those of `rpo` are one pair, and two ranks share the accumulation."""
+    accumulations = {"rpo": ("2", "8") if ranks == 2 else ("1", "4")}
+    runs = [name for name in FIGURES["runs"] if name.startswith("grid-")]
+    parts = {name: name.split("-") for name in runs}
+    chosen = [name for name in runs if parts[name][2] in accumulations.get(parts[name][1], ("1", "4"))]
+    return [(name, stage) for name in chosen for stage in range(4)]
+
+
+def train_cells(folder: Path, cells: Iterable[tuple[int, str, int]], forked: ForkedRanks) -> None:
+    """Train each (ranks, run, stage) in `folder`, where `write_data` wrote, many in one process."""
+    for ranks in (1, 2):
+        jobs = []
+        for _, name, stage in sorted(one for one in cells if one[0] == ranks):
+            run = folder / f"{name}-{stage}-{ranks}"
+            write(run, spec_of(name, folder, stage=stage, ranks=ranks, cache=f"cache-{name}-{ranks}"), ranks)
+            jobs.append({"run": str(run), "adapters": name.endswith("lora")})
+        for start in range(0, len(jobs), _JOBS_A_START):
+            file = folder / f"jobs-{ranks}-{start}.json"
+            file.write_text(json.dumps(jobs[start : start + _JOBS_A_START]))
+            forked.run(JOBS / "preference_many.py", str(file), ranks=ranks, timeout=1200)
+
+
+def figures_of(folder: Path, ranks: int, name: str, stage: int) -> dict[str, list[float]]:
+    """Losses and norms of the steps of a trained cell. Without ZeRO DeepSpeed tells no norm."""
+    run = folder / f"{name}-{stage}-{ranks}"
+    norms = json.loads((run / "norms.json").read_text()) if stage else []
+    return {"losses": [line["loss"] for line in metric_lines(run, "step")], "norms": norms}
+
+
+def largest(figures: dict[str, list[float]], expected: dict[str, list[float]]) -> tuple[float, float]:
+    """The largest relative difference of a loss, and of a norm (0 without norms)."""
+    pairs = [list(zip(figures[key], expected[key], strict=False)) for key in ("losses", "norms")]
+    return tuple(max((abs(a - b) / abs(b) for a, b in each), default=0.0) for each in pairs)  # type: ignore[return-value]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
 from harness.runtime.models.quantized_base import quantization_arguments
-from harness.runtime.objectives.preference_losses import PairRatios, dpo_losses
+from harness.runtime.objectives.preference_losses import DPO_LOSSES, PairRatios
 from harness.spec.sections.model_spec import QuantizationSpec
 from tests.support.training import preference_case as case
 from tests.support.training.forked_ranks import ForkedRanks
@@ -137,7 +137,7 @@ def _plain_qlora_losses(folder: Path) -> list[float]:
                     reference.append(_log_prob(model, prompt, answer))
                 tokens.append(len(answer))
         ratios = torch.stack(sums) - torch.stack(reference)
-        loss = dpo_losses("sigmoid", PairRatios(*ratios.chunk(2), *torch.tensor(tokens).chunk(2)), 0.1).mean()
+        loss = DPO_LOSSES["sigmoid"](PairRatios(*ratios.chunk(2), *torch.tensor(tokens).chunk(2)), 0.1, 0.0).mean()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -5,24 +5,21 @@ each method of the figures' grid: at every stage, accumulation 1 and 4, with and
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from harness.runtime.objectives.preference_losses import DPO_LOSSES, PairRatios, dpo_losses, kto_losses
+from harness.runtime.objectives.preference_losses import DPO_LOSSES, PairRatios, kto_losses
 from tests.support.training import preference_case as case
 from tests.support.training.forked_ranks import ForkedRanks
-from tests.support.training.preference_runs import FIGURES, spec_of, write, write_data
-from tests.support.training.runtime_helpers import JOBS, metric_lines
+from tests.support.training.preference_runs import FIGURES, figures_of, grid, train_cells, write_data
+from tests.support.training.runtime_helpers import metric_lines
 
-JOB = JOBS / "preference_many.py"
 _BOUNDS = {"ipo": 1e-5, "rpo": 5e-6, "reward-centered": 5e-6, "reward-margin": 5e-6}
 """Relative bounds of the losses that have the rounding of fp32 some times more: those of some units, and squares. That of
 `ipo` is (difference - 5) squared, and the difference agrees to 1e-6.
 """
-_JOBS_A_START = 28
 CASES = {
     1: [
         ("dpo", 0),
@@ -47,15 +44,6 @@ CASES = {
 }
 
 
-def _grid(ranks: int) -> list[tuple[str, int]]:
-    """Two ranks share a micro-batch; those of `rpo` are one pair, and two ranks share the accumulation."""
-    accumulations = {"rpo": ("2", "8") if ranks == 2 else ("1", "4")}
-    runs = [name for name in FIGURES["runs"] if name.startswith("grid-")]
-    parts = {name: name.split("-") for name in runs}
-    chosen = [name for name in runs if parts[name][2] in accumulations.get(parts[name][1], ("1", "4"))]
-    return [(name, stage) for name in chosen for stage in range(4)]
-
-
 @pytest.mark.parametrize("name", FIGURES["drawn"])
 def test_a_loss_and_its_gradient_are_those_of_trl(name: str) -> None:
     policy, reference, mask = case.drawn_log_probs()
@@ -64,7 +52,7 @@ def test_a_loss_and_its_gradient_are_those_of_trl(name: str) -> None:
     ratios = leaf - reference.sum(1)
     if name in DPO_LOSSES:
         pairs = PairRatios(*ratios.chunk(2), *tokens.chunk(2))
-        loss = dpo_losses(name, pairs, beta, expected["smoothing"]).mean()
+        loss = DPO_LOSSES[name](pairs, beta, expected["smoothing"]).mean()
     else:
         labels = torch.arange(len(policy)) % 3 > 0
         loss = kto_losses(name, ratios, labels, torch.tensor(expected["kl"]), beta, 1.3, 0.6).mean()
@@ -81,16 +69,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     wanted = {(one["ranks"], one["name"], one["stage"]) for one in specs if {"ranks", "name", "stage"} <= one.keys()}
     folder = tmp_path_factory.mktemp("preferences")
     write_data(folder)
-    for ranks in CASES:
-        jobs = []
-        for _, name, stage in sorted(one for one in wanted if one[0] == ranks):
-            run = folder / f"{name}-{stage}-{ranks}"
-            write(run, spec_of(name, folder, stage=stage, ranks=ranks, cache=f"cache-{name}-{ranks}"), ranks)
-            jobs.append({"run": str(run), "adapters": name.endswith("lora")})
-        for start in range(0, len(jobs), _JOBS_A_START):
-            file = folder / f"jobs-{ranks}-{start}.json"
-            file.write_text(json.dumps(jobs[start : start + _JOBS_A_START]))
-            forked.run(JOB, str(file), ranks=ranks, timeout=1200)
+    train_cells(folder, wanted, forked)
     return folder
 
 
@@ -98,13 +77,13 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     ("ranks", "name", "stage"),
     [
         *((ranks, *one) for ranks, cases in CASES.items() for one in cases),
-        *(pytest.param(ranks, *one, marks=pytest.mark.nightly) for ranks in CASES for one in _grid(ranks)),
+        *(pytest.param(ranks, *one, marks=pytest.mark.nightly) for ranks in CASES for one in grid(ranks)),
     ],
 )
 def test_twenty_steps_are_those_of_trl(trained: Path, ranks: int, name: str, stage: int) -> None:
     run, expected = trained / f"{name}-{stage}-{ranks}", FIGURES["runs"][name]
-    losses = [line["loss"] for line in metric_lines(run, "step")]
-    assert losses == pytest.approx(
+    figures = figures_of(trained, ranks, name, stage)
+    assert figures["losses"] == pytest.approx(
         expected["losses"], rel=max([1e-6, *(bound for part, bound in _BOUNDS.items() if part in name)]), abs=1e-6
     )
     if "rpo" not in name and "reward" not in name:  # before the first step the policy is the reference, to the bit
@@ -114,5 +93,4 @@ def test_twenty_steps_are_those_of_trl(trained: Path, ranks: int, name: str, sta
         )
         assert metrics.get("kl", 0.0) == 0.0
     if stage:  # DeepSpeed tells no norm without ZeRO; there the next step's loss has the gradient
-        norms = json.loads((run / "norms.json").read_text())
-        assert norms == pytest.approx(expected["norms"], rel=1e-5)
+        assert figures["norms"] == pytest.approx(expected["norms"], rel=1e-5)

@@ -86,6 +86,7 @@ def check_for_plan(
 ) -> CheckedFile:
     """The check of a spec that is planned, which runs none of its code; `text` is that of the file `spec`, if at hand.
     Unless it runs `here`, it may plan for machines that have what this one lacks: only misspelt paths are findings.
+    Data that this machine lacks are no error even `here`.
     """
     checked = check_file(
         spec,
@@ -100,7 +101,10 @@ def check_for_plan(
     )
     if not here:
         return with_misspelt_paths(checked)
-    checked = with_machine_findings(checked, here=True, planned=True)
+    texts = [item for item in checked.paths if item.named.key[0] == "data"]  # which a plan does not read
+    others = tuple(item for item in checked.paths if item not in texts)
+    checked = with_machine_findings(checked._replace(paths=others), here=True, planned=True)
+    checked = with_findings(checked, check_paths(texts, here=False))
     if checked.run is None or not checked.report.ok or not is_run_here(checked.run):
         return checked
     checked = with_findings(checked, [*check_devices(checked.run), *check_weights(checked.run, planned=True)])

@@ -28,8 +28,8 @@ def generate_samples(
     distributed: Distributed,
     heartbeat: Callable[[], None] = lambda: None,
 ) -> list[str]:
-    """What follows each prompt, up to the end of text, `eval.sample_tokens` or `data.max_length` with its prompt; the
-    same on every rank. A collective. Raises UserError (MD127) for chats without a template.
+    """What follows each prompt, up to the end of text, `eval.sample_tokens` or `data.max_length` with its prompt, or
+    that nothing can; the same on every rank. A collective. Raises UserError (MD127) for chats without a template.
     """
     rows = tokenize_prompts(tokenizer, spec)
     starts = [len(row) for row in rows]
@@ -46,8 +46,12 @@ def generate_samples(
             heartbeat()
     engine.train()
     set_rng_state(random_states)
+    limit = spec.data.max_length
     return [
-        str(tokenizer.decode(row[start:], skip_special_tokens=True)) for row, start in zip(rows, starts, strict=True)
+        str(tokenizer.decode(row[start:], skip_special_tokens=True))
+        if not limit or start < limit
+        else f"(no room: the prompt has {start} tokens, `data.max_length` is {limit})"
+        for row, start in zip(rows, starts, strict=True)
     ]
 
 

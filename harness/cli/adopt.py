@@ -83,9 +83,12 @@ def adopt(
         print_findings(other_methods, checked.lines_of)
         print("Nothing was converted.", file=sys.stderr)
         exit_with(ExitCode.FINDINGS)
+    texts = {Path(output).parent / name: text for name, text in adopted.draft.files.items()} if output else {}
     if output is not None:
-        code = write_output(Path(output), adopted.text)
-        if code is not ExitCode.OK:
+        code = next(
+            filter(None, (write_output(*file) for file in ((Path(output), adopted.text), *texts.items()))), None
+        )
+        if code is not None:
             exit_with(code)
     elif not verify:
         print(adopted.text, end="")

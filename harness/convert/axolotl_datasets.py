@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.convert.trainer_file import TrainerFile, is_on
+from harness.hostinfo.program_templates import find_axolotl_template
 
 _FORMATS = {
     "completion": "text",
@@ -251,7 +252,9 @@ def _convert_template(file: TrainerFile) -> None:
             file.add_manual(name, "write the template to a file, and set `data.chat_template` to it")
     elif template == "chatml":
         file.put("data.chat_template", "chatml")
-    elif template not in (None, "tokenizer_default"):
+    elif template not in (None, "tokenizer_default") and not file.put_template(
+        "chat_template", find_axolotl_template(str(template))
+    ):
         file.add_manual(
             "chat_template",
             "axolotl's own template; the run spec uses the tokenizer's: set `data.chat_template` where they differ",

@@ -46,6 +46,8 @@ class Draft:
     notes: list[Note] = field(default_factory=list)
     remarks: dict[str, str] = field(default_factory=dict)
     """Dotted key -> the comment behind its value, such as the program whose default it is."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Files that the spec names and that belong beside it: name -> text."""
 
     def get(self, key: str) -> Any:
         """The value of a dotted key; None if it has none."""

@@ -70,6 +70,7 @@ def merge_trainer_fields(draft: Draft, config: TrainerConfig) -> None:
         elif key in _COMPARED_BY_TRAINER and file.program is not ARCTIC_TRAINING:
             _add_mismatch_note(file, key, value, current)
     draft.notes = [*draft.notes, *file.draft.notes]
+    draft.files |= file.draft.files
 
 
 def _is_decided_by_json(draft: Draft, source: Source, key: str) -> bool:

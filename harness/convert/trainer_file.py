@@ -82,6 +82,19 @@ class TrainerFile:
         self.draft.add_note(place, message, kind, name)
         self.handled.add(name.split(".", maxsplit=1)[0])
 
+    def put_template(self, key: str, text: str | None) -> bool:
+        """The program's own chat template as a file beside the spec; is it known? Empty: as the tokenizer's."""
+        if text:
+            name = f"{self.program.name}-{self.values[key]}.jinja".lower()
+            self.draft.files[name] = text
+            self.put("data.chat_template", name)
+            self.add_harmless(
+                key, f"its text, as the installed {self.program.name} has it, is `{name}`, which `-o` writes"
+            )
+        elif text is not None:
+            self.add_harmless(key, f"the installed {self.program.name} has the same tokens by the tokenizer's own")
+        return text is not None
+
     def add_manual(self, name: str, text: str) -> None:
         """Something that the user sets in the spec."""
         self.add_note("manual", name, f"`{self.show(name)}`: {text}")

@@ -8,6 +8,7 @@ from harness.convert.lora_settings import LORA_KEYS, convert_lora, trains_lora
 from harness.convert.programs import trainer_arguments as shared
 from harness.convert.programs.hf_trainer import TRAINER_DEFAULTS
 from harness.convert.trainer_file import Default, Program, TrainerFile, is_on
+from harness.hostinfo.program_templates import ask_llama_factory_template
 
 _HPARAMS = "LLaMA-Factory: src/llamafactory/hparams"
 _DEFAULTS = (
@@ -36,6 +37,7 @@ _DEGREES = (
     "expert_model_parallel_size",
 )
 """Degrees of Megatron (`USE_MCA`)."""
+_NO_TEMPLATE = ("default", "empty")
 _KERNELS = {"fa2": "flash_attention_2", "sdpa": "sdpa", "disabled": "eager"}
 
 
@@ -44,6 +46,9 @@ def _convert(file: TrainerFile) -> None:
     convert_lora(file, "lora_target")
     convert_datasets(file)
     _convert_model(file)
+    name, model = file.values.get("template"), file.values.get("model_name_or_path")
+    if isinstance(name, str) and isinstance(model, str) and name not in _NO_TEMPLATE:
+        file.put_template("template", ask_llama_factory_template(name, model))
     _convert_precision(file)
     _convert_packing(file, file.values.get("stage"))
     if file.values.get("finetuning_type") is None and trains_lora(file.values):
@@ -174,6 +179,6 @@ LLAMA_FACTORY = Program(
         "freeze_vision_tower": (True,),
         "freeze_multi_modal_projector": (True,),
         "freeze_language_model": (False,),
-        "template": ("default", "empty"),
+        "template": _NO_TEMPLATE,
     },
 )

@@ -125,7 +125,11 @@ def test_here_refuses_every_wrong_path_in_one_pass_each_at_its_place(folder):
         ("plugins.file", 6, 17),
     ]
     planned = check_for_plan("spec.yaml", None, None, 1, here=True)
-    assert [f.key for f in about_paths(planned) if f.is_error] == ["model.name_or_path", "model.tokenizer", "plugins.file"]
+    assert [f.key for f in about_paths(planned) if f.is_error] == [
+        "model.name_or_path",
+        "model.tokenizer",
+        "plugins.file",
+    ]
     (data,) = [f for f in about_paths(planned) if not f.is_error]  # of no effect on memory and time
     assert data.message.startswith("`chats/*.jsonl`, `/nowhere/texts.txt`, `held-out.csv`"), data
     assert about_paths(check_for_plan("spec.yaml", None, None, 1, here=False)) == [], "it may plan for other machines"

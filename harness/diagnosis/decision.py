@@ -28,6 +28,7 @@ _STATEMENT = re.compile(r"\bcannot\b|` (?:counts|shows)\b|\bis the default\b")
 """A part of a change that says what is so, not what to do."""
 _EXPRESSION = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 """A value that is Python's, such as `tokenizer.eos_token`: no program can write it into a file."""
+_OF_A_PACKAGE = re.compile(r"(?:torch|deepspeed|transformers|accelerate|peft|trl|engine|model|self)\.\w")
 _ALTERNATIVE = re.compile(r"; |, (?:or|else)\b|\bor\b|\buntil then\b")
 _VARIABLE = re.compile(r"set `?[A-Z_]+(?:_IFNAME|_ADDR)\b")
 _REMEDIES = frozenset(
@@ -48,6 +49,22 @@ _REASONS: Mapping[Action, str] = {
 }
 
 
+_KILLED = "LG003"
+FULL_PERCENT = 80.0
+"""Of the host's memory, in the last line that tells it: the rest is soon gone."""
+_EXCEPTION = re.compile(r"^(?:[\w.]+\.)?(?P<name>\w+(?:Error|Exception))(?::|$| \|)")
+_OF_THE_INPUT = frozenset(
+    "TypeError AttributeError NameError UnboundLocalError ImportError ModuleNotFoundError KeyError IndexError "
+    "ValueError AssertionError NotImplementedError SyntaxError IndentationError ZeroDivisionError ValidationError "
+    "RecursionError UnicodeDecodeError JSONDecodeError OverflowError".split()
+)
+_OF_ANYTHING = ("RuntimeError", "Exception", "FileNotFoundError", "IsADirectoryError", "NotADirectoryError")
+_MAY_PASS = re.compile(
+    r"time[d ]?-? ?out|connect|network|socket|unavailable|temporar|busy|retry|try again|429|50[234]\b|refused|reset by|"
+    r"CUDA|NCCL|HIP error|cuDNN|cublas|driver|ECC|I/O|disk|space|memory|lock|stale|corrupt|broken",
+    re.IGNORECASE,
+)
+"""Words of what another start, or another machine, may not see again."""
 _UNSEEN = "LG074"
 """The first failure is not in the log, so that nothing is known of it."""
 _PROTECTIONS = {"weights_only", "trust_remote_code", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"}
@@ -72,8 +89,10 @@ class Decision:
 
 def decide_action(diagnosis: Diagnosis) -> Decision | None:
     """The decision; None for a job that did not fail, and where the cause is not known: nothing is decided then."""
-    if diagnosis.state != "failed" or diagnosis.cause in ("", _UNSEEN):
+    if diagnosis.state != "failed" or diagnosis.cause == _UNSEEN:
         return None
+    if not diagnosis.cause:
+        return _decide_unknown(diagnosis)
     cause = causes_by_id().get(diagnosis.cause)
     changes = find_changes(diagnosis.change)
     action: Action = "change and retry" if changes or has_remedy(diagnosis.change) else "stop"
@@ -81,6 +100,8 @@ def decide_action(diagnosis: Diagnosis) -> Decision | None:
     if cause is not None:
         action = cause.decision or ("retry" if cause.level != "root" else action)
     elif _is_of_settings(diagnosis.cause):
+        action = "change and retry"
+    if _needs_more_memory(diagnosis):
         action = "change and retry"
     reason = _REASONS[action]
     if action == "retry elsewhere" and host:
@@ -114,6 +135,32 @@ def has_remedy(change: str) -> bool:
     return any(part.lstrip("`").partition(" ")[0] in _REMEDIES for part in parts)
 
 
+def _decide_unknown(diagnosis: Diagnosis) -> Decision | None:
+    """Stop after an exception that Python raises for code or values, or for anything before the first step ended;
+    nothing is decided of any other, nor of one that tells of a machine or a network.
+    """
+    match = _EXCEPTION.match(diagnosis.message)
+    if match is None or _MAY_PASS.search(diagnosis.message):
+        return None
+    name = match["name"]
+    if name not in _OF_THE_INPUT and (name not in _OF_ANYTHING or not _is_at_start(diagnosis)):
+        return None
+    return Decision("stop", f"{name} is raised for code or values, which a retry does not change (cause unknown)")
+
+
+def _needs_more_memory(diagnosis: Diagnosis) -> bool:
+    """Was a rank killed while the host's memory was nearly full, or before training, in a phase that fills it?"""
+    if diagnosis.cause != _KILLED:
+        return False
+    is_full = float(diagnosis.details.get("memory_percent", 0)) >= FULL_PERCENT
+    return is_full or (diagnosis.allocation is not None and _is_at_start(diagnosis))
+
+
+def _is_at_start(diagnosis: Diagnosis) -> bool:
+    phase = diagnosis.phase
+    return phase is not None and phase.step is None and phase.name in (*_BEFORE_TRAINING, "data", "optimizer states")
+
+
 def _names_a_variable(diagnosis: Diagnosis) -> bool:
     """Does the change set a variable of the network first, in a job that never trained with the one it had?"""
     phase = diagnosis.phase
@@ -139,7 +186,9 @@ def find_changes(change: str) -> dict[str, Any]:
 
 
 def _parse_setting(text: str, verb: str, value: str) -> dict[str, Any]:
-    """The keys of one piece of code; empty for any other code, such as a command."""
+    """The keys of one piece of code; empty for any other code, such as a command or a name of a package."""
+    if _OF_A_PACKAGE.match(text):
+        return {}
     if _NAME.fullmatch(text):
         if verb == "remove ":
             return {text: None}

@@ -25,14 +25,15 @@ from harness.diagnosis.evidence.allocation import (
     find_host_allocation,
 )
 from harness.diagnosis.evidence.failure_phase import find_phase
-from harness.diagnosis.evidence.log_end import describe_missing_hosts, describe_open_end, diagnose_silent_end
-from harness.diagnosis.evidence.missing_ranks import describe_wait, describe_wait_of_ranks, find_missing_ranks
-from harness.diagnosis.evidence.unknown_cause import (
-    describe_area,
-    describe_failed_import,
-    describe_next_step,
-    is_generic_evidence,
+from harness.diagnosis.evidence.inferred_cause import name_cause
+from harness.diagnosis.evidence.log_end import (
+    describe_missing_hosts,
+    describe_open_end,
+    diagnose_silent_end,
+    note_memory,
 )
+from harness.diagnosis.evidence.missing_ranks import describe_wait, describe_wait_of_ranks, find_missing_ranks
+from harness.diagnosis.evidence.unknown_cause import describe_area, describe_next_step, is_generic_evidence
 from harness.diagnosis.first_cause import CauseSelection
 from harness.diagnosis.reader.line_prefix import parse_line
 from harness.diagnosis.reader.log_reader import LogReader
@@ -50,7 +51,6 @@ _SAYS_NOTHING = re.compile(r"[=*#~_-]+|error_file ?: <N/A>")
 _MAX_EARLIER = 5
 """Failed attempts before the last one that get a note each."""
 _HOST_CAUSES = ("LG002", "LG003", "LG004")
-_VERSIONS_CAUSE = "LG089"
 _NAMED_BY_THE_MESSAGE = re.compile(r"change the \w+ that the message names")
 """The change of a cause that leaves the setting to the message."""
 
@@ -92,7 +92,7 @@ def _explain_failure(
         unknown = replace(first, cause="")
         others = tuple(unknown if event is first else event for event in selection.others)
         selection, first = replace(selection, first=unknown, others=others), unknown
-    first = _describe_by_other_lines(first, readers)
+    first = name_cause(_describe_by_other_lines(first, readers), selection.others)
     if first.cause == _TIMEOUT_CAUSE:  # whoever reports it only waited
         missing_ranks, evidence = list[int](), ""
         if not scanner.is_incomplete:
@@ -105,8 +105,9 @@ def _explain_failure(
     if not host and rank is not None:
         host = scanner.hosts.get(rank, "")
     phase = find_phase(first.frames, first.phase)
+    first, memory_notes = note_memory(first, readers, has_phase=phase is not None)
     allocation = _find_allocation(first, phase, readers)
-    notes = (*_notes_of_phase(first, phase), *describe_job(first, scanner, readers), *notes)
+    notes = (*_notes_of_phase(first, phase), *describe_job(first, scanner, readers), *memory_notes, *notes)
     title, change = describe_cause(first.cause, needs_change=not first.change)
     if allocation is not None and not first.change:
         change = allocation.change
@@ -164,10 +165,8 @@ def _explain_no_failure(
 
 
 def _describe_by_other_lines(first: LogEvent, readers: list[LogReader]) -> LogEvent:
-    """The event, with the title and the change of a line beside its own: an import, a signal, who chose an option."""
+    """The event, with the title and the change of a line beside its own: a signal, who chose an option."""
     text = _all_text(readers)
-    if not first.cause and (of_import := describe_failed_import(first.frames))[0]:
-        return replace(first, cause=_VERSIONS_CAUSE, sure=False, title=of_import[0], change=of_import[1])
     if first.cause == STOP_CAUSE and first.level == "end" and _HANGUP.search(text):
         title = "the job got SIGHUP: the terminal or the login session that started it ended"
         change = (

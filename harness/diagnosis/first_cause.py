@@ -23,6 +23,7 @@ _OOM_CAUSE = "LG002"
 """The kernel reports it in several lines, of which one names the process."""
 _GPU_MEMORY_CAUSE = "LG001"
 _LOST_PEER_CAUSE, _FAILED_CAUSE = "LG073", "LG074"
+_ABORT_CAUSE, _LINES_OF_ABORT = "LG211", 3
 _MAX_PROGRESS_OF_CERTAIN = 1
 
 
@@ -153,11 +154,19 @@ def _pick_first(events: Sequence[LogEvent]) -> tuple[LogEvent, bool]:
     first = events[0]
     if first.level == "echo":
         return min(events, key=_order_of), False
+    if first.cause == _ABORT_CAUSE and (reason := _find_reason_of_abort(first, events)) is not None:
+        return reason, False
     known_events = [e for e in events if e.cause]
     if not first.cause and known_events and not (first.is_uncaught and known_events[0].rank != first.rank):
         return known_events[0], True
     rivals = {e.cause for e in known_events if e.cause != first.cause and e.rank != first.rank}
     return first, bool(rivals) and bool(first.cause)
+
+
+def _find_reason_of_abort(first: LogEvent, events: Sequence[LogEvent]) -> LogEvent | None:
+    """The line below an abort that gives its reason, `what(): ...`; None where no rule knows it."""
+    later = (e for e in events if 0 < e.line_number - first.line_number <= _LINES_OF_ABORT and e.rank == first.rank)
+    return next((e for e in later if e.cause and e.cause != _ABORT_CAUSE and e.log_index == first.log_index), None)
 
 
 def _order_of(event: LogEvent) -> int:

@@ -25,7 +25,7 @@ def observe_series(series: MetricSeries, facts: LogFacts) -> Iterator[str]:
     """A sentence for each series that looks wrong."""
     samples = series.samples
     yield from _observe_zeros(samples.get("loss", ()), samples.get("norm", ()), facts)
-    yield from _observe_norms(samples.get("norm", ()))
+    yield from _observe_norms(samples.get("norm", ()), samples.get("loss", ()))
     yield from _observe_resumes(samples.get("loss", ()), series.resumes)
     yield from _observe_learning_rate(samples.get("lr", ()))
     yield from _observe_throughput(samples.get("rate", ()))
@@ -47,12 +47,22 @@ def _observe_zeros(losses: Sequence[Sample], norms: Sequence[Sample], facts: Log
         yield text
 
 
-def _observe_norms(norms: Sequence[Sample]) -> Iterator[str]:
-    values = {sample.value for sample in norms}
-    if len(norms) >= _MIN_EQUAL_NORMS and len(values) == 1 and (value := values.pop()):
+def _observe_norms(norms: Sequence[Sample], losses: Sequence[Sample]) -> Iterator[str]:
+    run = _last_run(norms, norms[-1].value) if norms else []
+    if not run or not (value := run[-1].value):
+        return
+    zeros = min(len(run), len(_last_run(losses, 0.0)))
+    if zeros >= _MIN_ZEROS:
         yield (
-            f"observation: the gradient norm is {value:g} in all {len(norms)} lines: it may be measured after "
-            "clipping, and says nothing of the gradients"
+            f"observation: the gradient norm is {value:g} while the loss is 0, in the last {zeros} lines: gradients of "
+            "no loss are no gradients: look at the labels, NaN in the logits, the attention kernel and its release"
+        )
+    elif len(run) >= _MIN_EQUAL_NORMS:
+        where = f"all {len(run)}" if len(run) == len(norms) else f"the last {len(run)}"
+        is_limit = f"{value:g}" in ("0.1", "0.3", "0.5", "1", "2", "5")
+        reason = "it may be measured after clipping" if is_limit else "the same batch, or a fault of the step"
+        yield (
+            f"observation: the gradient norm is {value:g} in {where} lines: {reason}, and says nothing of the gradients"
         )
 
 

@@ -34,21 +34,8 @@ _TIMEOUT_SECONDS = 120
 _MAX_BYTES = 1 << 20
 _PACKAGES = ("torch", "transformers", "deepspeed")
 _NO_CHILD = "no child process could be started"
-QUESTIONS = (
-    "causal",
-    "apart",
-    "borders",
-    "kernels",
-    "sequence",
-    "tensor",
-    "pipeline",
-    "checkpointing",
-    "loss",
-    "lora",
-    "qlora",
-    "export",
-    "zero3",
-    "size",
+QUESTIONS = tuple(
+    """causal apart borders kernels sequence tensor pipeline checkpointing loss lora qlora export zero3 size""".split()
 )
 """In the order in which they are put; `harness.runtime.model_questions` has a module for each."""
 _NO_MATTER = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures")

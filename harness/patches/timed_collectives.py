@@ -15,31 +15,11 @@ from typing import Any
 
 from harness.patches.patch_registry import Patch, Target
 
-_COLLECTIVES = (
-    "all_gather",
-    "all_gather_base",
-    "all_gather_coalesced",
-    "all_gather_into_tensor",
-    "all_gather_object",
-    "all_reduce",
-    "all_reduce_coalesced",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "batch_isend_irecv",
-    "broadcast",
-    "broadcast_object_list",
-    "gather",
-    "inference_all_reduce",
-    "irecv",
-    "isend",
-    "monitored_barrier",
-    "recv",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "scatter",
-    "send",
+_COLLECTIVES = tuple(
+    """all_gather all_gather_base all_gather_coalesced all_gather_into_tensor all_gather_object all_reduce
+    all_reduce_coalesced all_to_all all_to_all_single barrier batch_isend_irecv broadcast broadcast_object_list
+    gather inference_all_reduce irecv isend monitored_barrier recv reduce reduce_scatter reduce_scatter_tensor
+    scatter send""".split()
 )
 
 

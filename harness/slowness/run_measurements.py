@@ -13,25 +13,10 @@ from harness.run_records.run_record import RunRecord
 from harness.run_records.summary import median_or_none
 from harness.units import finite_number, format_seconds
 
-_METRICS = (
-    "seconds",
-    "seconds_data",
-    "seconds_forward",
-    "seconds_backward",
-    "seconds_optimizer",
-    "seconds_pipeline",
-    "seconds_communication",
-    "seconds_io",
-    "mfu",
-    "hfu",
-    "flops",
-    "flops_hardware",
-    "step_tokens",
-    "step_positions",
-    "nvme_read_bytes",
-    "nvme_write_bytes",
-    "tokens_per_second",
-    "device_flops_per_second",
+_METRICS = tuple(
+    """seconds seconds_data seconds_forward seconds_backward seconds_optimizer seconds_pipeline seconds_communication
+    seconds_io mfu hfu flops flops_hardware step_tokens step_positions nvme_read_bytes nvme_write_bytes
+    tokens_per_second device_flops_per_second""".split()
 )
 
 

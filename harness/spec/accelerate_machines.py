@@ -7,6 +7,7 @@ Reads the hostfile that the file names, and contacts no host.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
@@ -39,6 +40,7 @@ def check_machines(source: Source, fields: Mapping[str, Any]) -> Machines:
     if not _is_count(hosts) or hosts < 2:
         return Machines(())
     findings = list(_check_division(source, ranks, hosts))
+    findings += _check_form_of_address(source)
     if (fields.get(_LAUNCHER_FIELD) or "pdsh") == _STANDARD:
         return Machines((*findings, *_check_address(source)))
     name = fields.get(_HOSTFILE_FIELD)
@@ -136,6 +138,23 @@ def _check_address(source: Source) -> Iterator[Finding]:
         related=(Label(source.place(_LAUNCHER), "torchrun's rendezvous"),),
         notes=("right only where each `accelerate launch` has its own `--main_process_ip` and `--machine_rank`",),
         fix=Fix("write `main_process_ip: ADDRESS`, that of machine 0, or give it to every `accelerate launch`"),
+    )
+
+
+def _check_form_of_address(source: Source) -> Iterator[Finding]:
+    """ssh takes `user@host`, torch's store does not."""
+    address = str(source.data.get("main_process_ip") or "")
+    host = re.sub(r"^(?:[a-z]+://|[^@]*@)+|[/:]\d*/?$", "", address.strip())
+    if not address or re.fullmatch(r"[\w.-]+|\[?[\da-fA-F:]+(?:%\w+)?\]?", address):
+        return
+    yield Finding(
+        "HF105",
+        "error",
+        f"`main_process_ip: {address}` is no address: ranks look for a host of that name, and time out",
+        "main_process_ip",
+        source.place(("main_process_ip",)),
+        notes=("the user of ssh belongs into `~/.ssh/config`, the port into `main_process_port`",),
+        fix=Fix(f"set `main_process_ip` to `{host}`", {"main_process_ip": host}, effect="the ranks find machine 0"),
     )
 
 

@@ -78,6 +78,8 @@ def test_settings_are_changed_and_scripts_are_stopped():
         ("`--include` takes `HOST:0,1@HOST`", {}),
         ("set `tokenizer.pad_token = tokenizer.eos_token`", {}),
         ("if you trust it, set `TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1`", {}),
+        ("remove `torch.autocast` from the script", {}),
+        ("remove `engine.half` and set `model.config.use_cache: false`", {}),
     ],
 )
 def test_the_keys_of_a_change(change, keys):
@@ -121,3 +123,32 @@ def test_what_fails_again_is_not_retried_and_what_passes_is(line, action):
     else:
         assert decision.action == action
     assert decision.hosts == (("gpu07",) if action == "retry elsewhere" else ())
+
+
+@pytest.mark.parametrize(
+    ("error", "action"),
+    [
+        ("TypeError: f() takes 2 positional arguments but 3 were given", "stop"),
+        ("ZeroDivisionError: division by zero", "stop"),
+        ("mylib.errors.ValidationError: rows: too short", "stop"),
+        ("RuntimeError: a tensor of the wrong sort", None),
+        ("ValueError: the remote queue is temporarily unavailable", None),
+        ("mylib.CustomError: something", None),
+    ],
+)
+def test_an_unknown_exception_of_code_or_values_is_not_retried(error, action):
+    text = f'Traceback (most recent call last):\n  File "/job/train.py", line 3, in work\n    go()\n{error}\n'
+    diagnosis = diagnose([io.BytesIO(text.encode())])
+    decision = decide_action(diagnosis)
+    assert diagnosis.confidence == "unknown"
+    assert (decision.action if decision else None) == action
+    assert decision is None or not decision.is_certain
+
+
+def test_an_unknown_error_before_the_first_step_is_not_retried():
+    start = "Loading checkpoint shards: 100%|##########| 5/5 [00:01<00:02]\n"
+    frame = 'Traceback (most recent call last):\n  File "/job/train.py", line 3, in work\n    go()\n'
+    trained = "{'loss': 2.0, 'epoch': 0.1}\n" * 9
+    error = "RuntimeError: a tensor of the wrong sort\n"
+    assert decide_action(diagnose([io.BytesIO((start + frame + error).encode())])).action == "stop"
+    assert decide_action(diagnose([io.BytesIO((start + trained + frame + error).encode())])) is None

@@ -43,6 +43,8 @@ def test_a_sound_log_has_none():
         ([*OVERLAP, *trainer([*FALLING[:9], *[0.0] * 9])], "compare with `overlap_comm: false`"),
         (trainer(FALLING, norm=lambda _: 1.0), "the gradient norm is 1 in all 60 lines"),
         ([*trainer(FALLING[:30]), RESUME, *trainer([4.5] * 9)], "the loss is 4.5 after the checkpoint was loaded"),
+        (trainer(FALLING, norm=lambda i: 1.4142 if i > 9 else i), "the gradient norm is 1.4142 in the last 50 lines"),
+        (trainer([9.1, *[0.0] * 6], norm=lambda _: 1.7320508), "the gradient norm is 1.73205 while the loss is 0"),
         (trainer(FALLING, lr=lambda _: 2e-5), "the learning rate is 2e-05 in all 60 lines"),
         (trainer(FALLING[:9], lr=lambda _: 0.0), "the learning rate is 0 in all 9 lines"),
         ([f"loss: 2.1, CurrSamplesPerSec={80 - i}.5" for i in range(60)], "the throughput falls to"),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real jobs that fail under `--max-restarts`: no retry of what fails again, none lost that cures. HARNESS_NIGHTLY=1 runs
-all of them, about half a minute each, else the bad key. Killed, hung and stopped ranks are in test_recovery.py, lost
-hosts in tests/hosts. The full disk needs root.
+all of them, about half a minute each, else the bad key. A killed rank, a hung one and the scheduler's SIGTERM are in
+test_recovery.py, a lost host in tests/hosts/test_host_returns.py, a sick one in test_returning_hosts.py (its ranks are
+made up). The full disk needs root.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pytest
 from harness.launching.supervise.restart_files import read_restarts
 from harness.verdicts import read_verdict
 from tests.launching.test_signals import SPEC
+from tests.support.disk_faults import FOREVER, build_disk_faults, describe_fault
 from tests.support.launch_process import PORT, Launched, clean_up
 
 pytestmark = pytest.mark.training
@@ -86,6 +88,17 @@ def test_a_port_that_is_taken_is_tried_again(tmp_path):
         assert code == 0, text
     else:
         assert "port" in text
+
+
+@pytest.mark.nightly
+def test_a_slow_disk_costs_time_and_no_restart(tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_PRELOAD", str(build_disk_faults(tmp_path)))
+    for name, value in describe_fault("*", "*/checkpoints/*", 1, "SLOW", FOREVER).items():
+        monkeypatch.setenv(name, value)
+    code, text, run = run_to_end(tmp_path, "--set", "checkpoint.save_steps=6")
+    assert code == 0, text
+    assert len(read_restarts(run.run_dir)) <= 1, text
+    assert read_verdict(run.run_dir).state == "completed"
 
 
 @pytest.fixture

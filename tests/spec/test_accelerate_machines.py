@@ -51,6 +51,31 @@ def test_torchrun_needs_an_address(write):
     assert findings_of(check(file, "main_process_ip=10.0.0.1")) == []
 
 
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("root@10.0.0.1", "10.0.0.1"),
+        ("http://gpu-a", "gpu-a"),
+        ("10.0.0.1:29500", "10.0.0.1"),
+        ("ssh://me@gpu-a/", "gpu-a"),
+    ],
+)
+@pytest.mark.parametrize("launcher", ["standard", "pdsh"])
+def test_an_address_is_a_host_alone(launcher, address, host, write):
+    """Run with torch 2.13: its store times out at each of these."""
+    write("hosts", "gpu-a slots=4\ngpu-b slots=4\n")
+    section = f"  deepspeed_multinode_launcher: {launcher}\n  deepspeed_hostfile: hosts\n"
+    found = findings_of(check(write("accelerate.yaml", text_of(section, main_process_ip=address))))
+    (finding,) = (f for f in found if f.gate == "HF105")
+    assert (finding.severity, finding.fix.sets) == ("error", {"main_process_ip": host})
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "gpu-a.cluster", "fe80::1%eth0", "[::1]", "gpu_a"])
+def test_a_host_is_an_address(address, write):
+    section = "  deepspeed_multinode_launcher: standard\n"
+    assert findings_of(check(write("accelerate.yaml", text_of(section, main_process_ip=f"'{address}'")))) == []
+
+
 def test_what_the_command_line_says_can_be_told(write):
     file = write("accelerate.yaml", text_of())
     overrides = "deepspeed_config.deepspeed_multinode_launcher=standard", "main_process_ip=10.0.0.1"

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
+from harness.diagnosis.catalogue import causes_by_id
+from harness.diagnosis.decision import FULL_PERCENT
 from harness.diagnosis.diagnosis_types import Diagnosis, LogEvent
+from harness.diagnosis.reader.log_reader import LogReader
 
 _ENDED = re.compile(
     rb"train_runtime|[Tt]raining (?:is )?(?:completed|finished|done)|exits successfully|[Ss]aved? (?:the )?final|"
@@ -37,14 +41,21 @@ _NEXT_STEP = (
 _NO_HOSTFILE, _HOSTS_WANTED = "LG075", "LG179"
 _KILLING = re.compile(r"\bKilling subprocess \d+")
 _STOPPED = re.compile(r"Main process received SIG|exits with return code")
-_MEMORY_IN_USE = re.compile(r"CPU Virtual Memory: +used = [\d.]+ GB, percent = (?P<percent>[\d.]+)%")
-_KILLED_TITLE = "the launcher ended all ranks because one exited, and the log does not say why"
-_KILLED_CHANGE = (
-    "a rank that exits without a message was most often killed by the kernel, because the host ran out of memory: "
-    "look for `Killed process` in `dmesg` of that host, then reduce host memory (fewer ranks per host, no "
-    "`pin_memory`, NVMe instead of CPU offload) or give the container more; else read that rank's own log "
-    "(`--enable_each_rank_log FOLDER`)"
+_MEMORY_IN_USE = re.compile(
+    rb"(?:CPU Virtual Memory|\b(?:[Hh]ost|CPU|cpu|[Ss]ystem)[ _-]?(?:memory|mem|RAM|ram)\b|\bRAM\b)[^%\n]{0,60}?"
+    rb"(?P<percent>\d{1,3}(?:\.\d{1,2})?) ?%"
 )
+"""DeepSpeed's `see_memory_usage`, and what monitors of other programs print."""
+_KILLED_TITLE = "the launcher ended all ranks because one exited, and the log does not say why"
+_FULL_CHANGE = (
+    "use less of the host's memory (fewer ranks or data loader workers per host, no `pin_memory`, NVMe instead of CPU "
+    "offload), or give the container more; `Killed process` in `dmesg` of that host confirms it"
+)
+_KILLED_CHANGE = (
+    f"a rank that exits without a message was most often killed because the host ran out of memory: {_FULL_CHANGE}; "
+    "else read that rank's own log (`--enable_each_rank_log FOLDER`)"
+)
+_KILLED_CAUSE = "LG003"
 
 
 def describe_open_end(tail: bytes) -> str:
@@ -65,18 +76,37 @@ def describe_open_end(tail: bytes) -> str:
     return _NEXT_STEP
 
 
+def note_memory(first: LogEvent, readers: Sequence[LogReader], *, has_phase: bool) -> tuple[LogEvent, tuple[str, ...]]:
+    """A killed rank's event with the percent of the host's memory that was in use, and a note; the event itself where
+    no line tells it. A full memory changes the advice of a job whose phase is unknown.
+    """
+    percent = _find_percent(b"".join(reader.tail for reader in readers)) if first.cause == _KILLED_CAUSE else ""
+    if not percent:
+        return first, ()
+    is_full = float(percent) >= FULL_PERCENT and not first.change and not has_phase
+    details = {**first.details, "memory_percent": percent}
+    first = replace(first, details=details, change=_FULL_CHANGE if is_full else first.change)
+    return first, (f"{percent} % of the host's memory was in use shortly before",)
+
+
+def _find_percent(tail: bytes) -> str:
+    found = [match["percent"].decode() for match in _MEMORY_IN_USE.finditer(tail)]
+    return found[-1] if found and float(found[-1]) <= 100 else ""
+
+
 def diagnose_silent_end(events: Sequence[LogEvent], last_lines: tuple[tuple[int, str], ...]) -> Diagnosis | None:
     """The diagnosis of a log without a failure; None where nothing points to one. `last_lines`: (number, text)."""
     killing = next((line for line in last_lines if _KILLING.search(line[1])), None)
     if killing is not None and not any(_STOPPED.search(text) for _, text in last_lines):
         number, text = killing
-        memory = next((m["percent"] for _, t in last_lines if (m := _MEMORY_IN_USE.search(t))), "")
+        memory = _find_percent("\n".join(text for _, text in last_lines).encode())
         notes = (f"{memory} % of the host's memory was in use shortly before",) if memory else ()
         return Diagnosis(
             *("failed", "likely", "LG003", _KILLED_TITLE, text, _KILLED_CHANGE),
             line=number,
             lines=last_lines[-10:],
             notes=notes,
+            details={"memory_percent": memory} if memory else {},
         )
     warning = next((e for e in events if e.cause == _NO_HOSTFILE), None)
     if warning is None:
@@ -84,9 +114,9 @@ def diagnose_silent_end(events: Sequence[LogEvent], last_lines: tuple[tuple[int,
     evidence = describe_missing_hosts(events)
     if not evidence:  # a job of one host prints it too
         return None
-    title, change = _describe_no_hostfile()
+    cause = causes_by_id()[_NO_HOSTFILE]
     return Diagnosis(
-        *("failed", "likely", _NO_HOSTFILE, title, warning.text, change),
+        *("failed", "likely", _NO_HOSTFILE, cause.title, warning.text, cause.change),
         line=warning.line_number,
         lines=last_lines[-10:],
         notes=(evidence,),
@@ -110,10 +140,3 @@ def describe_missing_hosts(events: Sequence[LogEvent]) -> str:
         if is_wanted
         else ""
     )
-
-
-def _describe_no_hostfile() -> tuple[str, str]:
-    from harness.diagnosis.catalogue import causes_by_id
-
-    cause = causes_by_id()[_NO_HOSTFILE]
-    return cause.title, cause.change

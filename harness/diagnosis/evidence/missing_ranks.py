@@ -7,8 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from harness.diagnosis.catalogue import CATALOGUE
 from harness.diagnosis.diagnosis_types import LogEvent
 from harness.diagnosis.evidence.flight_recorder import format_ranks
+from harness.entry_file import read_entries
 
 _GROUP = re.compile(r"\[PG (?:ID )?(\S+)")
 
@@ -69,6 +71,25 @@ def _find_ranks_behind(numbers: dict[int, int]) -> list[int]:
     return ranks_behind if ranks_behind and (count * 2 > len(numbers) or len(numbers) == 2) else []
 
 
+def describe_mismatch(events: Sequence[LogEvent]) -> str:
+    """A title where ranks waited under one number, in one process group, in collectives of different operations or
+    sizes; empty where none did. Ranks that send to each other wait in different operations as a rule.
+    """
+    seen: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
+    for event in events:
+        if event.cause != "LG070" or event.rank is None or not {"op", "seq", "numel"} <= event.details.keys():
+            continue
+        group = match[1] if (match := _GROUP.search(event.text)) else ""
+        operation = (event.details["op"], event.details["numel"])
+        if operation[0] not in ("SEND", "RECV", "COALESCED"):
+            seen.setdefault((group, event.details["seq"]), {}).setdefault(operation, event.rank)
+    for (_, number), operations in seen.items():
+        if len(operations) == 2:
+            places = [f"rank {rank} in {op} of {size} elements" for (op, size), rank in operations.items()]
+            return f"ranks waited in different collectives under the same number, #{number}: {' and '.join(places)}"
+    return ""
+
+
 def describe_wait_of_ranks(events: Sequence[LogEvent], missing_ranks: Sequence[int], evidence: str) -> tuple[str, ...]:
     """Notes on a collective that timed out: who is missing or that it is unknown, and in which operation who waited."""
     timeouts = [e for e in events if e.cause == "LG070" and not _SIGNAL_OF_ANOTHER.search(e.text)]
@@ -88,38 +109,9 @@ def describe_wait_of_ranks(events: Sequence[LogEvent], missing_ranks: Sequence[i
     return tuple(notes)
 
 
-_WAITS = {
-    "rendezvous": "a host that did not start its ranks, or cannot reach the address of rank 0",
-    "data": "one rank, most often rank 0, read or tokenized the dataset while the others waited: prepare it "
-    "before the job,"
-    " or raise the timeout (`ddp_timeout` of the Trainer)",
-    "model": "one rank took longer to read or download the model",
-    "weights": "one rank took longer to read or download the weights: a slow disk, or its own download",
-    "op": "one rank compiled an op while the others waited: build it before the job (`DS_BUILD_OPS`, a warm "
-    "`TORCH_EXTENSIONS_DIR`)",
-    "engine": "one rank took longer to build its engine, or built one with other settings",
-    "saving": "one rank was still writing or gathering, or only some ranks called `save_checkpoint`: all must call it",
-    "exporting": "one rank was still gathering or writing the model",
-    "evaluation": "ranks had different numbers of evaluation batches or of generated tokens, or only rank 0 evaluated; "
-    "under ZeRO-3 all ranks must run the model equally often (`synced_gpus=True` in `generate`)",
-    "generation": "ranks generated different numbers of tokens: `synced_gpus=True` in `generate`",
-    "resuming": "one rank took longer to read its shard of the checkpoint",
-    "best model": "one rank took longer to read the checkpoint",
-    "ending": "one rank was still saving or uploading after the others had ended",
-    "first step": "one rank compiled a kernel or prepared its first batch, or ran another part of the model "
-    "(experts, a branch "
-    "by modality)",
-}
-_WAIT_IN_A_STEP = (
-    "one rank had no batch left, got a longer one, ran another part of the model (experts, a branch by modality), or "
-    "died"
-)
+_WAITS = read_entries(CATALOGUE / "phases" / "waits.txt")
 
 
 def describe_wait(phase: str) -> str:
     """The probable doing of the missing rank of a timed-out collective; empty where the phase is unknown."""
-    if phase in _WAITS:
-        return f"likely, by the phase: {_WAITS[phase]}"
-    if phase in ("training", "forward", "backward", "optimizer step", "batch"):
-        return f"likely, by the phase: {_WAIT_IN_A_STEP}"
-    return ""
+    return f"likely, by the phase: {_WAITS[phase]['did']}" if phase in _WAITS else ""

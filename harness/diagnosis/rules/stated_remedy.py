@@ -37,6 +37,13 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     ),
     (
         re.compile(
+            rf"{_NAME} (?:must|should|needs to|has to) be (?:set|given|configured) (?:with)?in (?:the |your )?"
+            r"(?P<place>[\w ]+?(?:config(?:uration)?|JSON|file|arguments?)(?: file)?)\b"
+        ),
+        lambda match: f"move `{match['name']}` to the {match['place']}",
+    ),
+    (
+        re.compile(
             r"(?:^|[.;:,] )(?P<order>(?:[Pp]lease |[Yy]ou (?:must|should|need to|have to) |[Tt]ry to |[Ee]ither )?"
             r"(?:[Ss]et|[Uu]se|[Pp]ass|specify|[Ii]nstall|[Uu]pgrade|[Rr]emove|[Dd]isable|[Ee]nable|provide|add|configure|"
             r"make sure|ensure|increase|decrease|reduce|change) "

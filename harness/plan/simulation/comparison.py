@@ -27,16 +27,13 @@ _SIMULATED_PHASES: Mapping[Phase, tuple[str, ...]] = {
     "resume": ("resume",),
 }
 _PHASE_NAMES: Mapping[str, Phase] = {name: name for name in _SIMULATED_PHASES}
+_BUFFERS = "buffers and temporaries"
 GROUP_OF_LINE: tuple[tuple[str, str | None, str], ...] = (
-    (r"^rounding of page-locked", None, "buffers and temporaries"),
-    (
-        r"_setup_for_real_optimizer|independent_gradient_partition|ipg_bucket|setup_buckets",
-        "cuda",
-        "buffers and temporaries",
-    ),
+    (r"^rounding of page-locked", None, _BUFFERS),
+    (r"_setup_for_real_optimizer|independent_gradient_partition|ipg_bucket|setup_buckets", "cuda", _BUFFERS),
     (r"_setup_for_real_optimizer|cast_when_stepped|cpu_offload_single_grad|host_gradients", "cpu", "gradients"),
-    (r"swap_tensor|swap_buffer|nvme_|one_pass_adam", None, "buffers and temporaries"),
-    (r"runtime/checkpoint/|checkpoint/utils|simulated_save", None, "buffers and temporaries"),
+    (r"swap_tensor|swap_buffer|nvme_|one_pass_adam", None, _BUFFERS),
+    (r"runtime/checkpoint/|checkpoint/utils|simulated_save", None, _BUFFERS),
     (r"_create_fp32_partitions|single_partition_of_fp32|fp32_groups_flat|_link_all_hp_params", None, "masters"),
     (
         r"(cpu|fused)_adam\.py|lion|adagrad|muon|torch/optim|initialize_optimizer_states|_init_group",
@@ -49,11 +46,7 @@ GROUP_OF_LINE: tuple[tuple[str, str | None, str], ...] = (
         "parameters",
     ),
     (r"chunked_cross_entropy|loss_utils|loss\.py", None, "activations"),
-    (
-        r"_avg_scatter|reduce_scatter|average_tensor|allreduce|_constant_buffered_norm|get_grad_norm",
-        None,
-        "buffers and temporaries",
-    ),
+    (r"_avg_scatter|reduce_scatter|average_tensor|allreduce|_constant_buffered_norm|get_grad_norm", None, _BUFFERS),
     (r"stage_1_and_2\.py.* __init__", "cuda", "parameters"),
     (r"stage3\.py|stage_1_and_2\.py|bf16_optimizer\.py", None, "gradients"),
     (

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cause that follows from where an exception was raised or from what it demands, whatever its words: a release of
+a package that is required, a program that refuses its configuration, an optimizer that cannot use ZeRO's partitions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from harness.diagnosis.diagnosis_types import Frame, LogEvent
+from harness.diagnosis.evidence.missing_ranks import describe_mismatch
+from harness.diagnosis.evidence.unknown_cause import describe_failed_import
+from harness.diagnosis.rules.stated_remedy import find_stated_remedy
+
+_TIMEOUT_CAUSE = "LG070"
+_MAX_CHARS = 1024
+_MAX_MESSAGE = 200
+_REQUIREMENT = re.compile(
+    r"(?<![\w./-])`{0,2}(?P<name>(?!python_?version)[A-Za-z][\w.-]{1,40}?)(?:\[[\w,]+\])?(?: version)? ?"
+    r"(?P<spec>(?:[<>]=?|==|~=) ?v?\d+(?:\.\w+)*(?:, ?[<>!=~]+ ?v?\d+(?:\.\w+)*)*)"
+)
+_DEMANDS = re.compile(
+    r"\b(?:requires?|required|needs?|only (?:supported|available|works)|minimum|at least|install|(?:up|down)grade)\b",
+    re.IGNORECASE,
+)
+_EXCEPTION_NAME = re.compile(r"^(?:[\w.]+\.)?(?P<name>\w+(?:Error|Exception|Conflict|NotFound)): ")
+_PYDANTIC = re.compile(r"validation errors? for (?P<model>\w+) \|(?: [\w.]+ \|)* Value error, (?P<message>.+?) \[type=")
+_ENGINE_STEP = re.compile(r"(?:^|/)deepspeed/runtime/")
+_OPTIMIZER_OF_OTHERS = re.compile(r"(?:^|/)(?:deepspeed|torch|bitsandbytes|apex|transformers|accelerate)/")
+_MATRIX_OPTIMIZER = re.compile(r"newton_?schulz|zeropower|orthogonali[sz]|\bmuon|shampoo|\bsoap\b", re.IGNORECASE)
+
+
+class InferredCause(NamedTuple):
+    """The id of the cause, its title and its change. `sure`: the message allows no other cause."""
+
+    cause: str
+    title: str
+    change: str
+    sure: bool = False
+
+
+def name_cause(first: LogEvent, events: Sequence[LogEvent]) -> LogEvent:
+    """The event with the cause that follows; itself where a message has named it, or nothing follows."""
+    if first.cause == _TIMEOUT_CAUSE and (mismatch := describe_mismatch(events)):
+        return replace(first, cause="LG071", title=mismatch, change="")
+    if first.cause:
+        return first
+    found = (rule(first) for rule in _RULES)
+    inferred = next((cause for cause in found if cause is not None), None)
+    return replace(first, **inferred._asdict()) if inferred is not None else first
+
+
+def find_requirement(text: str) -> tuple[str, str]:
+    """(package, releases) that a message demands, such as `torch` and `>=2.5`; empty texts where it demands none."""
+    matches = list(_REQUIREMENT.finditer(text)) if _DEMANDS.search(text) else []
+    wanted = [match for match in matches if not match["spec"].startswith("==")] or matches
+    if not wanted:
+        return "", ""
+    name = re.sub("(?i)^pytorch$", "torch", wanted[0]["name"])
+    return name, wanted[0]["spec"].replace(" ", "")
+
+
+def _infer_own_optimizer(event: LogEvent) -> InferredCause | None:
+    """ZeRO steps an optimizer of the user's own, which fails on what it is given."""
+    frames = event.frames
+    last = frames[-1] if frames else Frame("", 0, "")
+    place = f"{last.file} {last.function}".replace("\\", "/")
+    is_own = not _OPTIMIZER_OF_OTHERS.search(last.file.replace("\\", "/"))
+    steps = [
+        i for i, f in enumerate(frames) if f.function in ("step", "_optimizer_step") and _ENGINE_STEP.search(f.file)
+    ]
+    is_stepped = bool(steps) and any(f.function == "step" for f in frames[steps[-1] + 1 :])
+    if not is_own or not (is_stepped or _MATRIX_OPTIMIZER.search(place)):
+        return None
+    return InferredCause(
+        "LG121",
+        f"an optimizer that is not DeepSpeed's or torch's failed in its step (`{last.function}`): ZeRO gives it flat "
+        "pieces of the weights with one dimension, not matrices",
+        'use DeepSpeed\'s own Muon (`"optimizer": {"type": "Muon"}`), an optimizer that works element by element '
+        "(AdamW, Lion), or ZeRO stage 0, where it gets whole matrices, and biases and norms that AdamW should take",
+    )
+
+
+def _infer_requirement(event: LogEvent) -> InferredCause | None:
+    text = event.text[:_MAX_CHARS]
+    name, releases = find_requirement(text)
+    if not name or not _EXCEPTION_NAME.match(text):
+        return None
+    return InferredCause(
+        "LG227",
+        f"`{name}{releases}` is required, and another release is installed",
+        f'`pip install "{name}{releases}"` on every host, or a release of the package that asks for it which takes the '
+        "installed one",
+        sure=bool(re.search(r"but (?:found|\w+ is installed)", text)),
+    )
+
+
+def _infer_refusal(event: LogEvent) -> InferredCause | None:
+    """A program checks its own settings with pydantic, and says what is wrong."""
+    match = _PYDANTIC.search(event.text[:_MAX_CHARS])
+    if match is None:
+        return None
+    return InferredCause(
+        "LG291",
+        f"the program refuses its own settings (`{match['model']}`): {match['message'][:_MAX_MESSAGE]}",
+        find_stated_remedy(match["message"]) or "change the setting that the message names, in the program's own file",
+    )
+
+
+def _infer_failed_import(event: LogEvent) -> InferredCause | None:
+    title, change = describe_failed_import(event.frames)
+    return InferredCause("LG089", title, change) if title else None
+
+
+_RULES = (_infer_own_optimizer, _infer_requirement, _infer_refusal, _infer_failed_import)

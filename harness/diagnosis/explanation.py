@@ -105,7 +105,7 @@ def _explain_failure(
     if not host and rank is not None:
         host = scanner.hosts.get(rank, "")
     phase = find_phase(first.frames, first.phase)
-    first, memory_notes = note_memory(first, readers, has_phase=phase is not None)
+    first, memory_notes = note_memory(first, b"".join(r.tail for r in readers), has_phase=phase is not None)
     allocation = _find_allocation(first, phase, readers)
     notes = (*_notes_of_phase(first, phase), *describe_job(first, scanner, readers), *memory_notes, *notes)
     title, change = describe_cause(first.cause, needs_change=not first.change)

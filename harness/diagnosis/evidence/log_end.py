@@ -10,7 +10,6 @@ from dataclasses import replace
 from harness.diagnosis.catalogue import causes_by_id
 from harness.diagnosis.decision import FULL_PERCENT
 from harness.diagnosis.diagnosis_types import Diagnosis, LogEvent
-from harness.diagnosis.reader.log_reader import LogReader
 
 _ENDED = re.compile(
     rb"train_runtime|[Tt]raining (?:is )?(?:completed|finished|done)|exits successfully|[Ss]aved? (?:the )?final|"
@@ -76,11 +75,11 @@ def describe_open_end(tail: bytes) -> str:
     return _NEXT_STEP
 
 
-def note_memory(first: LogEvent, readers: Sequence[LogReader], *, has_phase: bool) -> tuple[LogEvent, tuple[str, ...]]:
+def note_memory(first: LogEvent, tail: bytes, *, has_phase: bool) -> tuple[LogEvent, tuple[str, ...]]:
     """A killed rank's event with the percent of the host's memory that was in use, and a note; the event itself where
     no line tells it. A full memory changes the advice of a job whose phase is unknown.
     """
-    percent = _find_percent(b"".join(reader.tail for reader in readers)) if first.cause == _KILLED_CAUSE else ""
+    percent = _find_percent(tail) if first.cause == _KILLED_CAUSE else ""
     if not percent:
         return first, ()
     is_full = float(percent) >= FULL_PERCENT and not first.change and not has_phase

@@ -77,7 +77,7 @@ def _layer_findings(spec: RunSpec, kind: str, answers: ModelAnswers) -> Iterator
         answer = answers.answer_to("lora")
         if answer.holds is False and answer.names:
             message = f"`all-linear` leaves layers of a model of type `{kind}` without an adapter"
-            fix = Fix("name them in `model.lora.target_modules` or `target_parameters`, or accept it")
+            fix = Fix("name linear layers in `model.lora.target_modules`, or accept it")
             yield Finding("MD166", "warning", message, "model.lora.target_modules", notes=(*answer.names,), fix=fix)
         whole = answers.answer_to(question)
         if question == "qlora" and whole.holds is False and whole.names:

@@ -8,11 +8,12 @@ names of their tensors are in `lora_merge.py`.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def add_adapters(model: torch.nn.Module, lora: LoraSpec, seed: int) -> None:
         _check_targets(lora.target_modules, [name for name, _ in model.named_modules()])
     set_seed(seed)
     try:
-        inject_adapter_in_model(LoraConfig(task_type="CAUSAL_LM", **fields), model, ADAPTER_NAME)
+        with _no_renamed_targets():
+            inject_adapter_in_model(LoraConfig(task_type="CAUSAL_LM", **fields), model, ADAPTER_NAME)
     except (ValueError, KeyError, TypeError, NotImplementedError) as error:
         raise user_error(
             "MD155",
@@ -63,6 +65,34 @@ def add_adapters(model: torch.nn.Module, lora: LoraSpec, seed: int) -> None:
     for parameter in model.parameters():
         if parameter.requires_grad and parameter.dtype != _base_dtype(model):
             parameter.data = parameter.data.to(_base_dtype(model))
+
+
+@contextlib.contextmanager
+def _no_renamed_targets() -> Iterator[None]:
+    """For types with fused experts, `peft` takes `gate_proj` and the like from the linear layers of that
+    name, and adapts the experts instead, in a form that no export merges.
+    """
+    from peft.utils import transformers_weight_conversion as conversion
+
+    convert = conversion.convert_peft_config_for_transformers
+    conversion.convert_peft_config_for_transformers = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        conversion.convert_peft_config_for_transformers = convert
+
+
+def _is_renamed(target: str, config: Any, model: torch.nn.Module) -> bool:
+    """Would a `peft` that loads the adapter look for this linear layer among the experts?"""
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers as convert
+
+    trial = copy.copy(config)
+    trial.target_modules, trial.rank_pattern, trial.alpha_pattern = {target}, {}, {}
+    try:
+        convert(trial, model=model, conversions=None)
+    except ValueError:  # one half of what is fused
+        return True
+    return target not in trial.target_modules
 
 
 def _check_targets(targets: tuple[str, ...], names: list[str]) -> None:
@@ -101,7 +131,11 @@ def adapter_files(model: torch.nn.Module) -> dict[str, bytes]:
     config.inference_mode = True  # as PeftModel.save_pretrained does: who loads the folder does not train by default
     if isinstance(config.target_modules, set | list) and not (config.exclude_modules or config.layers_to_transform):
         adapted = [name for name, module in model.named_modules() if hasattr(module, "base_layer")]
-        config.target_modules = shorten_names(adapted, [name for name, _ in model.named_modules()])
+        ends = shorten_names(adapted, [name for name, _ in model.named_modules()])
+        renamed = [end for end in ends if _is_renamed(end, config, model)]
+        config.target_modules = [end for end in ends if end not in renamed]
+        if renamed:  # by the parameter, which keeps its name; such adapters take no dropout
+            config.target_parameters, config.lora_dropout = [f"{end}.weight" for end in renamed], 0.0
     with tempfile.TemporaryDirectory(prefix="harness-adapter-") as scratch:
         config.save_pretrained(scratch)
         return {f"{ADAPTER_FOLDER}/{p.name}": p.read_bytes() for p in sorted(Path(scratch).iterdir())}

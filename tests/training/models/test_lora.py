@@ -16,6 +16,7 @@ from harness.errors import UserError
 from harness.findings import Fix
 from harness.render import render_ds_config
 from harness.run.resolved_run import resolve_run
+from harness.runtime.model_behavior import build_small_copy, draw_ids, logits_of
 from harness.runtime.models.lora import adapter_config, adapter_files, add_adapters, shorten_names
 from harness.runtime.models.lora_merge import find_weight_sources, is_adapted, merge_lora, to_adapter_names
 from harness.runtime.tokenizer import byte_tokenizer
@@ -216,6 +217,33 @@ def test_an_adapter_of_all_linear_modules_names_them_briefly_and_loads(tmp_path:
     assert not any(p.requires_grad for p in weights.values())
     for name, tensor in tensors.items():
         assert torch.equal(weights[f"base_model.model.{name}"], tensor), name
+
+
+def test_linear_layers_beside_fused_experts_have_adapters_that_merge_and_load(tmp_path: Path) -> None:
+    """`peft` would adapt the experts instead of the dense layers of DeepSeek V3, which no export can merge."""
+    base = build_small_copy(AutoConfig.for_model("deepseek_v3"), max_parameters=100_000_000)
+    model, plain = (AutoModelForCausalLM.from_config(base.config, dtype=torch.float32).eval() for _ in range(2))
+    for each in (model, plain):
+        each.load_state_dict(base.state_dict())
+    add_adapters(model, LoraSpec(r=2, lora_alpha=16, lora_dropout=0.1, target_modules="all-linear"), seed=3)
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    expected = logits_of(model.eval(), draw_ids())
+    assert float((logits_of(plain, draw_ids()) - expected).abs().max()) > 1
+    (content,), tensors = adapter_files(model).values(), model.state_dict()
+    body = json.loads(content)
+    assert body["target_parameters"] == ["down_proj.weight", "gate_proj.weight", "up_proj.weight"]
+    sources = find_weight_sources(tensors, body)
+    assert set(sources) == set(base.state_dict())
+    pairs = {n: (s, tensors[s.lora_a], tensors[s.lora_b]) for n, s in sources.items() if s.lora_a and s.lora_b}
+    merged = {n: tensors[s.base] for n, s in sources.items()}
+    base.load_state_dict(merged | {n: merge_lora(merged[n], a, b, s) for n, (s, a, b) in pairs.items()})
+    (tmp_path / "adapter_config.json").write_bytes(content)
+    stored = {file_name: tensors[name] for name, file_name in to_adapter_names(tensors, body).items()}
+    save_file(stored, tmp_path / "adapter_model.safetensors")
+    for other in (base, peft.PeftModel.from_pretrained(plain, tmp_path).eval()):
+        torch.testing.assert_close(logits_of(other, draw_ids()), expected, atol=1e-4, rtol=0)
 
 
 def test_names_are_shortened_to_ends_that_fit_no_other_module() -> None:

@@ -5,6 +5,7 @@
     python benchmarks/model_table.py llama gemma3       these again, the others as they are in the table
     python benchmarks/model_table.py --check 8          some drawn types against the table; 1 where one has changed
     python benchmarks/model_table.py --others           types of neither kind: all have a reason, none a traceback
+    python benchmarks/model_table.py --seconds 20       CPU time of drawn types (or of those named), at first and again
 
 One process imports torch, DeepSpeed and transformers, and forks a child for each type, with the limits of
 `harness/workers/model_behavior_worker.py`. WORK is below the folder for temporary files, by release; each answer is
@@ -31,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from harness.facts.model_lookup import facts_from_config  # noqa: E402
+from harness.facts.model_table import read_table  # noqa: E402
+from harness.hostinfo import model_answers  # noqa: E402
 from harness.hostinfo.model_answers import QUESTIONS  # noqa: E402
 from harness.workers import model_behavior_worker as worker  # noqa: E402
 
@@ -55,8 +58,11 @@ def main() -> int:
     parser.add_argument("types", nargs="*", help="model types; all without")
     parser.add_argument("--check", type=int, metavar="N", help="compare so many drawn types with the table")
     parser.add_argument("--others", action="store_true", help="ask the types that the table lacks, and count reasons")
+    parser.add_argument("--seconds", type=int, metavar="N", help="CPU time of so many drawn types, as a user asks them")
     options = parser.parse_args()
     os.environ |= {"HF_HUB_OFFLINE": "1", "USE_HUB_KERNELS": "0", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
+    if options.seconds:
+        return print_seconds(options.types or random.Random(1).sample([*read_table()["rows"]], options.seconds))  # noqa: S311
     worker.prepare()
     names = find_types()
     if options.others:
@@ -77,6 +83,26 @@ def main() -> int:
     rows = {**(read_rows() if options.types else {}), **asked}
     write({name: rows[name] for name in names if name in rows})
     return 0
+
+
+def print_seconds(names: list[str]) -> int:
+    """Rows of a table in Markdown; returns 1 where a type takes 15 s of CPU time at first, or 0.3 s again."""
+    slow = 0
+    print("| Type | At first | Again | Not answered |\n| --- | ---: | ---: | ---: |")
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["XDG_CACHE_HOME"] = cache
+        for name in names:
+            spent, unknown = [], 0
+            for _ in range(2):
+                model_answers._ask.cache_clear()
+                before = child_seconds() + time.process_time()
+                answers = model_answers.ask_installed_model({"model_type": name, **FIELDS.get(name, {})})
+                spent.append(child_seconds() + time.process_time() - before)
+                unknown = sum(answers.answer_to(each).holds is None for each in QUESTIONS)
+            slow += spent[0] >= 15 or spent[1] >= 0.3
+            print(f"| `{name}` | {spent[0]:.1f} s | {spent[1]:.2f} s | {unknown} |", flush=True)
+    print(f"\n{len(names)} types, {slow} take 15 s or more at first, or 0.3 s or more again.")
+    return int(slow > 0)
 
 
 def child_seconds() -> float:

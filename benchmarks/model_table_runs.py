@@ -211,6 +211,9 @@ def main() -> int:
     cells = [[(way, kind) for kind in draw(way, answer=answer)] for way in [*WAYS][1:] for answer in (True, False)]
     drawn = [pair for turn in zip_longest(*cells) for pair in turn if pair]  # a part has some of every answer
     asked = [(options.only[0], kind) for kind in options.only[1:]] or drawn
+    if options.finish:  # those of an earlier draw, too
+        kept_pairs = [(way, file.stem) for file in sorted(work.glob("*.json")) for way in json.loads(file.read_text())]
+        asked += [pair for pair in kept_pairs if pair not in asked and pair[0] != "alone"]
     forked, rows = ForkedRanks(), []
     for way, kind in asked:
         file = work / f"{kind}.json"
@@ -243,7 +246,7 @@ def render_page(rows: list[tuple[str, str, Outcome]], drawn: int, today: str) ->
         "gloo on the CPU; refusals by the table are switched off.",
         "",
         f"**{len(right)} of {len(known)} runs of {len(types)} types show what the table says.** {len(rows)} of {drawn}"
-        f" were tried, of {len(rows) - len(known)} the type does not train alone.",
+        f" were tried (with those of earlier draws), of {len(rows) - len(known)} the type does not train alone.",
         "",
         "| Question | `yes`, seen | `no`, seen |",
         "| --- | ---: | ---: |",

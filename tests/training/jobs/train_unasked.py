@@ -3,8 +3,8 @@
 
 Where the folder of the model has `weights.pt`, what was saved by `save_pretrained`, RUN/weights.json gets `loaded`, the
 names of weights that are others in the engine before the first step, `kept`, those that are the same after the last one
-with their adapters merged, and `chunked`: is the loss computed in chunks? Of a split model, RUN/numel has what rank 0
-holds.
+with their adapters merged, and `chunked`: is the loss computed in chunks? Of a split model, RUN/numel says how many
+the layers have on rank 0.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def replaced_train(ctx: Any, *args: Any) -> Any:
     """Looks at the weights of whole models alone: stages and tensor ranks have parts under other names."""
     is_whole = ctx.run_config.run.parallel_dims.pipeline * ctx.run_config.run.parallel_dims.tensor == 1
     if ctx.distributed.is_main_process and not is_whole:
-        (ctx.run_dir.root / "numel").write_text(str(sum(p.numel() for p in ctx.engine.module.parameters())))
+        layers = [p.numel() for name, p in ctx.engine.module.named_parameters() if ".layers." in name]
+        (ctx.run_dir.root / "numel").write_text(str(sum(layers)))
     return (train if is_whole else _train)(ctx, *args)
 
 

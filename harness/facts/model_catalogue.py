@@ -59,6 +59,7 @@ _SHORT_NAMES = {
     "gpt-3": "openai/gpt3-175b",
     "gpt3": "openai/gpt3-175b",
     "bloom-176b": "bigscience/bloom",
+    "llama-33b": "huggyllama/llama-30b",
     "minimax-m2": "MiniMaxAI/MiniMax-M2",
 }
 

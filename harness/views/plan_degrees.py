@@ -87,6 +87,8 @@ def _render_memory(plan: DegreesPlan, style: Style) -> str:
     rows = [(item.kind, format_bytes(item.bytes), item.formula) for item in fullest.items]
     total = f"{format_bytes(fullest.total)} of {format_bytes(plan.device.memory)}"
     verdict = style.paint("fits", "green") if plan.fits else style.paint("does not fit", "red")
+    if not plan.fits and plan.request.checkpointing != "full" and plan.checkpointed_bytes <= plan.device.memory:
+        verdict += f"; with `--checkpointing full` it fits, {format_bytes(plan.checkpointed_bytes)}"
     width = max(len(row[0]) for row in rows)
     lines = [f"  {kind:<{width}}  {size:>11}  {formula}" for kind, size, formula in rows]
     lines.append(f"  activations as {_KERNELS} keep them")

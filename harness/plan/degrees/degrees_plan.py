@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.errors import ExitCode, UserError
@@ -49,6 +49,12 @@ class DegreesPlan:
     def fits(self) -> bool:
         """Does the fullest stage fit?"""
         return self.fullest.total <= self.device.memory
+
+    @property
+    def checkpointed_bytes(self) -> float:
+        """The fullest stage where every layer is computed again."""
+        request = replace(self.request, checkpointing="full")
+        return max(estimate_stage(self.model, stage.stage, request).total for stage in self.memory)
 
     @property
     def mfu(self) -> float:

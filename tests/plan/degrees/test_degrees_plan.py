@@ -14,6 +14,8 @@ from harness.plan.degrees.degrees_plan import DegreesPlan, plan_degrees
 from harness.plan.degrees.degrees_request import DegreesRequest
 from harness.plan.degrees.gpu_work import Traffic
 from harness.plan.degrees.rank_groups import ParallelDegrees, assign_layers
+from harness.views.plan_degrees import render_degrees
+from harness.views.style import Style
 
 LLAMA_405B = 405_853_388_800
 LAYER_405B = 3_187_703_808
@@ -279,3 +281,12 @@ def test_sixteen_thousand_gpus_take_no_time() -> None:
     plan_degrees(as_trained())
     plan_degrees(deepseek())
     assert time.process_time() - start < 0.5
+
+
+def test_a_plan_that_fits_with_checkpointing_says_so() -> None:
+    """GPT-NeoX-20B in 4 stages on A100-80GB: 83 GiB without checkpointing, 67 GiB with it; a T4 holds neither."""
+    wanted = replace(request("gpt-neox-20b", 8, pipeline=4), gpu="A100-80GB", seq_length=2048, tokens_per_step=1e6)
+    shown = render_degrees(plan_degrees(wanted), None, None, [], Style())
+    assert "does not fit; with `--checkpointing full` it fits, 66." in shown
+    for other in (replace(wanted, checkpointing="full"), replace(wanted, gpu="T4-16GB")):
+        assert "it fits, " not in render_degrees(plan_degrees(other), None, None, [], Style())

@@ -64,6 +64,8 @@ class TrainableSplit(NamedTuple):
         return self.num_trainable + sum(parameter.numel for parameter in self.frozen)
 
 
+_NOT_LINEAR_OF_EXPERTS = frozenset({"experts", "gate", "router"})
+
 _RECENT: deque[tuple[ModelFacts, TrainableChoice | None, TrainableSplit]] = deque(maxlen=4)
 """The last ones: a search asks the same for each of its settings."""
 
@@ -91,9 +93,9 @@ def _split_parameters(model: ModelFacts, choice: TrainableChoice | None) -> Trai
 
 
 def _has_known_targets(model: ModelFacts, lora: LoraSpec) -> bool:
-    """Not where `peft` has no default, nor where it adapts fused experts in ways of its own."""
+    """Not where `peft` has no default, nor where names may mean fused experts."""
     targets = lora.target_modules or DEFAULT_TARGETS.get(model.family)
-    if model.experts:
+    if model.experts and not _is_all_linear(targets):
         return isinstance(targets, tuple) and _TARGETS_OUTSIDE_EXPERTS.issuperset(targets)
     return bool(targets)
 
@@ -132,7 +134,7 @@ def is_target(module: str, model: ModelFacts, lora: LoraSpec) -> bool:
         return False
     targets = lora.target_modules or DEFAULT_TARGETS[model.family]
     if isinstance(targets, str):
-        if targets.lower() == "all-linear":
+        if _is_all_linear(targets):
             return _is_linear(module, model)
         return re.fullmatch(targets, module) is not None
     if not _has_end(module, targets):
@@ -153,8 +155,16 @@ def _is_saved(module: str, names: Iterable[str]) -> bool:
     return any(".".join(parts[: i + 1]).endswith(name) for name in names for i in range(len(parts)))
 
 
+def _is_all_linear(targets: object) -> bool:
+    return isinstance(targets, str) and targets.lower() == "all-linear"
+
+
 def _is_linear(module: str, model: ModelFacts) -> bool:
-    """Is it a linear layer, and not the head? Vectors have no adapter, whatever their module is."""
+    """Is it a linear layer, and not the head? Vectors have no adapter, whatever their module is. Routers and fused
+    experts hold their matrices themselves.
+    """
+    if model.experts and module.rpartition(".")[2] in _NOT_LINEAR_OF_EXPERTS:
+        return False
     is_head = any(parameter.name == f"{module}.weight" for parameter in model.after)
     return not (is_head or _is_embedding(module))
 

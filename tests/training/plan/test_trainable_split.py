@@ -26,6 +26,8 @@ _KV = {"num_key_value_heads": 2, "intermediate_size": 80, "head_dim": 12}
 _ALL: dict[str, Any] = {"r": 4, "target_modules": "all-linear"}
 _ATTENTION = {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
 _GPT2 = {"n_embd": 48, "n_layer": 2, "n_head": 4, "vocab_size": 211, "n_positions": 33}
+_LATENT = {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8}
+_DEEPSEEK = {"n_routed_experts": 4, "moe_intermediate_size": 24, "first_k_dense_replace": 1, "n_group": 1, **_LATENT}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama", {**_SMALL, **_KV}, {"lora": {"r": 3}}),
     ("llama", {**_SMALL, **_KV}, {"lora": _ALL}),
@@ -43,6 +45,10 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("gpt2", _GPT2, {"lora": _ALL}),
     ("mixtral", {**_SMALL, **_KV, "num_local_experts": 4}, {"lora": _ATTENTION}),
     ("qwen2_moe", {**_SMALL, **_KV, "num_experts": 4, "moe_intermediate_size": 24}, {"lora": _ATTENTION}),
+    ("mixtral", {**_SMALL, **_KV, "num_local_experts": 4}, {"lora": _ALL}),
+    ("gpt_oss", {**_SMALL, **_KV, "num_local_experts": 4}, {"lora": _ALL}),
+    ("qwen2_moe", {**_SMALL, **_KV, "num_experts": 4, "moe_intermediate_size": 24}, {"lora": _ALL}),
+    ("deepseek_v3", {**_SMALL, **_KV, **_DEEPSEEK}, {"lora": _ALL}),
 ]
 
 

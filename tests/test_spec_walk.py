@@ -25,5 +25,5 @@ def test_the_walk_reaches_parser_gates_and_launch_plan(walk: Walk) -> None:
 
 
 def test_the_spec_passes_through_few_files_and_seldom_climbs(walk: Walk) -> None:
-    assert len(walk.files) <= 41, walk.files
+    assert len(walk.files) <= 42, walk.files
     assert walk.climbs(read_floors()) < 22

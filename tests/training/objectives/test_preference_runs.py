@@ -18,7 +18,7 @@ from harness.spec.sections.model_spec import QuantizationSpec
 from tests.support.training import preference_case as case
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.label_case import label_spec, save_models
-from tests.support.training.preference_runs import LORA, spec_of, write, write_data
+from tests.support.training.preference_runs import ADAM, LORA, spec_of, write, write_data
 from tests.support.training.runtime_helpers import JOBS, metric_lines
 
 JOB = JOBS / "preference_events.py"
@@ -86,7 +86,8 @@ def one_rank(folder: Path, forked: ForkedRanks) -> Path:
             jobs.append((f"{name}-chunk-{chunk}", spec, {"peak": True}))
     for stage in (0, 2):
         quantized = {"lora": LORA, "quantization": {"load_in_4bit": True}}
-        changes = {"model": quantized, "train": {"seed": SEED}, "optimizer": {"learning_rate": RATE}}
+        optimizer = {"type": "AdamW", "params": {**ADAM, "lr": RATE, "torch_adam": True}}
+        changes = {"model": quantized, "train": {"seed": SEED}, "deepspeed": {"optimizer": optimizer}}
         jobs.append((f"qlora-{stage}", _spec(folder, "dpo", stage, 1, "cache-qlora", **changes), {}))
     _run(folder, forked, jobs, 1, timeout=300)
     return folder

@@ -317,14 +317,14 @@ def _format_speed(plan: Plan) -> list[str]:
     time, cost = plan.time, plan.cost
     if time is None or plan.fit.verdict is False:
         return []
-    fast, slow = time.range
-    speed = (time.tokens_per_step / slow, time.tokens_per_step / fast)
+    speed = (time.tokens_per_step / time.range[1], time.tokens_per_step / time.range[0])
     lines = [
         f"Step       {format_time(time.seconds, time.range)}, limited by {time.bottleneck}",
         f"Speed      {format_estimate(time.tokens_per_second, speed)} tokens/s, MFU {format_share(time.mfu)}",
     ]
-    loop = f"{' ' * _LABEL}The experts of a layer are one product; a loop over them is 4 to 20 times slower"
-    lines += [*([loop] if plan.model and plan.model.experts else []), *format_calibration(plan), *_format_unknown_inputs(plan)]
+    if plan.model and plan.model.experts:
+        lines.append(f"{' ' * _LABEL}The experts of a layer are one product; a loop over them is 4 to 20 times slower")
+    lines += [*format_calibration(plan), *_format_unknown_inputs(plan)]
     if cost is not None:
         hours = format_time(cost.hours * 3600, (cost.hours_range[0] * 3600, cost.hours_range[1] * 3600))
         gpu_hours = format_estimate(cost.gpu_hours, cost.gpu_hours_range)

@@ -16,14 +16,32 @@ from harness.spec.unknown_keys import find_foreign_name
 from harness.views.gate_pages import rows_about, wrap_text
 from harness.views.spec_reference import Schema, format_default, format_type, section_of
 
-DOCS = dict(
-    pair.split("=")
-    for pair in """objective=own-models dpo=preferences kto=preferences classification=classification
-    reward=classification
-    model=train data=data train=train optimizer=spec scheduler=spec precision=spec zero=spec parallel=train
-    checkpoint=checkpointing eval=train export=checkpointing logging=metrics telemetry=metrics launch=train
-    plugins=train cluster=plan ignore=validate tuned_defaults=plan deepspeed=spec""".split()
-)
+DOCS = {
+    "objective": "own-models",
+    "dpo": "preferences",
+    "kto": "preferences",
+    "classification": "classification",
+    "reward": "classification",
+    "model": "train",
+    "data": "data",
+    "train": "train",
+    "optimizer": "spec",
+    "scheduler": "spec",
+    "precision": "spec",
+    "zero": "spec",
+    "parallel": "train",
+    "checkpoint": "checkpointing",
+    "eval": "train",
+    "export": "checkpointing",
+    "logging": "metrics",
+    "telemetry": "metrics",
+    "launch": "train",
+    "plugins": "train",
+    "cluster": "plan",
+    "ignore": "validate",
+    "tuned_defaults": "plan",
+    "deepspeed": "spec",
+}
 """A section or key of the top level -> the page of `docs/` with the prose about it."""
 _MAX_FINDINGS = 12
 _ZERO_STAGE = re.compile(r"(?:zero|stage|zero[-_]stage)[-_]?[0-3]", re.IGNORECASE)

@@ -23,22 +23,32 @@ _SPLITS = {
 }
 """Splits that it knows of datasets on the Hub (`data/hf_source.py`)."""
 _WITHOUT_DECAY = ("constant", "constant_with_warmup")
-_KEYS = dict(
-    pair.split("=")
-    for pair in """micro_batch_size=train.per_device_train_batch_size
-    gradient_accumulation_steps=train.gradient_accumulation_steps seed=train.seed
-    sequence_parallel_size=parallel.sequence_parallel_size
-    activation_checkpoint_cpu_offload=train.offload_activations model.name_or_path=model.name_or_path
-    model.attn_implementation=model.attn_implementation tokenizer.name_or_path=model.tokenizer
-    data.max_length=data.max_length data.num_proc=data.num_proc data.pack_samples=data.packing
-    data.mask_inputs=data.assistant_only_loss optimizer.learning_rate=optimizer.learning_rate
-    optimizer.lr=optimizer.learning_rate optimizer.weight_decay=optimizer.weight_decay
-    optimizer.betas=optimizer.betas scheduler.warmup_ratio=scheduler.warmup_ratio
-    scheduler.num_warmup_steps=scheduler.warmup_steps scheduler.num_decay_steps=scheduler.decay_steps
-    scheduler.min_lr_ratio=scheduler.min_lr_ratio eval_interval=eval.eval_steps
-    loss_log_interval=logging.logging_steps wandb.entity=telemetry.wandb_entity
-    wandb.project=telemetry.project""".split()
-)
+_KEYS = {
+    "micro_batch_size": "train.per_device_train_batch_size",
+    "gradient_accumulation_steps": "train.gradient_accumulation_steps",
+    "seed": "train.seed",
+    "sequence_parallel_size": "parallel.sequence_parallel_size",
+    "activation_checkpoint_cpu_offload": "train.offload_activations",
+    "model.name_or_path": "model.name_or_path",
+    "model.attn_implementation": "model.attn_implementation",
+    "tokenizer.name_or_path": "model.tokenizer",
+    "data.max_length": "data.max_length",
+    "data.num_proc": "data.num_proc",
+    "data.pack_samples": "data.packing",
+    "data.mask_inputs": "data.assistant_only_loss",
+    "optimizer.learning_rate": "optimizer.learning_rate",
+    "optimizer.lr": "optimizer.learning_rate",
+    "optimizer.weight_decay": "optimizer.weight_decay",
+    "optimizer.betas": "optimizer.betas",
+    "scheduler.warmup_ratio": "scheduler.warmup_ratio",
+    "scheduler.num_warmup_steps": "scheduler.warmup_steps",
+    "scheduler.num_decay_steps": "scheduler.decay_steps",
+    "scheduler.min_lr_ratio": "scheduler.min_lr_ratio",
+    "eval_interval": "eval.eval_steps",
+    "loss_log_interval": "logging.logging_steps",
+    "wandb.entity": "telemetry.wandb_entity",
+    "wandb.project": "telemetry.project",
+}
 
 
 def _is_sft(values: Values) -> bool:

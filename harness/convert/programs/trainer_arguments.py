@@ -13,16 +13,24 @@ from typing import Any
 from harness.convert.trainer_file import TrainerFile, is_on
 from harness.facts.model_lookup import find_own_code
 
-KEYS = dict(
-    pair.split("=")
-    for pair in """gradient_accumulation_steps=train.gradient_accumulation_steps learning_rate=optimizer.learning_rate
-    weight_decay=optimizer.weight_decay adam_epsilon=optimizer.eps max_grad_norm=train.max_grad_norm
-    seed=train.seed output_dir=launch.output_dir save_total_limit=checkpoint.save_total_limit
-    logging_steps=logging.logging_steps per_device_train_batch_size=train.per_device_train_batch_size
-    per_device_eval_batch_size=eval.per_device_eval_batch_size num_train_epochs=train.num_train_epochs
-    eval_on_start=eval.eval_on_start torch_compile=train.torch_compile
-    torch_compile_backend=train.torch_compile_backend trust_remote_code=model.trust_remote_code""".split()
-)
+KEYS = {
+    "gradient_accumulation_steps": "train.gradient_accumulation_steps",
+    "learning_rate": "optimizer.learning_rate",
+    "weight_decay": "optimizer.weight_decay",
+    "adam_epsilon": "optimizer.eps",
+    "max_grad_norm": "train.max_grad_norm",
+    "seed": "train.seed",
+    "output_dir": "launch.output_dir",
+    "save_total_limit": "checkpoint.save_total_limit",
+    "logging_steps": "logging.logging_steps",
+    "per_device_train_batch_size": "train.per_device_train_batch_size",
+    "per_device_eval_batch_size": "eval.per_device_eval_batch_size",
+    "num_train_epochs": "train.num_train_epochs",
+    "eval_on_start": "eval.eval_on_start",
+    "torch_compile": "train.torch_compile",
+    "torch_compile_backend": "train.torch_compile_backend",
+    "trust_remote_code": "model.trust_remote_code",
+}
 HARMLESS = frozenset(
     """do_train do_eval do_predict overwrite_output_dir logging_dir logging_strategy logging_first_step log_level
     log_level_replica log_on_each_node logging_nan_inf_filter disable_tqdm include_num_input_tokens_seen

@@ -77,7 +77,9 @@ class FollowedLog:
 
     def _find_ending(self, quiet: float) -> Ending:
         writers = list(find_writers(self._file))
-        if self._had_writer and not writers and self._is_read():
+        if not self._is_read():
+            return ""
+        if self._had_writer and not writers:
             return "no writer"
         self._had_writer = bool(writers)
         is_over = self._has_end or (self._has_error and not writers)
@@ -102,15 +104,21 @@ def find_writers(file: Path) -> Iterator[int]:
         return
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            for descriptor in (entry / "fd").iterdir():
-                if descriptor.readlink().name != file.name:
-                    continue  # `stat` of another file may hang, where a disk of the network does
-                found = descriptor.stat()
-                if (found.st_dev, found.st_ino) != (wanted.st_dev, wanted.st_ino):
-                    continue
-                flags = re.search(r"flags:\s*0*([0-7]+)", (entry / "fdinfo" / descriptor.name).read_text())
-                if flags and int(flags[1], 8) & (os.O_WRONLY | os.O_RDWR):
-                    yield int(entry.name)
-                    break
+            descriptors = list((entry / "fd").iterdir())
         except OSError:  # it has ended, or is somebody else's
             continue
+        if any(_writes(descriptor, file.name, wanted) for descriptor in descriptors):
+            yield int(entry.name)
+
+
+def _writes(descriptor: Path, name: str, wanted: os.stat_result) -> bool:
+    try:
+        if descriptor.readlink().name != name:
+            return False  # `stat` of another file may hang, where a disk of the network does
+        found = descriptor.stat()
+        if (found.st_dev, found.st_ino) != (wanted.st_dev, wanted.st_ino):
+            return False
+        flags = re.search(r"flags:\s*0*([0-7]+)", (descriptor.parent.parent / "fdinfo" / descriptor.name).read_text())
+    except OSError:  # closed since: its process may have others
+        return False
+    return flags is not None and bool(int(flags[1], 8) & (os.O_WRONLY | os.O_RDWR))

@@ -84,6 +84,37 @@ def test_an_error_that_the_job_only_reports_is_no_end(tmp_path):
     assert read_all(FollowedLog(file, 30.0)).endswith(b"retried\n")
 
 
+def test_what_the_last_writer_leaves_behind_the_last_look_is_read(tmp_path, monkeypatch):
+    file = tmp_path / "job.log"
+    file.write_text("Traceback (most recent call last)\n")
+    last, begun = ["retried\n"], time.monotonic()
+
+    def end_meanwhile(_):
+        if last and time.monotonic() - begun > 1:
+            with file.open("a") as log:
+                log.write(last.pop())
+        return [] if not last else [1]
+
+    monkeypatch.setattr(followed_log, "find_writers", end_meanwhile)
+    monkeypatch.setattr(followed_log, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(followed_log, "_LIVE_FACTOR", 20)
+    assert read_all(FollowedLog(file, 2.0)).endswith(b"retried\n")
+
+
+def test_a_writer_that_closes_other_files_meanwhile_still_writes(tmp_path):
+    file = tmp_path / "job.log"
+    code = f"files = [open({__file__!r}) for _ in range(40)]\nlog = open({str(file)!r}, 'ab')\nwhile True:\n"
+    code += f" [each.close() for each in files]\n files = [open({__file__!r}) for _ in range(40)]"
+    job = start(tmp_path / "other.log", code)
+    try:
+        while not file.exists():
+            time.sleep(0.05)
+        assert all(list(find_writers(file)) == [job.pid] for _ in range(20))
+    finally:
+        job.kill()
+        job.wait()
+
+
 def test_a_stalled_job_hangs_and_its_stopped_rank_is_named(tmp_path):
     file = tmp_path / "job.log"
     code = "import os, signal\nprint('loss = 2.5')\nos.kill(os.getpid(), signal.SIGSTOP)"

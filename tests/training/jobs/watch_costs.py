@@ -114,7 +114,8 @@ def main() -> None:
     deepspeed.init_distributed()
     output = out.parent / "engine_checks.json"
     times = compare(width, layers, steps, output, counts=False)
-    gc.collect()  # engines refer to themselves: their end, which synchronizes, is no step's
+    gc.collect()  # the end of an engine, which synchronizes, is no call of a step
+    gc.disable()
     report = times | {"calls": compare(width, layers, steps, output, counts=True)["calls"]}
     if dist.get_rank() == 0:
         out.write_text(json.dumps(report), encoding="utf-8")

@@ -62,8 +62,8 @@ def load_native_library() -> Path:
 
 
 def library_path(version: str) -> Path:
-    """The cached library for this torch and this source."""
-    digest = hashlib.sha256(_SOURCE.read_bytes() + version.encode()).hexdigest()[:12]
+    """The cached library for this torch, to whose folder it is linked, and this source."""
+    digest = hashlib.sha256(_SOURCE.read_bytes() + f"{version} {_torch_dir()}".encode()).hexdigest()[:12]
     return torch_extensions_dir() / "harness_simulated_cuda" / f"simulated_cuda-torch-{version}-{digest}.so"
 
 

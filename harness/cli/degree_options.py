@@ -7,17 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
+from harness.cli.options import option_of
+
 _Text = str | None
 _Number = int | None
-_DEGREES = "Any degrees, as arithmetic"
+_degree_option = option_of("Any degrees, as arithmetic")
 
 
 def _degree(option: str, help_text: str) -> Any:
-    return typer.Option(option, metavar="N", help=help_text, rich_help_panel=_DEGREES)
+    return _degree_option(option, metavar="N", help=help_text)
 
 
 def _word(option: str, metavar: str, help_text: str) -> Any:
-    return typer.Option(option, metavar=metavar, help=help_text, rich_help_panel=_DEGREES)
+    return _degree_option(option, metavar=metavar, help=help_text)
 
 
 TensorOption = Annotated[_Number, _degree("--tensor", "Tensor-parallel degree.")]
@@ -37,10 +39,9 @@ StatesOption = Annotated[
 ]
 SequenceParallelOption = Annotated[
     bool | None,
-    typer.Option(
+    _degree_option(
         "--sequence-parallel/--no-sequence-parallel",
         help="Divide the sequence over the tensor group, as Megatron does. Default: on.",
-        rich_help_panel=_DEGREES,
     ),
 ]
 TimelineOption = Annotated[_Text, _word("--timeline", "FILE", "Draw the pipeline's schedule as SVG.")]
@@ -48,8 +49,7 @@ ScalingOption = Annotated[
     _Text, _word("--scaling", "N,N,...", "The same degrees and batch on each of these numbers of GPUs, a line each.")
 ]
 TableOption = Annotated[
-    bool,
-    typer.Option("--table", help="States of 124M to 405B parameters, by precision, ZeRO stage and GPUs."),
+    bool, typer.Option("--table", help="States of 124M to 405B parameters, by precision, ZeRO stage and GPUs.")
 ]
 NonStatePeakOption = Annotated[
     _Text,

@@ -10,74 +10,58 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.options import is_given
+from harness.cli.options import is_given, option_of
 from harness.cli.unread_options import refuse_unread
 from harness.launching.setup.jobset import JobSetOptions, SharedVolume
 
-_KUBERNETES = "Kubernetes"
+_pod_option = option_of("Kubernetes")
 _Text = str | None
 _Texts = list[str] | None
 KubernetesOption = Annotated[
     bool,
-    typer.Option(
+    _pod_option(
         "--kubernetes",
         help="Print a JobSet that runs the launch, one pod for each host; nothing is applied to a cluster. `--run-id` "
         "names the JobSet.",
-        rich_help_panel=_KUBERNETES,
     ),
 ]
-ImageOption = Annotated[
-    _Text, typer.Option(metavar="IMAGE", help="Image of the pods, with the harness.", rich_help_panel=_KUBERNETES)
-]
-NamespaceOption = Annotated[
-    _Text, typer.Option(metavar="NS", help="Namespace of the JobSet.", rich_help_panel=_KUBERNETES)
-]
+ImageOption = Annotated[_Text, _pod_option(metavar="IMAGE", help="Image of the pods, with the harness.")]
+NamespaceOption = Annotated[_Text, _pod_option(metavar="NS", help="Namespace of the JobSet.")]
 PvcOption = Annotated[
     _Texts,
-    typer.Option(
+    _pod_option(
         metavar="CLAIM:PATH",
         help="Mount a PersistentVolumeClaim in all pods. One must hold `launch.output_dir`. Repeatable.",
-        rich_help_panel=_KUBERNETES,
     ),
 ]
 WorkdirOption = Annotated[
     _Text,
-    typer.Option(
+    _pod_option(
         metavar="FOLDER",
         help="Current folder in the pods, where SPEC and relative paths start. Default: that of this shell.",
-        rich_help_panel=_KUBERNETES,
     ),
 ]
 EnvFromOption = Annotated[
     _Texts,
-    typer.Option(
-        metavar="SECRET",
-        help="A Secret of the cluster whose keys are variables of the pods. Repeatable.",
-        rich_help_panel=_KUBERNETES,
-    ),
+    _pod_option(metavar="SECRET", help="A Secret of the cluster whose keys are variables of the pods. Repeatable."),
 ]
 NvmeClassOption = Annotated[
     _Text,
-    typer.Option(
+    _pod_option(
         metavar="CLASS",
         help="StorageClass of an ephemeral volume to offload to. Default: the node's folder `nvme_path`.",
-        rich_help_panel=_KUBERNETES,
     ),
 ]
 PodPatchOption = Annotated[
     _Text,
-    typer.Option(
+    _pod_option(
         metavar="FILE",
         help="A YAML file with `metadata` and `spec` of a pod, merged into the pods: nodeSelector, tolerations, "
         "hostNetwork, imagePullSecrets, resources of the container `harness`.",
-        rich_help_panel=_KUBERNETES,
     ),
 ]
 OutputOption = Annotated[
-    _Text,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="File of the JobSet. Default: stdout.", rich_help_panel=_KUBERNETES
-    ),
+    _Text, _pod_option("--output", "-o", metavar="FILE", help="File of the JobSet. Default: stdout.")
 ]
 
 

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from harness.cli.completion import complete_resume
-from harness.cli.options import HOSTS_PANEL, ProgressMode
+from harness.cli.options import ProgressMode, host_option, option_of
 from harness.cli.output_format import OutputFormat
 
-_RESUME, _OUTPUT = "Resume and restart", "Output"
+_resume_option, _output_option = option_of("Resume and restart"), option_of("Output")
 _Text = str | None
 _Number = int | None
 
@@ -37,31 +37,28 @@ ScriptOption = Annotated[
 ]
 ResumeOption = Annotated[
     str,
-    typer.Option(
+    _resume_option(
         metavar="auto|never|RUN",
         autocompletion=complete_resume,
         help="Resume from the newest complete checkpoint of this spec (`auto`; from step 0 if there is none), or from "
         "a run directory, a run's name such as `latest`, or a checkpoint. Verifies every byte first, and makes a new "
         "run directory.",
-        rich_help_panel=_RESUME,
     ),
 ]
 AllowChangeOption = Annotated[
     list[str] | None,
-    typer.Option(
+    _resume_option(
         metavar="KEY",
         help="Resume although KEY (or section) differs from the checkpoint, and train with its new value. Repeatable.",
-        rich_help_panel=_RESUME,
     ),
 ]
 MaxRestartsOption = Annotated[
     _Number,
-    typer.Option(
+    _resume_option(
         metavar="N",
         min=0,
         help="Restarts at most, each from the last complete checkpoint, when a rank, a node or the launcher dies or "
         "the run hangs (`launch.max_restarts`).",
-        rich_help_panel=_RESUME,
     ),
 ]
 ProfileOption = Annotated[
@@ -76,10 +73,7 @@ _NOTIFY = (
     "POST JSON to the URL, or run the command with it on stdin, at the end, a failure, a stall. Or $HARNESS_NOTIFY."
 )
 NotifyOption = Annotated[
-    _Text,
-    typer.Option(
-        metavar="URL|COMMAND", help=_NOTIFY, envvar="HARNESS_NOTIFY", callback=check_notify, rich_help_panel=_OUTPUT
-    ),
+    _Text, _output_option(metavar="URL|COMMAND", help=_NOTIFY, envvar="HARNESS_NOTIFY", callback=check_notify)
 ]
 DebugDistributedOption = Annotated[
     bool,
@@ -87,25 +81,16 @@ DebugDistributedOption = Annotated[
         "--debug-distributed", help="Verify and log every collective (TORCH_DISTRIBUTED_DEBUG, NCCL_DEBUG). Slow."
     ),
 ]
-FormatOption = Annotated[
-    OutputFormat, typer.Option("--format", help="Output format of the plan or the result.", rich_help_panel=_OUTPUT)
-]
+FormatOption = Annotated[OutputFormat, _output_option("--format", help="Output format of the plan or the result.")]
 NoPreflightOption = Annotated[
-    bool,
-    typer.Option("--no-preflight", help="Skip the check of the hosts before the launch.", rich_help_panel=HOSTS_PANEL),
+    bool, host_option("--no-preflight", help="Skip the check of the hosts before the launch.")
 ]
 ProgressOption = Annotated[
-    ProgressMode,
-    typer.Option(help="Progress style on stderr; `quiet` shows warnings and errors only.", rich_help_panel=_OUTPUT),
+    ProgressMode, _output_option(help="Progress style on stderr; `quiet` shows warnings and errors only.")
 ]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="The same as `--progress quiet`.", rich_help_panel=_OUTPUT)
-]
+QuietOption = Annotated[bool, _output_option("--quiet", "-q", help="The same as `--progress quiet`.")]
 TeeOption = Annotated[
-    bool,
-    typer.Option(
-        "--tee", help="Show the output of all ranks, prefixed by rank, not only rank 0's.", rich_help_panel=_OUTPUT
-    ),
+    bool, _output_option("--tee", help="Show the output of all ranks, prefixed by rank, not only rank 0's.")
 ]
 
 

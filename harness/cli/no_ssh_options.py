@@ -8,44 +8,30 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.options import option_of
 from harness.cli.unread_options import refuse_unread
 from harness.launching.setup.no_ssh import PerNodeLaunch
 
-_NO_SSH = "Hosts without ssh"
+_no_ssh_option = option_of("Hosts without ssh")
 _Text = str | None
 _Number = int | None
 NoSshOption = Annotated[
     bool,
-    typer.Option(
+    _no_ssh_option(
         "--no-ssh",
         help="Start the ranks of this host only. Run the same command on every host of the hostfile, such as in the "
         "pods of a job, with the same `--run-id` and a run directory that all hosts share.",
-        rich_help_panel=_NO_SSH,
     ),
 ]
 RunIdOption = Annotated[
-    _Text,
-    typer.Option(
-        "--run-id",
-        metavar="ID",
-        help="With `--no-ssh`: name of the job, the same on all hosts.",
-        rich_help_panel=_NO_SSH,
-    ),
+    _Text, _no_ssh_option("--run-id", metavar="ID", help="With `--no-ssh`: name of the job, the same on all hosts.")
 ]
 NodeRankOption = Annotated[
     _Number,
-    typer.Option(
-        min=0,
-        metavar="N",
-        help="With `--no-ssh`: index of this host. Default: found by its hostname.",
-        rich_help_panel=_NO_SSH,
-    ),
+    _no_ssh_option(min=0, metavar="N", help="With `--no-ssh`: index of this host. Default: found by its hostname."),
 ]
 MasterAddrOption = Annotated[
-    _Text,
-    typer.Option(
-        metavar="ADDRESS", help="With `--no-ssh`: address of node 0. Default: its hostname.", rich_help_panel=_NO_SSH
-    ),
+    _Text, _no_ssh_option(metavar="ADDRESS", help="With `--no-ssh`: address of node 0. Default: its hostname.")
 ]
 
 

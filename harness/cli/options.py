@@ -3,14 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 from harness.cli.completion import complete_override
 
-HOSTS_PANEL = "Hosts"
+
+def option_of(panel: str) -> Callable[..., Any]:
+    """`typer.Option`, for options that the help shows in this panel."""
+    return partial(typer.Option, rich_help_panel=panel)
+
+
+host_option = option_of("Hosts")
 SpecArgument = Annotated[str, typer.Argument(metavar="SPEC", help="A run spec (YAML).", show_default=False)]
 SetOption = Annotated[
     list[str] | None,
@@ -22,16 +30,10 @@ SetOption = Annotated[
     ),
 ]
 HostfileOption = Annotated[
-    str | None,
-    typer.Option(
-        "--hostfile", metavar="FILE", help="Hosts and slots, in DeepSpeed's grammar.", rich_help_panel=HOSTS_PANEL
-    ),
+    str | None, host_option("--hostfile", metavar="FILE", help="Hosts and slots, in DeepSpeed's grammar.")
 ]
 WorldSizeOption = Annotated[
-    int | None,
-    typer.Option(
-        "--world-size", min=1, metavar="N", help="Ranks, where no hostfile is given.", rich_help_panel=HOSTS_PANEL
-    ),
+    int | None, host_option("--world-size", min=1, metavar="N", help="Ranks, where no hostfile is given.")
 ]
 VersionOption = Annotated[
     str | None,
@@ -39,11 +41,8 @@ VersionOption = Annotated[
 ]
 HostsOption = Annotated[
     str | None,
-    typer.Option(
-        "--hosts",
-        metavar="A:N,B:N",
-        help="Hosts and slots, instead of a hostfile; `n[0-7]:N` is eight hosts.",
-        rich_help_panel=HOSTS_PANEL,
+    host_option(
+        "--hosts", metavar="A:N,B:N", help="Hosts and slots, instead of a hostfile; `n[0-7]:N` is eight hosts."
     ),
 ]
 AllowCodeOption = Annotated[
@@ -60,37 +59,16 @@ HereOption = Annotated[
     ),
 ]
 SlurmOption = Annotated[
-    bool,
-    typer.Option(
-        "--slurm",
-        help="Use the hosts of the current Slurm job; outside a job, `launch` submits one.",
-        rich_help_panel=HOSTS_PANEL,
-    ),
+    bool, host_option("--slurm", help="Use the hosts of the current Slurm job; outside a job, `launch` submits one.")
 ]
-IncludeOption = Annotated[
-    str,
-    typer.Option(
-        "--include", metavar="A@B:0,2", help="Only these hosts, or slots of them.", rich_help_panel=HOSTS_PANEL
-    ),
-]
+IncludeOption = Annotated[str, host_option("--include", metavar="A@B:0,2", help="Only these hosts, or slots of them.")]
 ExcludeOption = Annotated[
-    str,
-    typer.Option(
-        "--exclude", metavar="A@B:0,2", help="All but these hosts, or slots of them.", rich_help_panel=HOSTS_PANEL
-    ),
+    str, host_option("--exclude", metavar="A@B:0,2", help="All but these hosts, or slots of them.")
 ]
-NumNodesOption = Annotated[
-    int | None, typer.Option("--num-nodes", min=1, metavar="N", help="The first N hosts.", rich_help_panel=HOSTS_PANEL)
-]
+NumNodesOption = Annotated[int | None, host_option("--num-nodes", min=1, metavar="N", help="The first N hosts.")]
 NumGpusOption = Annotated[
     int | None,
-    typer.Option(
-        "--num-gpus",
-        min=1,
-        metavar="N",
-        help="The first N slots of each host; without hosts, ranks here.",
-        rich_help_panel=HOSTS_PANEL,
-    ),
+    host_option("--num-gpus", min=1, metavar="N", help="The first N slots of each host; without hosts, ranks here."),
 ]
 
 

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.options import option_of
+
 
 class Trainer(StrEnum):
     """The keys of `plan.trainer_loop.TRAINERS`."""
@@ -19,62 +21,35 @@ class Trainer(StrEnum):
     accelerate = "accelerate"
 
 
-_MODEL, _SEARCH = "Model and GPUs", "Search"
+_model_option, _search_option = option_of("Model and GPUs"), option_of("Search")
 _Text = str | None
 _Number = int | None
 OptionalSpec = Annotated[_Text, typer.Argument(metavar="[SPEC]", help="A run spec (YAML).", show_default=False)]
-ModelOption = Annotated[
-    _Text,
-    typer.Option("--model", metavar="NAME", help="A known name, a folder, or OWNER/NAME.", rich_help_panel=_MODEL),
-]
-OfflineOption = Annotated[
-    bool, typer.Option("--offline", help="Fetch no config.json of OWNER/NAME from the Hub.", rich_help_panel=_MODEL)
-]
+ModelOption = Annotated[_Text, _model_option("--model", metavar="NAME", help="A known name, a folder, or OWNER/NAME.")]
+OfflineOption = Annotated[bool, _model_option("--offline", help="Fetch no config.json of OWNER/NAME from the Hub.")]
 ParamsOption = Annotated[
     _Text,
-    typer.Option(
-        "--params",
-        metavar="COUNT",
-        help="Instead of a model: a bare count of parameters, such as 70e9.",
-        rich_help_panel=_MODEL,
-    ),
+    _model_option("--params", metavar="COUNT", help="Instead of a model: a bare count of parameters, such as 70e9."),
 ]
-GpusOption = Annotated[_Number, typer.Option("--gpus", metavar="N", help="Number of GPUs.", rich_help_panel=_MODEL)]
-GpuOption = Annotated[
-    _Text, typer.Option("--gpu", metavar="KIND", help="Kind of GPU, such as H100-80GB.", rich_help_panel=_MODEL)
-]
+GpusOption = Annotated[_Number, _model_option("--gpus", metavar="N", help="Number of GPUs.")]
+GpuOption = Annotated[_Text, _model_option("--gpu", metavar="KIND", help="Kind of GPU, such as H100-80GB.")]
 GpusPerNodeOption = Annotated[
     _Number,
-    typer.Option(
-        "--gpus-per-node",
-        metavar="N",
-        help="GPUs per host. Default: as the kind is built, mostly 8.",
-        rich_help_panel=_MODEL,
-    ),
+    _model_option("--gpus-per-node", metavar="N", help="GPUs per host. Default: as the kind is built, mostly 8."),
 ]
 HostMemoryOption = Annotated[
-    _Text, typer.Option("--host-memory", metavar="SIZE", help="Memory per host, such as 2TB.", rich_help_panel=_MODEL)
+    _Text, _model_option("--host-memory", metavar="SIZE", help="Memory per host, such as 2TB.")
 ]
-NvmeOption = Annotated[
-    _Text,
-    typer.Option("--nvme", metavar="SIZE", help="Local disks per host, such as 8x3.5TB.", rich_help_panel=_MODEL),
-]
+NvmeOption = Annotated[_Text, _model_option("--nvme", metavar="SIZE", help="Local disks per host, such as 8x3.5TB.")]
 ZeroStageOption = Annotated[
-    _Number,
-    typer.Option("--zero-stage", metavar="0-3", help="ZeRO stage. Default: the fastest.", rich_help_panel=_MODEL),
+    _Number, _model_option("--zero-stage", metavar="0-3", help="ZeRO stage. Default: the fastest.")
 ]
 MaxLengthOption = Annotated[
     _Number,
-    typer.Option(
-        "--max-length",
-        metavar="N",
-        help="Tokens per sequence. Default: 4096, or the model's positions.",
-        rich_help_panel=_MODEL,
-    ),
+    _model_option("--max-length", metavar="N", help="Tokens per sequence. Default: 4096, or the model's positions."),
 ]
 BatchTokensOption = Annotated[
-    _Text,
-    typer.Option("--batch-tokens", metavar="COUNT", help="Tokens per step. Default: 1048576.", rich_help_panel=_MODEL),
+    _Text, _model_option("--batch-tokens", metavar="COUNT", help="Tokens per step. Default: 1048576.")
 ]
 TokensOption = Annotated[
     _Text, typer.Option("--tokens", metavar="COUNT", help="Tokens of the whole run, to estimate hours and cost.")
@@ -87,33 +62,20 @@ TrainerOption = Annotated[
     Trainer | None,
     typer.Option("--as", help="Plan the loop of this trainer instead of that of `harness launch`.", show_default=False),
 ]
-LoraOption = Annotated[
-    bool,
-    typer.Option("--lora", help="Train adapters of rank 16 at all linear layers (LoRA).", rich_help_panel=_MODEL),
-]
-QloraOption = Annotated[
-    bool, typer.Option("--qlora", help="The same over frozen weights in 4 bits (QLoRA).", rich_help_panel=_MODEL)
-]
+LoraOption = Annotated[bool, _model_option("--lora", help="Train adapters of rank 16 at all linear layers (LoRA).")]
+QloraOption = Annotated[bool, _model_option("--qlora", help="The same over frozen weights in 4 bits (QLoRA).")]
 SearchOption = Annotated[
-    bool,
-    typer.Option("--search", help="Find the fastest settings that fit and pass the gates.", rich_help_panel=_SEARCH),
+    bool, _search_option("--search", help="Find the fastest settings that fit and pass the gates.")
 ]
 MinGpusOption = Annotated[
-    bool,
-    typer.Option("--min-gpus", help="Find the smallest number of GPUs on which the run fits.", rich_help_panel=_SEARCH),
+    bool, _search_option("--min-gpus", help="Find the smallest number of GPUs on which the run fits.")
 ]
 CheapestOption = Annotated[
-    bool,
-    typer.Option(
-        "--cheapest", help="Find the kind and the number of GPUs on which the run costs least.", rich_help_panel=_SEARCH
-    ),
+    bool, _search_option("--cheapest", help="Find the kind and the number of GPUs on which the run costs least.")
 ]
-LongestOption = Annotated[
-    bool, typer.Option("--longest", help="Find the longest sequence that fits.", rich_help_panel=_SEARCH)
-]
+LongestOption = Annotated[bool, _search_option("--longest", help="Find the longest sequence that fits.")]
 LargestModelOption = Annotated[
-    bool,
-    typer.Option("--largest-model", help="Find the largest model of the catalogue that fits.", rich_help_panel=_SEARCH),
+    bool, _search_option("--largest-model", help="Find the largest model of the catalogue that fits.")
 ]
 DeadlineOption = Annotated[
     _Text, typer.Option("--deadline", metavar="TIME", help="Time to train --tokens in, such as 48h or 3d.")
@@ -122,16 +84,10 @@ MeasuredOption = Annotated[
     _Text, typer.Option("--measured", metavar="RATE", help="Tokens a second that a run of yours has, for its MFU.")
 ]
 PriceFileOption = Annotated[
-    _Text,
-    typer.Option(
-        "--price-file", metavar="FILE", help="Prices of your own for --cheapest (YAML).", rich_help_panel=_SEARCH
-    ),
+    _Text, _search_option("--price-file", metavar="FILE", help="Prices of your own for --cheapest (YAML).")
 ]
 WriteOption = Annotated[
-    _Text,
-    typer.Option(
-        "--write", metavar="FILE", help="Write the settings that are found as a run spec.", rich_help_panel=_SEARCH
-    ),
+    _Text, _search_option("--write", metavar="FILE", help="Write the settings that are found as a run spec.")
 ]
 PlotOption = Annotated[
     _Text, typer.Option("--plot", metavar="FILE", help="Write a chart of memory by alternative as SVG.")

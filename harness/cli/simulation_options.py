@@ -8,37 +8,27 @@ from typing import Annotated
 import typer
 
 from harness.cli.completion import complete_run
+from harness.cli.options import option_of
 
-_PANEL = "Simulation"
+_panel_option = option_of("Simulation")
 SimulateOption = Annotated[
     bool,
-    typer.Option(
+    _panel_option(
         "--simulate",
         help="Run DeepSpeed's engine at full size on a simulated GPU, and show bytes and time next to the plan's.",
-        rich_help_panel=_PANEL,
     ),
 ]
-RacesOption = Annotated[bool, typer.Option("--races", help="Find unordered accesses.", rich_help_panel=_PANEL)]
-RankOption = Annotated[
-    int | None,
-    typer.Option("--rank", metavar="N", help="The rank. Default: 0.", rich_help_panel=_PANEL),
-]
+RacesOption = Annotated[bool, _panel_option("--races", help="Find unordered accesses.")]
+RankOption = Annotated[int | None, _panel_option("--rank", metavar="N", help="The rank. Default: 0.")]
 LayersOption = Annotated[
-    int | None,
-    typer.Option(
-        "--layers",
-        metavar="K",
-        help="K layers and half as many, extrapolated to the model's.",
-        rich_help_panel=_PANEL,
-    ),
+    int | None, _panel_option("--layers", metavar="K", help="K layers and half as many, extrapolated to the model's.")
 ]
 TraceOption = Annotated[
     str | None,
-    typer.Option(
+    _panel_option(
         "--trace",
         metavar="FILE",
         help="Write a step's kernels, collectives, copies and disk traffic for Perfetto (JSON).",
-        rich_help_panel=_PANEL,
     ),
 ]
 CalibrateOption = Annotated[

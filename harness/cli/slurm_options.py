@@ -8,34 +8,28 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import HOSTS_PANEL, spell_out_arguments
+from harness.cli.options import host_option, spell_out_arguments
 from harness.cli.unread_options import refuse_unread
 from harness.launching.setup.launch_request import SlurmSubmission
 from harness.launching.setup.slurm import TASK_VARIABLE, SlurmContainer, first_task, is_job_array
 
 SbatchOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="OPTION",
-        help="With `--slurm` outside a job: an option of sbatch, such as `--nodes=2`.",
-        rich_help_panel=HOSTS_PANEL,
-    ),
+    host_option(metavar="OPTION", help="With `--slurm` outside a job: an option of sbatch, such as `--nodes=2`."),
 ]
 ContainerOption = Annotated[
     str | None,
-    typer.Option(
+    host_option(
         metavar="IMAGE",
         help="With `--slurm` outside a job: run in a container on each host, started by srun, without ssh. "
         "An image of Pyxis and Enroot, or a `.sif` file of Apptainer, with the harness.",
-        rich_help_panel=HOSTS_PANEL,
     ),
 ]
 ContainerMountOption = Annotated[
     list[str] | None,
-    typer.Option(
+    host_option(
         metavar="SOURCE[:PATH]",
         help="With `--container`: a folder to mount beside the current one and the run directory. Repeatable.",
-        rich_help_panel=HOSTS_PANEL,
     ),
 ]
 

@@ -15,7 +15,7 @@ import pytest
 from harness.errors import UserError
 from harness.nvme_dirs import PREFIX
 from harness.runtime import distributed, run_lock
-from harness.runtime.dataset import cache, plugin_documents
+from harness.runtime.dataset import cache
 from harness.runtime.dataset.cache import prepare_or_reuse
 from tests.security.attempts import Attempt, attempt_param
 from tests.support.other_user import MALLORY, give_to_other, needs_root, other_holds, shared_folder
@@ -100,7 +100,7 @@ def test_planted_scratch_file(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / f".{os.getpid()}.tmp").symlink_to(victim)
-    path = plugin_documents._write_records([{"text": "a"}], tmp_path)
+    path = cache._write_records([{"text": "a"}], tmp_path)
     assert victim.read_text() == "precious"
     assert not path.is_symlink()
 

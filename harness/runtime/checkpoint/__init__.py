@@ -4,7 +4,7 @@
     saver.py             save: the engine's files and metadata of one step, in line or in a background thread
       commit.py          writes the files, agrees with all ranks, renames the folder, removes outdated checkpoints
       snapshot.py        the copy in host memory that a background thread writes from
-      hashing_writer.py  files hashed while they are written; disk_space.py, shared_fs.py check the folder first
+      hashing_writer.py  files hashed while they are written; disk_space.py checks the folder first
     restore.py           restore: verify, compare, load, random states, the train state
     metadata.py          the manifest's fields and the small Hugging Face files; rng_state.py the random states
     consolidate/         whole tensors out of the shards of any ZeRO stage and any degrees

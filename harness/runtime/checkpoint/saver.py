@@ -14,8 +14,10 @@ its own; training waits for the copy alone. One save is pending at a time.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
+import uuid
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -34,7 +36,6 @@ from harness.runtime.checkpoint.commit import PendingSave, commit_save, create_e
 from harness.runtime.checkpoint.disk_space import disk_full_error, save_failed_finding
 from harness.runtime.checkpoint.hashing_writer import CheckpointFile
 from harness.runtime.checkpoint.host_commit import HostDisk, check_own_folder
-from harness.runtime.checkpoint.shared_fs import check_shared_folder
 from harness.runtime.checkpoint.snapshot import HostSnapshot, available_host_bytes
 from harness.runtime.checkpoint.uploader import StoreUploader
 from harness.runtime.distributed import Distributed
@@ -42,8 +43,11 @@ from harness.runtime.object_gather import all_gather_object
 from harness.runtime.run_config import RunDir
 from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
+from harness.runtime.user_errors import user_error
 from harness.spec.sections.checkpoint_spec import CheckpointSpec
 
+_WAIT_SECONDS = 5.0
+"""A network file system may not show a new file at once."""
 T = TypeVar("T")
 _GROUP_TIMEOUT = timedelta(hours=24)
 _SPARE_BYTES = 2**30
@@ -322,3 +326,46 @@ def _host_name() -> str:
     from harness.hostinfo.machine import host_identity
 
     return host_identity()
+
+
+def check_shared_folder(folder: Path, distributed: Distributed) -> None:
+    """A collective. Raises UserError on all ranks when rank 0 cannot write there (CK110), and on a rank that does not
+    see rank 0's file (CK116).
+    """
+    marker, reason = folder / f".seen-{uuid.uuid4().hex}", None
+    if distributed.is_main_process:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            marker.touch()
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+    name, reason = distributed.all_gather_object((marker.name, reason))[0]
+    visible = reason is None and _wait_until_visible(folder / name)
+    distributed.barrier()
+    if distributed.is_main_process:
+        with contextlib.suppress(OSError):
+            marker.unlink()
+    if reason is not None:
+        fix = "make it writable for rank 0"
+        raise user_error("CK110", f"checkpoints cannot be written to `{folder}`: {reason}", fix=fix)
+    if not visible:
+        raise user_error(
+            "CK116",
+            f"rank {distributed.rank} does not see the `{folder}` that rank 0 sees",
+            notes=("a checkpoint is one folder with the shards of all ranks; folders of single hosts are not merged",),
+            fix="put the run directory on a disk that all hosts share",
+        )
+
+
+def _wait_until_visible(path: Path) -> bool:
+    """Wait a few seconds for the file; a listing of the folder makes NFS refresh it."""
+    end = time.monotonic() + _WAIT_SECONDS
+    while True:
+        try:
+            if path.name in os.listdir(path.parent):  # noqa: PTH208  (a fresh listing, no cached one)
+                return True
+        except OSError:
+            pass
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.2)

@@ -16,11 +16,12 @@ import shutil
 import socket
 import stat
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness import input_limits
 from harness.errors import UserError
@@ -28,18 +29,21 @@ from harness.file_io import fsync_folder, parse_json, read_regular, replace_file
 from harness.locks import Lock, LockHeld
 from harness.planted_files import TRUSTED_ACCOUNTS, find_foreign_owner_below
 from harness.run.resolved_run import ResolvedRun
+from harness.runtime import plugin_loader
 from harness.runtime.dataset.data_plan import DataPlan, build_data_plan
-from harness.runtime.dataset.plugin_documents import add_plugin_documents
 from harness.runtime.dataset.preparation import LAYOUT_VERSION, PreparedData, prepare_data
 from harness.runtime.dataset.progress_bar import ProgressDisplay
 from harness.runtime.dataset.stored_sources import with_local_copies
 from harness.runtime.user_errors import user_error
-from harness.spec.sections.data_spec import DataSpec
+from harness.spec.run_spec import RunSpec
+from harness.spec.sections.data_spec import DataSource, DataSpec
 from harness.spec.sections.section import Section
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_MAX_KEPT_FILES = 3
+"""Files of records that stay in a cache."""
 _CHUNK = 1 << 22
 _POLL_SECONDS = 0.2
 _NOT_IN_CACHE_KEY = {"train", "eval", "shuffle", "group_by_length", "pad_to_multiple_of", "num_proc", "cache_dir"}
@@ -218,3 +222,55 @@ def _hash_bytes(path: Path) -> str:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def add_plugin_documents(spec: RunSpec, folder: Path) -> DataSpec:
+    """The `data` section, with the plug-in's documents as training data if it has any.
+
+    Each start writes the records again, to a file named by their sha256: the inputs of the function may have changed.
+    Raises UserError (MD157, MD158).
+    """
+    plugin = plugin_loader.load_plugin(spec)
+    if plugin is None or plugin.load_documents is None:
+        return spec.data
+    if spec.data.train:
+        raise user_error(
+            "MD158",
+            "`data.train` is set, and the plug-in has `load_documents`",
+            key="data.train",
+            fix="remove one of the two",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        path = _write_records(plugin.load_documents(spec), folder)
+    except OSError:
+        raise
+    except Exception as error:
+        raise user_error(
+            "MD158",
+            f"`load_documents` of the plug-in fails: {type(error).__name__}: {error}",
+            key="plugins.file",
+            notes=('it must yield records such as {"text": "..."}, of values that JSON can hold',),
+            fix="fix the function",
+        ) from error
+    for old in sorted(folder.glob("*.jsonl"), key=lambda p: p.stat().st_mtime)[:-_MAX_KEPT_FILES]:
+        old.unlink(missing_ok=True)
+    return spec.data.model_copy(update={"train": (DataSource(path=str(path)),)})
+
+
+def _write_records(records: Iterable[Mapping[str, Any]], folder: Path) -> Path:
+    """Write one record a line; the file appears when it is complete."""
+    digest = hashlib.sha256()
+    handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=folder)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for record in records:
+                line = json.dumps(dict(record), ensure_ascii=False).encode() + b"\n"
+                digest.update(line)
+                file.write(line)
+        path = folder / f"{digest.hexdigest()[:32]}.jsonl"
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path

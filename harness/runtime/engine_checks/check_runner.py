@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the engine checks at their moments, and stops the run when one fails.
 
-The training loop calls `EngineChecks` at each moment; nothing else knows the checks.
+The training loop calls `EngineChecks` at each moment; nothing else knows the checks. The settings that
+they expect come from spec and launch, and never from the DeepSpeed JSON, which may be wrong; the section `deepspeed` of
+a spec overrides what is rendered, so it overrides here too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import deepspeed
@@ -20,30 +22,33 @@ from harness.file_io import replace_file
 from harness.findings import Finding, Fix, Severity
 from harness.patches.one_pass_adam import show_gradients_when
 from harness.patches.patch_registry import PatchStates
+from harness.run.resolved_run import ParallelDims, ResolvedRun
 from harness.runtime.comm_timer import COMM_TIMER
 from harness.runtime.distributed import AgreedUserError, Distributed
-from harness.runtime.engine_checks import model_weights
-from harness.runtime.engine_checks.check_results import FILE, CheckResults, evaluate_check, observe_check
-from harness.runtime.engine_checks.engine_check import CheckMoment, CheckName, CheckResult, EngineCheck
-from harness.runtime.engine_checks.observations import Observations, StepRecord
-from harness.runtime.engine_checks.spec_settings import expected_settings_of
-from harness.runtime.engine_checks.witness_checks import skipped_outcomes, witness_outcomes
-from harness.runtime.engine_protocol import Engine, LossScaledOptimizer
-from harness.runtime.micro_batch import BatchGeometry, StepBatch
-from harness.runtime.run_config import RunConfig, RunDir, launch_expects_accelerators
-from harness.runtime.topology import Topology
-from harness.runtime.train_state import TrainState
-from harness.runtime.user_errors import print_findings
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 from harness.runtime.engine_checks import (
+    model_weights,
     optimizer_checks,
     parallel_checks,
     parameter_checks,
     setting_checks,
     step_checks,
 )
+from harness.runtime.engine_checks.check_results import FILE, CheckResults, evaluate_check, observe_check
+from harness.runtime.engine_checks.engine_check import CheckMoment, CheckName, CheckResult, EngineCheck
+from harness.runtime.engine_checks.expected_settings import TORCH_DTYPES, ExpectedSettings, torch_dtype_name
+from harness.runtime.engine_checks.observations import Observations, StepRecord
+from harness.runtime.engine_checks.witness_checks import skipped_outcomes, witness_outcomes
+from harness.runtime.engine_protocol import Engine, LossScaledOptimizer
+from harness.runtime.micro_batch import BatchGeometry, StepBatch
+from harness.runtime.models.model_config import is_random_init
+from harness.runtime.run_config import RunConfig, RunDir, launch_expects_accelerators
+from harness.runtime.topology import Topology
+from harness.runtime.train_state import TrainState
+from harness.runtime.user_errors import print_findings
+from harness.spec.deepspeed_optimizer import deepspeed_optimizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 Value = TypeVar("Value")
 FIRST_STEPS = 20
@@ -290,3 +295,68 @@ def _to_finding(check: CheckName, result: CheckResult, mode: str) -> Finding:
     if mode == "stop":
         notes += (f"to continue anyway, add `ignore: {{{check.id}: why}}` to the spec",)
     return Finding(check.id, severity, result.text, key=key, notes=notes, fix=Fix(fix) if fix else None)
+
+
+def expected_settings_of(run: ResolvedRun, world_size: int, uses_accelerators: bool | None) -> ExpectedSettings:
+    """The expected settings of a run on `world_size` ranks."""
+    spec, overrides = run.spec, run.spec.deepspeed
+
+    def get_override(path: str, default: Any) -> Any:
+        value: Any = overrides
+        for key in path.split("."):
+            if not isinstance(value, Mapping) or key not in value:
+                return default
+            value = value[key]
+        return value
+
+    zero, dims = (
+        spec.zero,
+        ParallelDims(world_size, run.parallel_dims.tensor, run.parallel_dims.pipeline, run.parallel_dims.sequence),
+    )
+    name, params = deepspeed_optimizer(spec.optimizer)
+    if isinstance(overrides.get("optimizer"), Mapping):  # instead of the spec's own, not laid over it
+        name, params = overrides["optimizer"].get("type", ""), dict(overrides["optimizer"].get("params") or {})
+    offloads = {}
+    for kind, section in (("optimizer", zero.offload_optimizer), ("param", zero.offload_param)):
+        values = {} if section is None else section.model_dump()
+        offloads[kind] = values | dict(get_override(f"zero_optimization.offload_{kind}", {}) or {})
+    precision = next((f for f, on in (("bf16", spec.precision.bf16), ("fp16", spec.precision.fp16)) if on), "fp32")
+    for key in ("bf16", "fp16"):
+        precision = key if get_override(f"{key}.enabled", False) is True else precision
+    has_low_precision_master = get_override(f"{precision}.{precision}_master_weights_and_grads", False)
+    autocast = get_override("torch_autocast.enabled", False)
+    scheduler = get_override("scheduler", None)
+    experts = get_override("expert_parallel", None)
+    return ExpectedSettings(
+        zero_stage=get_override("zero_optimization.stage", zero.stage),
+        offload_optimizer=str(offloads["optimizer"].get("device") or "none"),
+        offload_param=str(offloads["param"].get("device") or "none"),
+        offload_ratio=float(offloads["optimizer"].get("ratio") or 1.0),
+        nvme_paths=tuple(
+            str(o["nvme_path"]) for o in offloads.values() if o.get("device") == "nvme" and o.get("nvme_path")
+        ),
+        dtype=TORCH_DTYPES[precision],
+        master_dtype=TORCH_DTYPES[precision] if has_low_precision_master else "float32",
+        accumulation_dtype=torch_dtype_name(get_override("data_types.grad_accum_dtype", None)),
+        communication_dtype=torch_dtype_name(get_override("communication_data_type", None)),
+        autocast_dtype=(torch_dtype_name(get_override("torch_autocast.dtype", None)) or "any")
+        if autocast is True
+        else None,
+        gradient_clipping=get_override("gradient_clipping", spec.train.max_grad_norm),
+        micro_batch_size=get_override("train_micro_batch_size_per_gpu", run.batch.micro_batch),
+        gradient_accumulation_steps=get_override("gradient_accumulation_steps", run.batch.accumulation),
+        global_batch_size=run.batch.global_batch,
+        optimizer=str(name).lower(),
+        optimizer_params=params,
+        scheduler=None if scheduler else spec.scheduler,
+        ds_scheduler=scheduler or None,
+        parallel_dims=dims,
+        hpz_partition_size=get_override("zero_optimization.zero_hpz_partition_size", 1),
+        expert_parallel_size=int(experts.get("autoep_size", experts.get("ep_size", 1)))
+        if isinstance(experts, Mapping)
+        else 1,
+        compile_enabled=spec.train.torch_compile or get_override("compile.deepcompile", False) is True,
+        is_random_init=is_random_init(spec.model) and spec.plugins.file is None and spec.objective == "causal_lm",
+        seed=spec.train.seed,
+        uses_accelerators=uses_accelerators,
+    )

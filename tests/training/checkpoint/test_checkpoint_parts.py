@@ -25,7 +25,7 @@ from harness.runtime.checkpoint import (
     host_commit,
     rng_state,
     safe_load,
-    shared_fs,
+    saver,
     snapshot,
 )
 from harness.runtime.checkpoint.hashing_writer import CheckpointFile, tensor_bytes, write_files
@@ -199,17 +199,17 @@ class Two:
 def test_a_folder_that_not_all_see_or_that_cannot_be_written_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_fs, "_WAIT_SECONDS", 0.0)
-    shared_fs.check_shared_folder(tmp_path / "checkpoints", Two(0))
+    monkeypatch.setattr(saver, "_WAIT_SECONDS", 0.0)
+    saver.check_shared_folder(tmp_path / "checkpoints", Two(0))
     assert list((tmp_path / "checkpoints").iterdir()) == []
     (tmp_path / ".seen-x").touch()
-    shared_fs.check_shared_folder(tmp_path, Two(1, ".seen-x"))
+    saver.check_shared_folder(tmp_path, Two(1, ".seen-x"))
     with pytest.raises(UserError, match="rank 1 does not see the") as refused:
-        shared_fs.check_shared_folder(tmp_path, Two(1, ".seen-other"))
+        saver.check_shared_folder(tmp_path, Two(1, ".seen-other"))
     assert refused.value.findings[0].gate == "CK116"
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"checkpoints cannot be written to .*: not a directory") as refused:
-        shared_fs.check_shared_folder(tmp_path / "file" / "checkpoints", Two(0))
+        saver.check_shared_folder(tmp_path / "file" / "checkpoints", Two(0))
     assert refused.value.findings[0].gate == "CK110"
 
 

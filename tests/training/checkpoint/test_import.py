@@ -23,8 +23,8 @@ from harness.checkpoints.foreign.folder_reader import inspect_folder
 from harness.checkpoints.manifest import read_manifest
 from harness.checkpoints.verify import verify_checkpoint
 from harness.errors import UserError
-from harness.runtime.checkpoint.foreign.group_names import name_groups
-from harness.runtime.checkpoint.foreign.script_states import read_random_states
+from harness.runtime.checkpoint.foreign.foreign_save import name_groups
+from harness.runtime.checkpoint.foreign.import_writer import read_random_states
 from tests.support.markdown_blocks import ROOT, command_lines, read_blocks
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.import_cells import (

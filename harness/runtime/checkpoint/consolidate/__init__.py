@@ -2,8 +2,8 @@
 """Whole tensors out of a sharded DeepSpeed checkpoint, one at a time, whatever its ZeRO stage and degrees.
 
     layouts.py       the files of a tag folder, and where each parameter lies in those of one tensor rank or stage
-    universal_weights.py  the same of the universal layout, a file a tensor
-    full_weights.py  tensor ranks and stages joined, under the names of `transformers`
+    full_weights.py  tensor ranks and stages joined, under the names of `transformers`; the universal layout, a file a
+                     tensor
 
 The files stay mapped: memory holds one requested tensor, not the model. Nothing is written here.
 """

@@ -17,11 +17,11 @@ from harness.checkpoints.checkpoint_list import find_checkpoints_folder, find_ma
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.store_commands import download_to, upload_folder
 from harness.cli import foreign_checkpoints as foreign
-from harness.cli.checkpoint_inspection import print_inspection
 from harness.cli.checkpoint_usage import check_count, check_options
 from harness.cli.checkpoint_verification import verify_checkpoints
 from harness.cli.completion import complete_run
 from harness.cli.console import exit_with
+from harness.cli.foreign_checkpoints import print_inspection
 from harness.cli.output_format import OutputFormat
 from harness.errors import ExitCode
 from harness.object_stores.store_url import is_store_url

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness checkpoint import` and `convert`: checkpoints of other programs, and the way back."""
+"""`harness checkpoint inspect`, `import` and `convert`: checkpoints of other programs, and the way back."""
 
 from __future__ import annotations
 
+import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Annotated
 
 import typer
 
+from harness.checkpoints.foreign.folder_reader import inspect_folder
+from harness.checkpoints.foreign.inspection import lines_of
+from harness.cli.output_format import OutputFormat
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 
@@ -76,3 +80,10 @@ def convert_run(run: Path, out: Path, to: Target | None) -> ExitCode:
 
 def _print_line(text: str) -> None:
     print(text, flush=True)
+
+
+def print_inspection(folder: Path, format: OutputFormat) -> ExitCode:
+    """Print it; FINDINGS where the checkpoint is not whole, or where there is none. Raises UserError."""
+    found = inspect_folder(folder)
+    print(json.dumps(found.to_json(), indent=2) if format is OutputFormat.json else "\n".join(lines_of(found)))
+    return ExitCode.FINDINGS if found.is_whole is False else ExitCode.OK

@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answer of `harness explain --log`: the diagnosis of a job's log, its decision, and the exit code."""
+"""The answer of `harness explain --log`: the diagnosis of a job's log, its decision, and the exit code; the
+file that `--follow` reads, and the command of `--exec`.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from harness.cli.console import exit_with
-from harness.cli.followed_log_options import find_followed, run_command
+from harness.cli.console import exit_with, log_to_stderr
 from harness.cli.output_format import OutputFormat
+from harness.diagnosis.decision import Decision
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 
 if TYPE_CHECKING:
     from harness.diagnosis.diagnosis_types import Action, Diagnosis
 
+_STDERR = 2
+"""Of the command: standard output has the answer."""
 _CODES: Mapping[Action, ExitCode] = {
     "retry": ExitCode.RETRY,
     "retry elsewhere": ExitCode.RETRY_ELSEWHERE,
@@ -78,3 +85,31 @@ def _exit_code_of(diagnosis: Diagnosis) -> ExitCode:
     if diagnosis.state == "failed":
         return ExitCode.FINDINGS if diagnosis.cause else ExitCode.UNKNOWN_CAUSE
     return ExitCode.NO_FAILURE_SEEN if diagnosis.state == "no failure seen" else ExitCode.OK
+
+
+def find_followed(names: list[str]) -> Path:
+    """The one file to follow, also one that does not exist yet; of a run directory its launcher's log."""
+    from harness.diagnosis.reader.log_files import find_logs
+
+    if len(names) == 1 and names[0] != "-":
+        path = Path(names[0])
+        if path.is_file() or (not path.exists() and path.suffix and path.parent.is_dir()):
+            return path
+        logs = find_logs(names)
+        if len(logs.files) == 1:
+            return logs.files[0]
+    fix = Fix("give one file, such as the output of the launcher, or one run")
+    raise UserError([Finding("SP001", "error", "`--follow` follows one log", fix=fix)], ExitCode.USAGE)
+
+
+def run_command(command: str, decision: Decision, cause: str) -> None:
+    """Run the scheduler's command. Its exit code is said, and changes nothing."""
+    variables = {
+        "HARNESS_DECISION": decision.action,
+        "HARNESS_CAUSE": cause,
+        "HARNESS_HOSTS": ",".join(decision.hosts),
+        "HARNESS_CHANGES": json.dumps(dict(decision.changes)),
+    }
+    done = subprocess.run(command, shell=True, env={**os.environ, **variables}, stdout=_STDERR, check=False)  # noqa: S602
+    if done.returncode:
+        log_to_stderr(f"the command of `--exec` ended with code {done.returncode}")

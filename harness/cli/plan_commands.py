@@ -9,9 +9,9 @@ import copy
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from harness.cli.hub_models import fetch_configuration
 from harness.cli.plan_answer import print_plan
 from harness.cli.plan_degrees import print_degrees
 from harness.cli.plan_modes import DEGREES, Mode
@@ -19,6 +19,8 @@ from harness.cli.plan_parameters import DEFAULTS, OF_DEGREES, OPTIONS
 from harness.cli.plan_params import parse_network, print_bare_count
 from harness.cli.plan_refusal import refuse_unread_options
 from harness.cli.plan_states import STATES_MODES, print_states
+from harness.facts.model_lookup import find_configuration
+from harness.hostinfo.hub_config import FetchError, can_fetch, fetch_config
 from harness.plan.search.plan_request import ADAPTERS, QUANTIZED
 
 _COMMANDS = {"--simulate": "simulate SPEC", "--calibrate": "calibrate RUN", DEGREES: "degrees"}
@@ -104,3 +106,18 @@ def _name_option(parameter: inspect.Parameter) -> str:
     """The option as the user writes it."""
     written = (getattr(item, "default", None) for item in parameter.annotation.__metadata__)
     return next((text.partition("/")[0] for text in written if isinstance(text, str)), parameter.name)
+
+
+def fetch_configuration(model: str | None, *, offline: bool) -> None:
+    """Fetch `config.json` of an unknown model with its owner into the cache, and say so on standard error. Nothing is
+    asked for a folder, a name of the cache or of the catalogue, and with `offline`.
+    """
+    is_here = model is not None and (Path(model).exists() or find_configuration(model) is not None)
+    if offline or model is None or is_here or not can_fetch(model):
+        return
+    try:
+        file = fetch_config(model)
+    except FetchError as error:
+        print(f"harness: `config.json` of `{model}` could not be fetched: {error}", file=sys.stderr)
+    else:
+        print(f"harness: fetched `config.json` of `{model}` and nothing else, to {file}", file=sys.stderr)

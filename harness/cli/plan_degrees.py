@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answer of `harness degrees`: a plan of any degrees of parallelism."""
+"""The answer of `harness degrees`: a plan of any degrees of parallelism, and `--timeline`, the picture of its
+schedule.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,14 +17,19 @@ from harness.cli.degree_request import find_price, request_from_options
 from harness.cli.output_format import OutputFormat
 from harness.cli.plan_option_checks import needs_tokens
 from harness.cli.plan_params import parse_network
-from harness.cli.plan_timeline import write_timeline
 from harness.errors import ExitCode, UserError
-from harness.plan.degrees.degrees_plan import plan_degrees
+from harness.plan.degrees.degrees_plan import DegreesPlan, plan_degrees
+from harness.plan.degrees.pass_sequence import order_passes
+from harness.plan.degrees.pipeline_timeline import simulate_timeline
 from harness.plan.plan_usage import parse_count_option, usage_error
+from harness.plan.time.pipeline_schedule import PassCost
 from harness.plan.time.rates import Rates
-from harness.views.plan_degrees import degrees_as_dict, render_degrees
+from harness.views.plan_degrees import SCHEDULE_NAMES, degrees_as_dict, render_degrees
+from harness.views.plan_timeline import render_timeline_svg
 from harness.views.scaling_table import ScalingRow, render_scaling, scaling_as_dict
 from harness.views.style import style_for
+
+_MAX_BOXES = 20_000
 
 
 def print_degrees(own: dict[str, Any], values: dict[str, Any]) -> None:
@@ -71,3 +79,22 @@ def _print_scaling(own: dict[str, Any], values: dict[str, Any]) -> None:
         print(render_scaling(rows, style_for(sys.stdout)))
     if not any(row.plan is not None and row.plan.fits for row in rows):
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def write_timeline(planned: DegreesPlan, file: str) -> None:
+    """The schedule with a backward pass of two forwards, and a line on stderr."""
+    degrees, count = planned.request.degrees, planned.request.micro_batches
+    if 3 * degrees.pipeline * degrees.virtual_stages * count > _MAX_BOXES:
+        message = f"a timeline of {degrees.pipeline} stages and {count:,} micro-batches cannot be read"
+        raise usage_error(message, "give fewer `--batch-tokens` for the picture")
+    orders = order_passes(degrees.schedule, degrees.pipeline, count, degrees.virtual_stages)
+    timeline = simulate_timeline(orders, [PassCost()] * degrees.pipeline)
+    share = timeline.bubble / timeline.seconds
+    title = f"{SCHEDULE_NAMES[degrees.schedule]}, {degrees.pipeline} stages, {count} micro-batches: {share:.1%} waiting"
+    chunks = 2 if degrees.schedule == "dualpipe" else degrees.virtual_stages
+    try:
+        Path(file).write_text(render_timeline_svg(timeline, title, chunks, degrees.schedule), encoding="utf-8")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise usage_error(f"`{file}` cannot be written: {reason}", "name a file in a folder that exists") from None
+    print(f"Wrote {file}", file=sys.stderr)

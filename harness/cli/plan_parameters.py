@@ -10,9 +10,49 @@ import typer
 
 from harness.cli import degree_options as degree
 from harness.cli import plan_options as options
-from harness.cli import simulation_options as simulation
-from harness.cli.options import AllowCodeOption, HereOption, HostfileOption, SetOption, WorldSizeOption
+from harness.cli.completion import complete_run
+from harness.cli.options import AllowCodeOption, HereOption, HostfileOption, SetOption, WorldSizeOption, option_of
 from harness.cli.output_format import OutputFormat
+
+_panel_option = option_of("Simulation")
+SimulateOption = Annotated[
+    bool,
+    _panel_option(
+        "--simulate",
+        help="Run DeepSpeed's engine at full size on a simulated GPU, and show bytes and time next to the plan's.",
+    ),
+]
+RacesOption = Annotated[bool, _panel_option("--races", help="Find unordered accesses.")]
+RankOption = Annotated[int | None, _panel_option("--rank", metavar="N", help="The rank. Default: 0.")]
+LayersOption = Annotated[
+    int | None, _panel_option("--layers", metavar="K", help="K layers and half as many, extrapolated to the model's.")
+]
+TraceOption = Annotated[
+    str | None,
+    _panel_option(
+        "--trace",
+        metavar="FILE",
+        help="Write a step's kernels, collectives, copies and disk traffic for Perfetto (JSON).",
+    ),
+]
+CalibrateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--calibrate",
+        metavar="RUN",
+        help="Instead of planning, fit this machine's constants to the step times and peaks of a run. Repeatable.",
+        show_default=False,
+        autocompletion=complete_run,
+    ),
+]
+CalibrationOption = Annotated[
+    str | None,
+    typer.Option(
+        "--calibration",
+        metavar="FILE",
+        help="The file of calibrations. Default: your own, which `harness calibrate` writes and a plan reads.",
+    ),
+]
 
 
 def all_options(
@@ -51,13 +91,13 @@ def all_options(
     write: options.WriteOption = None,
     plot: options.PlotOption = None,
     html: options.HtmlOption = None,
-    calibrate: simulation.CalibrateOption = None,
-    calibration: simulation.CalibrationOption = None,
-    simulate: simulation.SimulateOption = False,
-    rank: simulation.RankOption = None,
-    layers: simulation.LayersOption = None,
-    races: simulation.RacesOption = False,
-    trace: simulation.TraceOption = None,
+    calibrate: CalibrateOption = None,
+    calibration: CalibrationOption = None,
+    simulate: SimulateOption = False,
+    rank: RankOption = None,
+    layers: LayersOption = None,
+    races: RacesOption = False,
+    trace: TraceOption = None,
     tensor: degree.TensorOption = None,
     pipeline: degree.PipelineOption = None,
     context: degree.ContextOption = None,

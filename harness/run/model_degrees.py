@@ -9,7 +9,7 @@ from typing import Any
 from harness.facts.pipeline_support import divides_in_stages
 from harness.findings import Finding, Fix
 from harness.hostinfo.model_answers import Answer, ModelAnswers
-from harness.spec.sections.parallel_spec import ParallelSpec
+from harness.spec.sections.zero_spec import ParallelSpec
 
 _DEGREES = {
     "sequence": (

@@ -7,7 +7,7 @@ DeepSpeed calls its own collectives.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -186,3 +186,14 @@ def destroy_process_group() -> None:
     """Destroy the process group; the threads of groups that DeepSpeed still refers to stay."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def divide_over_ranks(loads: Iterable[tuple[str, int]], world_size: int) -> list[list[str]]:
+    """Names by rank. `loads`: names with their load, the largest first; each goes to the rank with the least so far."""
+    totals = [0] * world_size
+    shares: list[list[str]] = [[] for _ in range(world_size)]
+    for name, load in loads:
+        rank = totals.index(min(totals))
+        totals[rank] += load
+        shares[rank].append(name)
+    return shares

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from harness.runtime.checkpoint.rng_state import get_rng_state, set_rng_state
-from harness.runtime.dataset.prompts import tokenize_prompts
+from harness.runtime.dataset.tokenization import tokenize_prompts
 from harness.runtime.distributed import Distributed
 from harness.runtime.engine_protocol import Engine
 from harness.runtime.models.packed_attention import whole_rows

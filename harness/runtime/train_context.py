@@ -17,8 +17,8 @@ from harness.patches.patch_registry import PatchStates
 from harness.run.schedule_steps import total_steps
 from harness.runtime.dataset.batch_prefetch import BatchPrefetcher
 from harness.runtime.dataset.preparation import PreparedData
-from harness.runtime.dataset.prompts import tokenize_prompts
 from harness.runtime.dataset.sampler import EvalData, TrainData
+from harness.runtime.dataset.tokenization import tokenize_prompts
 from harness.runtime.distributed import Distributed
 from harness.runtime.engine import (
     build_engine,

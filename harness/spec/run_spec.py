@@ -16,12 +16,11 @@ from harness.spec.sections.data_spec import DataSpec
 from harness.spec.sections.label_spec import ClassificationSpec, RewardSpec
 from harness.spec.sections.launch_spec import LaunchSpec
 from harness.spec.sections.model_spec import ModelSpec
-from harness.spec.sections.parallel_spec import ParallelSpec
 from harness.spec.sections.preference_spec import DpoSpec, KtoSpec
 from harness.spec.sections.section import Section, Strings
 from harness.spec.sections.telemetry_spec import LoggingSpec, TelemetrySpec
 from harness.spec.sections.training_spec import EvalSpec, OptimizerSpec, PrecisionSpec, SchedulerSpec, TrainSpec
-from harness.spec.sections.zero_spec import OffloadOptimizerSpec, OffloadParamSpec, ZeroSpec
+from harness.spec.sections.zero_spec import OffloadOptimizerSpec, OffloadParamSpec, ParallelSpec, ZeroSpec
 
 
 class PluginsSpec(Section):

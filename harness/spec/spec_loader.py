@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files to a run spec, or to findings: syntax, unknown keys, wrong types and ranges. Raises nothing at a user.
 
+A DeepSpeed configuration may also be a Python dict, pasted from a script or a tutorial: parsed, and never run.
+
 `harness.gates` checks combinations.
 """
 
 from __future__ import annotations
 
+import ast
 import copy
+import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,21 +20,31 @@ from pydantic import ValidationError
 from harness.errors import ExitCode, UserError
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.facts.deepspeed_version import resolve_target as find_target
-from harness.findings import Finding, Fix
+from harness.findings import Finding, Fix, Place
 from harness.spec import config_format, deepspeed_json_checks, deepspeed_mapping
 from harness.spec.deepspeed_mapping import DeepSpeedJson
 from harness.spec.deepspeed_value_checks import convert_as_deepspeed
 from harness.spec.overrides import apply_overrides, first_key
-from harness.spec.parse.source import BOM, KeyPath, Source, decode, is_json, join_key, read_bytes, split_key
+from harness.spec.parse.source import (
+    BOM,
+    KeyPath,
+    Source,
+    decode,
+    input_error,
+    is_json,
+    join_key,
+    read_bytes,
+    split_key,
+)
 from harness.spec.parse.source_parser import parse, parse_lenient
 from harness.spec.pydantic_errors import translate_errors
-from harness.spec.python_dict import find_python_dict
 from harness.spec.run_spec import Consumer, InputKind, RunSpec
 from harness.spec.unread_values import adapt_to_reader, soften_unread_values
 
 if TYPE_CHECKING:
     from harness.spec.partial_spec import PartialSpec
 
+_MAX_DICT_LENGTH = 200_000
 _SECTIONS = tuple(
     name for name, field in RunSpec.model_fields.items() if field.default_factory not in (None, dict) and name != "zero"
 )
@@ -309,3 +324,56 @@ def _duplicate_field_findings(extra: dict[str, Any], source: Source) -> Iterable
             notes=("two places for one setting can disagree",),
             fix=Fix(f"set `{join_key(field)}` and remove it here"),
         )
+
+
+def find_python_dict(text: str, file: str) -> UserError | None:
+    """The error that the text is a Python dict: assigned to a name, or with `True`, `False` or `None`. None for
+    anything else, JSON with comments or single quotes too.
+    """
+    body = _parse_python(text)
+    for statement in body:
+        value = statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr)) else None
+        if not isinstance(value, ast.Dict) or not value.keys:
+            continue
+        name = _name_of(statement)
+        if name is None and not any(
+            isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, bool))
+            for node in ast.walk(value)
+        ):
+            return None
+        shown = f" (`{name} = {{...}}`)" if name else ""
+        title = (
+            f"write it by `json.dump({name or 'config'}, open('ds_config.json', 'w'), indent=2)` and check that file"
+        )
+        place = Place(file, statement.lineno, statement.col_offset + 1)
+        return input_error("SP002", f"this is a Python dict{shown}, not JSON", place, title)
+    return None
+
+
+def _parse_python(text: str) -> list[ast.stmt]:
+    if len(text) > _MAX_DICT_LENGTH or _is_json(text):
+        return []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _name_of(statement: ast.stmt) -> str | None:
+    if isinstance(statement, ast.Assign):
+        target: ast.expr = statement.targets[0]
+    elif isinstance(statement, ast.AnnAssign):
+        target = statement.target
+    else:
+        return None
+    return target.id if isinstance(target, ast.Name) else "config"

@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from harness.launching.setup.command import launch_script
 from harness.launching.setup.environment import Variable
+from harness.launching.setup.launch_plan import launch_script
 from harness.launching.setup.slurm import build_job
 from tests.security.attempts import Attempt
 from tests.security.hostile_words import DUMP, ECHO, HOSTILE, find_refusals, run

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything a launch does, as one value: files of the run directory, environment of every host, the exact command.
+"""Everything a launch does, as one value: files of the run directory, environment of every host, the exact command of
+DeepSpeed's launcher and the worker, and `launch.sh`.
 
 Arithmetic on plain values: it reads no file, contacts no host and starts nothing. `run_dir` writes the plan,
 `harness.launching.supervise.launch_runner` runs it.
@@ -8,24 +9,27 @@ Arithmetic on plain values: it reads no file, contacts no host and starts nothin
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from harness.facts.required_ops import required_ops
+from harness.facts.secret_names import is_secret
 from harness.hostinfo.host_survey import Survey
-from harness.launching.hosts.local_host import DEFAULT_PORT, LocalHost
-from harness.launching.setup import command, environment
+from harness.launching.hosts.local_host import DEFAULT_PORT, LocalHost, visible_devices
+from harness.launching.setup import environment
 from harness.launching.setup.backends import BACKENDS, backend_args, backend_env
 from harness.launching.setup.code_trust import AllowedCode
 from harness.launching.setup.core_binding import core_binding_args
-from harness.launching.setup.environment import ALLOWED_CODE_VARIABLE, Variable, redacted_value
+from harness.launching.setup.environment import ALLOWED_CODE_VARIABLE, Variable, own_variables, redacted_value
 from harness.launching.setup.run_secrets import EXACT_FILES, SECRETS_FILE, find_secrets, hide_secrets, render_secrets
 from harness.patches.patch_registry import is_planned
 from harness.plan.settings.patch_facts import patch_facts
 from harness.run.resolved_run import ResolvedRun
 from harness.secret_text import hide_passwords
+from harness.spec.hostfile import Host
 from harness.spec.pinned_memory import pins_natively
 from harness.training_lineage import TrainingPart
 
@@ -103,7 +107,7 @@ class LaunchPlan:
 
     def for_attempt(self, attempt: int, resume: Path | None, port: int) -> LaunchPlan:
         """The plan of attempt number `attempt` in the same run directory; it resumes from `resume`."""
-        argv = command.with_attempt(self.argv, attempt, resume, port)
+        argv = with_attempt(self.argv, attempt, resume, port)
         return replace(self, argv=argv, resume=resume, port=port, attempt=attempt)
 
     @property
@@ -187,7 +191,7 @@ class LaunchPlan:
 
     def script(self) -> str:
         """The content of `launch.sh`: the same command for a shell, without supervision."""
-        return command.launch_script(self.argv, self.cwd, self.variables, self._env_file)
+        return launch_script(self.argv, self.cwd, self.variables, self._env_file)
 
     @property
     def _has_secrets_file(self) -> bool:
@@ -221,13 +225,13 @@ def build_launch_plan(
     accelerated = local_host.accelerated if is_of_this_machine else network.accelerated
     launcher_args = []
     if local:
-        launcher_args = command.local_args(hosts[0][1], local_host)
+        launcher_args = local_args(hosts[0][1], local_host)
     elif node_rank is not None:
-        launcher_args = command.hostfile_args(run.cluster.hosts if run.cluster else (), target.run_dir)
-        launcher_args += command.node_args(node_rank, network.master_address or hosts[0][0])
+        launcher_args = hostfile_args(run.cluster.hosts if run.cluster else (), target.run_dir)
+        launcher_args += node_args(node_rank, network.master_address or hosts[0][0])
     else:
         backend = BACKENDS[run.spec.launch.launcher]
-        launcher_args = command.hostfile_args(run.cluster.hosts if run.cluster else (), target.run_dir)
+        launcher_args = hostfile_args(run.cluster.hosts if run.cluster else (), target.run_dir)
         launcher_args += ["--force_multi"] if len(hosts) == 1 else []
         if network.master_address:
             launcher_args += ["--no_ssh_check", "--master_addr", network.master_address]
@@ -237,7 +241,7 @@ def build_launch_plan(
         host_plans = [replace(host, variables=(*host.variables, *extra)) for host in host_plans]
     argv = [*local_host.deepspeed, *launcher_args, *core_binding_args(run.spec.launch), "--master_port", str(port)]
     runs_script = run.spec.plugins.script is not None
-    arguments = command.worker_args(target.run_dir, target.resume, target.allowed_changes, runs_script=runs_script)
+    arguments = worker_args(target.run_dir, target.resume, target.allowed_changes, runs_script=runs_script)
     argv += program or (str(local_host.scripts / "train_worker.py"), *arguments)
     return LaunchPlan(
         name=run.name,
@@ -299,3 +303,68 @@ def _hosts_and_slots(run: ResolvedRun, local_host: LocalHost) -> list[tuple[str,
     if run.cluster is not None:
         return [(h.name, h.slots) for h in run.cluster.hosts]
     return [(local_host.hostname, run.parallel_dims.world_size or 1)]
+
+
+def local_args(slots: int, local_host: LocalHost) -> list[str]:
+    """Options that keep DeepSpeed on this machine.
+
+    `--num_gpus` counts from device 0 and drops CUDA_VISIBLE_DEVICES, so a choice made there is passed as `--include`.
+    DeepSpeed would read a hostfile at its default place; naming a file that is no regular one prevents that.
+    """
+    devices = visible_devices(local_host.environ) if local_host.accelerated else []
+    options = ["--include", "localhost:" + ",".join(devices[:slots])] if devices else ["--num_gpus", str(slots)]
+    return [*(["--hostfile", "/dev/null"] if local_host.has_default_hostfile else []), *options]
+
+
+def hostfile_args(hosts: Sequence[Host], run_dir: Path) -> list[str]:
+    """The hosts of the run: `--hostfile`, and `--include` where a host's ranks do not take its first devices."""
+    args = ["--hostfile", str(run_dir / "hostfile")]
+    if all(host.devices is None for host in hosts):
+        return args
+    return [*args, "--include", "@".join(f"{h.name}:{','.join(map(str, h.device_ids))}" for h in hosts)]
+
+
+def node_args(node_rank: int, master: str) -> list[str]:
+    """Options of a launcher that starts the ranks of its own host alone (`--no-ssh`)."""
+    return ["--no_ssh", "--node_rank", str(node_rank), "--master_addr", master]
+
+
+def worker_args(
+    run_dir: Path, resume: Path | None, allowed_changes: Sequence[str], *, runs_script: bool = False
+) -> list[str]:
+    """The arguments of `train_worker.py`."""
+    args = ["--run", str(run_dir), *(["--script"] if runs_script else [])]
+    args += ["--resume", str(resume)] if resume else []
+    return args + [word for key in allowed_changes for word in ("--allow-change", key)]
+
+
+def with_attempt(argv: Sequence[str], attempt: int, resume: Path | None, port: int) -> tuple[str, ...]:
+    """The command of another attempt, which resumes from `resume`."""
+    args = list(argv)
+    for option in ("--resume", "--attempt"):
+        if option in args:
+            del args[args.index(option) : args.index(option) + 2]
+    if "--master_port" in args:
+        args[args.index("--master_port") + 1] = str(port)
+    return (*args, "--attempt", str(attempt), *(["--resume", str(resume)] if resume else []))
+
+
+def launch_script(argv: Sequence[str], cwd: Path, variables: Sequence[Variable], env_file: Path | None) -> str:
+    """The content of `launch.sh`: the same command for a shell, without supervision."""
+    exports = [_export_line(v) for v in own_variables(variables) if v.name != "HARNESS_SUPERVISOR"]
+    if env_file is not None:
+        exports.append(f"export DS_ENV_FILE={shlex.quote(str(env_file))}")
+    head = ["#!/bin/sh", "# The command that `harness launch` ran. Run by hand, it has no supervisor."]
+    return "\n".join([*head, f"cd {shlex.quote(str(cwd))} || exit 2", *exports, f"exec {shlex.join(argv)}"]) + "\n"
+
+
+def _export_line(variable: Variable) -> str:
+    if is_secret(variable.name, variable.value):
+        return f': "${{{variable.name}:?a secret of the launch, which this script does not have: export it first}}"'
+    return f"export {variable.name}={_quote_for_shell(variable.value)}"
+
+
+def _quote_for_shell(value: str) -> str:
+    """Quote a value for a shell; `:$PATH` at the end still refers to the shell's own PATH."""
+    head = value.removesuffix(":$PATH")
+    return shlex.quote(value) if head == value else f'{shlex.quote(head)}:"$PATH"'

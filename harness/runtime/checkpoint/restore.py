@@ -17,10 +17,9 @@ from harness.patches.cpu_adam_resume import replay_cpu_adam
 from harness.runtime.checkpoint import metadata, reshard, rng_state
 from harness.runtime.checkpoint.loaded_state import refusing_other_content
 from harness.runtime.checkpoint.own_settings import OwnSettings
-from harness.runtime.checkpoint.rank_shares import divide_over_ranks
 from harness.runtime.checkpoint.safe_load import find_unsafe_globals, load_file, unsafe_file_error
 from harness.runtime.dataset.sampler import OrderGeometry
-from harness.runtime.distributed import Distributed
+from harness.runtime.distributed import Distributed, divide_over_ranks
 from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
 from harness.runtime.user_errors import print_findings, user_error

@@ -16,8 +16,7 @@ from harness.runtime.dataset.columnar_limits import (
     iter_small_batches,
 )
 from harness.runtime.dataset.parquet_pages import plan_parquet_reads
-from harness.runtime.dataset.reader_errors import has_undecoded_bytes, report_os_errors
-from harness.runtime.dataset.record import BadRecord, OnBytesRead, RawRecord
+from harness.runtime.dataset.record import BadRecord, OnBytesRead, RawRecord, has_undecoded_bytes, report_os_errors
 from harness.runtime.user_errors import user_error
 
 _TEXT_CHUNK_BYTES = 1 << 20

@@ -10,8 +10,14 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from harness.file_io import describe_json_error
-from harness.runtime.dataset.reader_errors import MAX_RECORD_BYTES, has_undecoded_bytes, report_os_errors
-from harness.runtime.dataset.record import BadRecord, OnBytesRead, RawRecord
+from harness.runtime.dataset.record import (
+    MAX_RECORD_BYTES,
+    BadRecord,
+    OnBytesRead,
+    RawRecord,
+    has_undecoded_bytes,
+    report_os_errors,
+)
 from harness.runtime.user_errors import user_error
 
 _CHUNK = 4 << 20

@@ -7,21 +7,18 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
-from harness.runtime.dataset.chat_templates import render_chat
+from harness.runtime.dataset.chat_templates import render_chat, require_template
 from harness.runtime.dataset.json_readers import parse_json_line
 from harness.runtime.dataset.record import BadRecord, RawRecord
 from harness.runtime.dataset.record_formats import Example, PromptCompletion, RecordColumns, TextRecord, parse_example
 from harness.runtime.dataset.unused_columns import find_unused_columns
 from harness.runtime.user_errors import user_error
+from harness.spec.run_spec import RunSpec
 from harness.spec.sections.data_spec import CHAT_FORMATS, DataSpec
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 
 _PART_CHARACTERS = 1 << 20
 """Of a text that is tokenized at once: 200 MB while it is, where each character is a token."""
@@ -279,3 +276,18 @@ def _bos_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """The beginning-of-text token, where the tokenizer puts one before a prompt."""
     bos = tokenizer.bos_token_id
     return (bos,) if bos is not None and tokenizer("")["input_ids"][:1] == [bos] else ()
+
+
+def tokenize_prompts(tokenizer: PreTrainedTokenizerBase, spec: RunSpec) -> list[list[int]]:
+    """The tokens of each of `eval.samples`. Raises UserError (MD127) for chats without a template."""
+    return [_tokenize(tokenizer, prompt, spec) for prompt in spec.eval.samples]
+
+
+def _tokenize(tokenizer: PreTrainedTokenizerBase, prompt: str, spec: RunSpec) -> list[int]:
+    """The prompt as it is, or as a user's turn. One without a token begins with the end of text, as documents do."""
+    if spec.eval.sample_format == "chat":
+        require_template(tokenizer, "eval.samples")
+        turns = [{"role": "user", "content": prompt}]
+        prompt = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+    ids = list(tokenizer(prompt, add_special_tokens=spec.eval.sample_format == "text")["input_ids"])
+    return ids or [int(tokenizer.eos_token_id or 0)]

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`zero`: sharding and offload, with DeepSpeed's names."""
+"""`zero` and `parallel`: sharding and offload, with DeepSpeed's names; ranks that share a layer, the stages or a sequence."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from harness.facts.pipeline_support import PARTITION_METHOD_PATTERN
 from harness.spec.sections.section import Count, Fraction, Positive, Section, WholeNumber
 
 
@@ -82,3 +83,18 @@ class ZeroSpec(Section):
     pin_memory_backend: Literal["torch", "native"] = "torch"
     """Allocator of pinned host memory. torch's rounds each block up to a power of two; `native` locks the exact bytes,
     and needs DeepSpeed 0.19.6 and no limit on locked memory."""
+
+
+class ParallelSpec(Section):
+    """Degrees of parallelism; the data-parallel degree follows from the world size."""
+
+    tensor_parallel_size: Positive = 1
+    """Ranks that share each layer: DeepSpeed's AutoTP, or inside pipeline stages the harness's own layers."""
+    pipeline_parallel_size: Positive = 1
+    """DeepSpeed PipelineModule: stages."""
+    pipeline_partition_method: Annotated[str, Field(pattern=PARTITION_METHOD_PATTERN)] = "parameters"
+    """DeepSpeed's partition method of layers over stages: balanced by `parameters`, by their number (`uniform`), or by
+    the number of layers whose class matches a pattern (`type:DecoderLayer`).
+    """
+    sequence_parallel_size: Positive = 1
+    """Ulysses: ranks that share each sequence."""

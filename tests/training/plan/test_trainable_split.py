@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from harness.check.adapter_findings import check_adapter_targets
+from harness.check.machine_findings import check_adapter_targets
 from harness.errors import UserError
 from harness.facts.model_lookup import facts_from_config
 from harness.plan.weights.trainable_split import DEFAULT_TARGETS, TrainableChoice, split_parameters

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`zero` and `parallel`: sharding and offload, with DeepSpeed's names; ranks that share a layer, the stages or a sequence."""
+"""`zero`: sharding and offload, with DeepSpeed's names. `parallel`: ranks that share a layer, stages or a sequence."""
 
 from typing import Annotated, Literal
 

@@ -11,7 +11,7 @@
     reshard/             a checkpoint into another layout: other ranks, ZeRO stage, offload, dtype or degrees
     foreign/             checkpoints of other programs into a run, and back
     deepspeed_io.py      DeepSpeed's own reading and writing of shards; nvme_states.py the states on NVMe
-    safe_load.py         torch files read without running code from them; rank_shares.py divides work over ranks
+    safe_load.py         torch files read without running code from them
 
 A folder without a manifest, or with another name, is no checkpoint. Manifests, verification, the newest checkpoint and
 retention need no torch and are in `harness.checkpoints`. `harness.runtime.export` writes Hugging Face folders.

@@ -126,7 +126,7 @@ def _is_gated(values: Mapping[str, Any]) -> bool:
 
 def _build(fields: ConfigFields) -> Parts:
     hidden, ends = fields.count("hidden_size"), norms(fields.count("hidden_size"), *TWO_NORMS)
-    dense = _mlp(fields, fields.count("intermediate_size", 4 * hidden)) if _has_dense_layers(fields) else ()
+    dense = _mlp(fields, fields.count("intermediate_size", 4 * hidden)) if not all(_sparse_layers(fields)) else ()
     sparse = _experts(fields) if fields.get("num_local_experts") not in (None, 0, 1) else dense
     linear_layers = _linear_layers(fields)
     kinds = {
@@ -168,10 +168,6 @@ def _attention(fields: ConfigFields) -> Parameters:
     if fields.get("kv_lora_rank"):
         return latent_attention(fields)
     return attention(fields, fields.flag("qkv_bias"), False)
-
-
-def _has_dense_layers(fields: ConfigFields) -> bool:
-    return not all(_sparse_layers(fields))
 
 
 def _sparse_layers(fields: ConfigFields) -> tuple[bool, ...]:

@@ -34,3 +34,12 @@ def model_dtype(ctx: Context) -> str | None:
 def grad_accum_dtype(ctx: Context) -> str | None:
     """The format of `data_types.grad_accum_dtype`; None where it is absent or no format at all."""
     return dtype_of(ctx.ds("data_types.grad_accum_dtype"))
+
+
+def has_bf16_optimizer(ctx: Context) -> bool:
+    """Does DeepSpeed take its BF16_Optimizer for a model in bf16: at stage 0 in a pipeline, or at stage 1 with fp32
+    accumulation and an optimizer that is not offloaded to the CPU?
+    """
+    if ctx.stage == 0:
+        return ctx.pipeline_parallel_size > 1
+    return ctx.stage == 1 and grad_accum_dtype(ctx) == "fp32" and ctx.offload_device("offload_optimizer") != "cpu"

@@ -13,7 +13,7 @@ from harness.facts.deepspeed_keys import block_keys
 from harness.facts.key_effects import HARMLESS, KeyEffect, find_effect
 from harness.findings import Fix
 from harness.gates.context import Context
-from harness.gates.dtypes import dtype_of, grad_accum_dtype
+from harness.gates.dtypes import dtype_of, has_bf16_optimizer
 from harness.gates.optimizer_facts import TYPES_WITH_MINIMUM, is_number, read_number
 from harness.spec.auto_values import auto_in_deepspeed
 from harness.spec.parse.source import KeyPath, join_key, split_key, value_at
@@ -58,12 +58,6 @@ def _has_fp32_master_weights(ctx: Context) -> bool:
     return not (ctx.stage > 0 and ctx.is_optimizer_offloaded and has_16_bit)
 
 
-def _is_bf16_optimizer_used(ctx: Context) -> bool:
-    if ctx.stage == 0:
-        return ctx.pipeline_parallel_size > 1
-    return ctx.stage == 1 and grad_accum_dtype(ctx) == "fp32" and ctx.offload_device("offload_optimizer") != "cpu"
-
-
 def _is_reduced_as_autocast_says(ctx: Context) -> bool:
     is_momentum_format = ctx.stage == 3 and ctx.optimizer.name == "muon"
     return ctx.is_enabled("torch_autocast") and ctx.stage > 0 and not is_momentum_format
@@ -93,7 +87,7 @@ UNREAD_IN: Mapping[str, Callable[[Context, str], bool]] = {
     "without-nvme": lambda ctx, _: not ctx.is_nvme_used and not ctx.ds("checkpoint.writer"),
     "without-fp16": lambda ctx, _: not ctx.run.spec.precision.fp16,
     "with-bf16-block": lambda ctx, _: ctx.has_key("bf16") and _is_read_as_written(ctx),
-    "outside-bf16-optimizer": lambda ctx, _: not _is_bf16_optimizer_used(ctx),
+    "outside-bf16-optimizer": lambda ctx, _: not has_bf16_optimizer(ctx),
     "with-autocast-and-zero": lambda ctx, _: _is_reduced_as_autocast_says(ctx),
     "with-deepspeed-optimizer": lambda ctx, _: _is_spec(ctx) and ctx.optimizer.key != "optimizer",
     "with-adam": lambda ctx, _: _is_spec(ctx) and ctx.run.spec.optimizer.type != "sgd",

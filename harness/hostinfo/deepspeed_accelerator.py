@@ -113,7 +113,7 @@ def find_other_devices() -> tuple[str, ...]:
     """
     nodes = _SYS.glob("class/kfd/kfd/topology/nodes/*/properties")
     counts = {
-        "AMD GPU": sum(_has_line(file, _SIMD) for file in nodes) if (_DEV / "kfd").exists() else 0,
+        "AMD GPU": sum(_SIMD.search(_read(file)) is not None for file in nodes) if (_DEV / "kfd").exists() else 0,
         "Gaudi card": sum(
             _read(file).strip() == _HABANA_VENDOR for file in _SYS.glob("class/accel/accel[0-9]*/device/vendor")
         ),
@@ -124,10 +124,6 @@ def find_other_devices() -> tuple[str, ...]:
 
 def _count(count: int, name: str) -> str:
     return f"{count} {name}{'s' if count > 1 else ''}"
-
-
-def _has_line(file: Path, pattern: re.Pattern[str]) -> bool:
-    return pattern.search(_read(file)) is not None
 
 
 def _read(file: Path) -> str:

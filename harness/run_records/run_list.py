@@ -124,13 +124,13 @@ def find_run_by_name(name: str, output_dir: Path = Path(OUTPUT_DIR)) -> Path | N
         return None
     if is_run_dir(output_dir / name):
         return output_dir / name
-    matches = _match_run_dirs(output_dir, name)
+    matches = sorted((p for p in _run_dirs_in(output_dir) if p.name.startswith(name)), key=_launch_time_and_path)
     return matches[-1] if matches else None
 
 
 def known_runs_notes(output_dir: Path = Path(OUTPUT_DIR)) -> tuple[str, ...]:
     """A note with the newest run directories of a folder, for a finding; none where there is no run."""
-    names = _known_run_names(output_dir)
+    names = sorted((p.name for p in _run_dirs_in(output_dir)), reverse=True)[:5]
     return (f"runs below `{output_dir}`: {', '.join(names)}",) if names else ()
 
 
@@ -152,18 +152,9 @@ def _unreadable_error(path: Path, error: OSError, fix: Fix) -> UserError:
     return UserError([Finding("SP031", "error", message, fix=fix)], ExitCode.USAGE)
 
 
-def _match_run_dirs(folder: Path, name: str) -> Sequence[Path]:
-    """Run directories whose name starts with `name`, the newest last."""
-    return sorted((p for p in _run_dirs_in(folder) if p.name.startswith(name)), key=_launch_time_and_path)
-
-
 def _launch_time_and_path(folder: Path) -> tuple[float, Path]:
     launch_file = folder / "launch.json"
     return (launch_file.stat().st_mtime if launch_file.exists() else 0, folder)
-
-
-def _known_run_names(folder: Path) -> list[str]:
-    return sorted((p.name for p in _run_dirs_in(folder)), reverse=True)[:5]
 
 
 def _run_dirs_in(folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.findings import Finding, Fix
-from harness.spec.accelerate_machines import check_machines
+from harness.spec.accelerate_machines import check_machines, is_count
 from harness.spec.deepspeed_mapping import DeepSpeedJson
 from harness.spec.parse.source import KeyPath, Source, input_error, join_key
 from harness.spec.referenced_files import find_referenced_file, missing_file_finding, read_deepspeed_json
@@ -196,7 +196,7 @@ def _json_from_fields(source: Source, fields: dict[str, Any], findings: list[Fin
     ranks = _parallel_fields(source)
     degree = ranks.get(("parallel", "sequence_parallel_size"))
     world = source.data.get("num_processes")
-    if degree is not None and _is_count(world):
+    if degree is not None and is_count(world):
         config["data_parallel_size"] = world // degree[0]  # accelerate builds the mesh itself
     precision = _PRECISIONS.get(str(source.data.get("mixed_precision")))
     if precision:
@@ -245,19 +245,15 @@ def _parallel_fields(source: Source) -> dict[KeyPath, tuple[Any, KeyPath]]:
     """Hosts, ranks a host and the sequence-parallel size, for the run spec."""
     extra: dict[KeyPath, tuple[Any, KeyPath]] = {}
     ranks, hosts = source.data.get("num_processes"), source.data.get("num_machines", 1)
-    if _is_count(ranks) and _is_count(hosts) and ranks >= hosts:  # accelerate drops the remainder
+    if is_count(ranks) and is_count(hosts) and ranks >= hosts:  # accelerate drops the remainder
         extra["cluster", "gpus_per_node"] = (ranks // hosts, ("num_processes",))
         extra["cluster", "num_nodes"] = (hosts, ("num_machines",))
     parallel = source.data.get("parallelism_config")
     degree = parallel.get("parallelism_config_sp_size") if isinstance(parallel, dict) else None
-    if isinstance(degree, int) and _is_count(degree) and degree > 1:
+    if isinstance(degree, int) and is_count(degree) and degree > 1:
         place = ("parallelism_config", "parallelism_config_sp_size")
         extra["parallel", "sequence_parallel_size"] = (degree, place)
     return extra
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _json_from_file(source: Source, fields: dict[str, Any], file_name: str, findings: list[Finding]) -> DeepSpeedJson:

@@ -37,7 +37,7 @@ class Machines(NamedTuple):
 def check_machines(source: Source, fields: Mapping[str, Any]) -> Machines:
     """Do all processes of several machines start, and do they find each other?"""
     hosts, ranks = source.data.get("num_machines"), source.data.get("num_processes")
-    if not _is_count(hosts) or hosts < 2:
+    if not is_count(hosts) or hosts < 2:
         return Machines(())
     findings = list(_check_division(source, ranks, hosts))
     findings += _check_form_of_address(source)
@@ -53,7 +53,7 @@ def check_machines(source: Source, fields: Mapping[str, Any]) -> Machines:
         return Machines(tuple(findings))
     cluster, _ = read_hostfile(found, named_by_spec=True)  # a wrong line is reported where the hosts of a run are read
     if cluster is not None:
-        findings += _check_hosts(source, cluster, hosts, ranks // hosts if _is_count(ranks) else None)
+        findings += _check_hosts(source, cluster, hosts, ranks // hosts if is_count(ranks) else None)
     return Machines(tuple(findings), os.path.relpath(found, Path(source.file).parent))
 
 
@@ -64,12 +64,13 @@ def with_slots(cluster: Cluster, slots: int | None) -> Cluster:
     return cluster._replace(hosts=tuple(host._replace(slots=slots) for host in cluster.hosts)) if slots else cluster
 
 
-def _is_count(value: Any) -> TypeGuard[int]:
+def is_count(value: Any) -> TypeGuard[int]:
+    """A whole number above 0, and no bool."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _check_division(source: Source, ranks: Any, hosts: int) -> Iterator[Finding]:
-    if not _is_count(ranks) or ranks % hosts == 0:
+    if not is_count(ranks) or ranks % hosts == 0:
         return
     each, total = ranks // hosts, ranks - ranks % hosts
     if each:
@@ -96,7 +97,7 @@ def _alone_finding(source: Source, fields: Mapping[str, Any]) -> Finding:
     hosts, ranks = source.data["num_machines"], source.data.get("num_processes")
     launcher = str(fields.get(_LAUNCHER_FIELD) or "pdsh")
     has_address = bool(source.data.get("main_process_ip"))
-    some = f", with {ranks // hosts} of {ranks} processes" if _is_count(ranks) else ""
+    some = f", with {ranks // hosts} of {ranks} processes" if is_count(ranks) else ""
     notes = [
         'DeepSpeed\'s launcher says "Unable to find hostfile, will proceed with training with local resources only"',
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.errors import UserError
+from harness.file_io import relative_to_cwd
 from harness.findings import Finding, Fix, Place
 from harness.spec.deepspeed_mapping import DeepSpeedJson
 from harness.spec.parse.source import BOM, KeyPath, decode, input_error, join_key, read_bytes
@@ -21,7 +22,7 @@ def find_referenced_file(file: str, name: str) -> str | None:
     """
     folders = [Path.cwd(), *Path(file).absolute().parents] if file != "-" else [Path.cwd()]
     candidates = [Path(name)] if Path(name).is_absolute() else [folder / name for folder in folders]
-    return next((str(_relative_to_cwd(path)) for path in candidates if _is_file(path)), None)
+    return next((str(relative_to_cwd(path)) for path in candidates if _is_file(path)), None)
 
 
 def _is_file(path: Path) -> bool:
@@ -29,11 +30,6 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):  # too long, or a character that no path has
         return False
-
-
-def _relative_to_cwd(path: Path) -> Path:
-    cwd = Path.cwd()
-    return path.relative_to(cwd) if path.is_relative_to(cwd) else path
 
 
 def missing_file_finding(name: str, path: KeyPath, place: Place) -> Finding:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from harness.facts.devices import Device, find_device
+from harness.facts.devices import find_device
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.search.alternatives import Alternative
 from harness.plan.search.settings_search import HEADROOM
@@ -50,7 +50,7 @@ def order_alternatives(
         alternative
         for alternative in alternatives
         if alternative.settings != run
-        and not exceeds_memory(alternative)
+        and (alternative.fit.headroom is None or alternative.fit.headroom >= -MEMORY_TOLERANCE)  # its error explains it
         and (allow_nvme or not alternative.nvme_bytes)
     ]
     seconds = {id(alternative): expected_step_seconds(alternative, model, rates) for alternative in remaining}
@@ -68,19 +68,10 @@ def order_alternatives(
         yield best
 
 
-def exceeds_memory(alternative: Alternative) -> bool:
-    """Does the plan lack more memory than its error explains?"""
-    return alternative.fit.headroom is not None and alternative.fit.headroom < -MEMORY_TOLERANCE
-
-
 def expected_step_seconds(alternative: Alternative, model: ModelFacts, rates: Rates | None) -> float:
     """Seconds a step for the order: planned, else those of the reference device."""
-    time = alternative.time or estimate_step_time(model, alternative.settings, _reference_device(), rates)
+    time = alternative.time or estimate_step_time(model, alternative.settings, find_device(REFERENCE_GPU), rates)
     return time.seconds if time else 0.0
-
-
-def _reference_device() -> Device | None:
-    return find_device(REFERENCE_GPU)
 
 
 def _similarity_penalty(alternative: Alternative, num_of_kind: Counter[tuple[object, ...]]) -> float:

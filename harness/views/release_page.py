@@ -108,7 +108,7 @@ def to_markdown() -> str:
         "",
         "| DeepSpeed | torch | Cells | Red | Refused | Seconds | Date |",
         "| --- | --- | ---: | ---: | ---: | ---: | --- |",
-        *(line for name, parts in _newest_first() for line in _grid_rows(name, parts)),
+        *(line for name, parts in reversed(load_grid()["releases"].items()) for line in _grid_rows(name, parts)),
         "",
         *_TAIL,
         "",
@@ -148,10 +148,6 @@ def _capitalized(text: str) -> str:
 
 def _row(fault: ReleaseFault) -> str:
     return f"| {_name(fault)} | {_range(fault)} | {fault.settings} | {fault.effect} | {fault.workaround} |"
-
-
-def _newest_first() -> list[tuple[str, dict[str, Any]]]:
-    return list(reversed(load_grid()["releases"].items()))
 
 
 def _grid_rows(release: str, parts: dict[str, Any]) -> Iterator[str]:

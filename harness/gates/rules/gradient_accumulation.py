@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.dtypes import grad_accum_dtype, model_dtype
+from harness.gates.dtypes import grad_accum_dtype, has_bf16_optimizer, model_dtype
 from harness.gates.registry import Cite, Context, gate
 
 _MANAGED = "deepspeed.managed_gradient_accumulation"
@@ -292,15 +292,6 @@ def odd_accumulation_format(ctx: Context) -> Iterator[Finding]:
         )
 
 
-def _has_bf16_optimizer(ctx: Context) -> bool:
-    """Does DeepSpeed take its BF16_Optimizer for a model in bf16: at stage 0 in a pipeline, or at stage 1 with fp32
-    accumulation and an optimizer that is not offloaded to the CPU?
-    """
-    if ctx.stage == 0:
-        return ctx.pipeline_parallel_size > 1
-    return ctx.stage == 1 and grad_accum_dtype(ctx) == "fp32" and ctx.offload_device("offload_optimizer") != "cpu"
-
-
 @gate(
     "PR030",
     "immediate-update-not-read",
@@ -323,7 +314,7 @@ def unread_immediate_update(ctx: Context) -> Iterator[Finding]:
         zero.stage: 2
         deepspeed.bf16.immediate_grad_update: true
     """
-    if ctx.is_enabled("bf16") and ctx.ds("bf16.immediate_grad_update") is True and not _has_bf16_optimizer(ctx):
+    if ctx.is_enabled("bf16") and ctx.ds("bf16.immediate_grad_update") is True and not has_bf16_optimizer(ctx):
         key = "deepspeed.bf16.immediate_grad_update"
         yield ctx.unread(
             f"{ctx.key(key)} is not read at ZeRO stage {ctx.stage} here",

@@ -117,7 +117,9 @@ def _with_measurements(trial: Trial, plan: TrialSettings, output: Path) -> Trial
     run_dir = find_run_dir(output)
     if run_dir is None:
         return replace(
-            trial, state=_failed_state(trial.state), cause=trial.cause or _read_launch_error(output / "launch.log")
+            trial,
+            state="failed" if trial.state in ("measured", "dropped") else trial.state,
+            cause=trial.cause or _read_launch_error(output / "launch.log"),
         )
     trial = replace(trial, run_dir=str(run_dir), **measurements_of(read_run_record(run_dir), plan.skip))
     if trial.state == "measured" and not trial.seconds:
@@ -127,10 +129,6 @@ def _with_measurements(trial: Trial, plan: TrialSettings, output: Path) -> Trial
     if trial.state == "dropped":
         return replace(trial, cause="its first steps were much slower than the best")
     return trial
-
-
-def _failed_state(state: TrialState) -> TrialState:
-    return "failed" if state in ("measured", "dropped") else state
 
 
 def find_run_dir(output: Path) -> Path | None:

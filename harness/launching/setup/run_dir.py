@@ -78,7 +78,7 @@ def update_latest_link(run_dir: Path) -> None:
 def list_runs(output_dir: Path, name: str) -> list[Path]:
     """The run directories of this name, the newest first."""
     run_dirs = sorted(output_dir.glob(f"{name}-*"), key=_creation_key, reverse=True)
-    return [run_dir for run_dir in run_dirs if _is_run_of(run_dir, name)]
+    return [run_dir for run_dir in run_dirs if json_of(run_dir / "launch.json").get("name") == name]
 
 
 def acquire_lock(run_dir: Path) -> Lock:
@@ -95,10 +95,6 @@ def read_ports(output_dir: Path) -> set[int]:
     """The rendezvous ports of the run directories in a folder; their shared memory is the harness's to remove."""
     ports = (json_of(file).get("port") for file in output_dir.glob("*/launch.json"))
     return {port for port in ports if type(port) is int and port}
-
-
-def _is_run_of(run_dir: Path, name: str) -> bool:
-    return json_of(run_dir / "launch.json").get("name") == name
 
 
 def _creation_key(run_dir: Path) -> tuple[float, str]:

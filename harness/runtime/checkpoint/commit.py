@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -79,7 +79,7 @@ def commit_save(pending: PendingSave, gather: Gather) -> Finding | None:
     )
     pending.files, pending.records = [], records or {}
     results = gather((records, error))
-    failure = _first_error(results)
+    failure = next(((rank, error) for rank, (_, error) in enumerate(results) if error is not None), None)
     files = {name: record for records_of_rank, _ in results for name, record in (records_of_rank or {}).items()}
     if failure is None and pending.disk is not None:
         body = gather(_manifest_body(pending, files) if distributed.is_main_process else {})[0]
@@ -114,10 +114,6 @@ def _call_catching_io_errors(work: Callable[[], T]) -> tuple[T | None, WriteErro
         return None, (error.errno, error.strerror or str(error))
     except MemoryError:
         return None, (None, "there is not enough host memory")
-
-
-def _first_error(results: Sequence[tuple[object, WriteError | None]]) -> tuple[int, WriteError] | None:
-    return next(((rank, error) for rank, (_, error) in enumerate(results) if error is not None), None)
 
 
 def _manifest_body(pending: PendingSave, files: dict[str, FileRecord]) -> dict[str, Any]:

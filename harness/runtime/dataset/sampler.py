@@ -262,7 +262,7 @@ def mix_sources(sizes: list[int], shares: tuple[int, ...], seed: int | None, epo
     for group, (size, share) in enumerate(zip(sizes, shares, strict=True)):
         positions = np.arange(epoch * share, (epoch + 1) * share)
         passes = [
-            _permute_source(size, seed, group, int(number))
+            np.arange(size) if seed is None else np.random.default_rng([seed, group, int(number)]).permutation(size)
             for number in range(positions[0] // size, positions[-1] // size + 1)
         ]
         rows = np.concatenate(passes)[positions - positions[0] // size * size]
@@ -273,10 +273,6 @@ def mix_sources(sizes: list[int], shares: tuple[int, ...], seed: int | None, epo
         places = np.concatenate([(np.arange(n) + 0.5) / n for n in shares])
         return order[np.argsort(places, kind="stable")]
     return order[np.random.default_rng([seed, epoch]).permutation(len(order))]
-
-
-def _permute_source(size: int, seed: int | None, group: int, number: int) -> np.ndarray:
-    return np.arange(size) if seed is None else np.random.default_rng([seed, group, number]).permutation(size)
 
 
 def group_by_length(order: np.ndarray, lengths: np.ndarray, wave: int, total: int, seed: list[int]) -> np.ndarray:

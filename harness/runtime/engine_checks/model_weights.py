@@ -97,7 +97,7 @@ def record_weights(model: torch.nn.Module, dtypes: Sequence[torch.dtype]) -> dic
         shard = shard_of(parameter) if name in checked_names else None
         records[name] = WeightRecord(
             shape_of(parameter),
-            _dtype_name(parameter.dtype),
+            name_of_dtype(parameter.dtype),
             parameter.requires_grad,
             hasattr(parameter, "ds_tensor"),
             None if shard is None else {},
@@ -109,7 +109,7 @@ def record_weights(model: torch.nn.Module, dtypes: Sequence[torch.dtype]) -> dic
                 entries.append(
                     (
                         name,
-                        _dtype_name(dtype),
+                        name_of_dtype(dtype),
                         weight_checksums.compute_shard_checksum(values.to(dtype), start, shape_of(parameter)),
                     )
                 )
@@ -136,7 +136,7 @@ def local_checksums(
         if name in layouts:
             checksum = _tp_shard_checksum(parameter, layouts[name])
             if checksum is not None:
-                entries.append((name, _dtype_name(parameter.dtype), True, checksum))
+                entries.append((name, name_of_dtype(parameter.dtype), True, checksum))
             continue
         shard = shard_of(parameter)
         if shard is not None:
@@ -144,7 +144,7 @@ def local_checksums(
             entries.append(
                 (
                     name,
-                    _dtype_name(values.dtype),
+                    name_of_dtype(values.dtype),
                     False,
                     weight_checksums.compute_shard_checksum(values, start, shape_of(parameter)),
                 )
@@ -196,7 +196,8 @@ def _transfer_checksums(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]
     return [(a % (1 << 64), b % (1 << 64)) for a, b in rows]
 
 
-def _dtype_name(dtype: torch.dtype) -> str:
+def name_of_dtype(dtype: torch.dtype) -> str:
+    """`bfloat16` of `torch.bfloat16`."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -24,6 +24,7 @@ from harness.runtime.engine_checks.model_weights import (
     compute_model_stats,
     local_checksums,
     master_weights,
+    name_of_dtype,
     numel_of,
     parameter_groups_of,
 )
@@ -53,7 +54,7 @@ def _observe_engine_dtypes(observations: Observations) -> Any:
     for parameter in engine.module.parameters():
         if id(parameter) in in_4_bits:
             continue
-        counts[_dtype_name(parameter.dtype)] += numel_of(parameter)
+        counts[name_of_dtype(parameter.dtype)] += numel_of(parameter)
     has_autocast = hasattr(type(engine), "torch_autocast_enabled")  # from 0.17.2 on
     autocast = (
         _dtype_name_or_none(engine.torch_autocast_dtype()) or "any"
@@ -62,19 +63,15 @@ def _observe_engine_dtypes(observations: Observations) -> Any:
     )
     return {
         "weights": dict(counts),
-        "masters": sorted({_dtype_name(m.dtype) for m in master_weights(engine) if m.numel()}),
+        "masters": sorted({name_of_dtype(m.dtype) for m in master_weights(engine) if m.numel()}),
         "accumulation": _dtype_name_or_none(getattr(optimizer, "gradient_accumulation_dtype", None)),
         "communication": _dtype_name_or_none(engine.communication_data_type),
         "autocast": autocast,
     }
 
 
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _dtype_name_or_none(dtype: torch.dtype | None) -> str | None:
-    return None if dtype is None else _dtype_name(dtype)
+    return None if dtype is None else name_of_dtype(dtype)
 
 
 def _evaluate_engine_dtypes(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:

@@ -21,9 +21,9 @@ from harness.errors import ExitCode, UserError
 from harness.file_io import write_atomically
 from harness.findings import Finding, Fix
 from harness.hostinfo.training_packages import missing_packages_finding
-from harness.launching.programs.output_folder import make_output_folder
 from harness.launching.programs.trial_runner import TrialSettings
 from harness.launching.programs.trial_series import TrialObserver, check_request, run_trials
+from harness.launching.setup.run_dir import make_output_folder
 from harness.tuning.candidate_search import TuneRequest, TuneSearch, find_candidates
 from harness.tuning.candidates import Candidate
 from harness.tuning.trials import Trial, num_warmup_steps

@@ -11,7 +11,6 @@ from harness.plan.planner import Plan
 from harness.plan.simulation.comparison import PhaseRow, SimulationComparison
 from harness.plan.simulation.simulated_time import TimeComparison
 from harness.units import format_bytes, format_count, format_seconds, pluralize
-from harness.views.checkpoint_traffic import describe_checkpoint
 from harness.views.plan_lines import cut_text, wrap_lines
 from harness.views.plan_simulated_time import render_simulated_time, simulated_time_as_dict
 from harness.views.style import Style
@@ -204,3 +203,29 @@ def _footer(view: SimulationView) -> str:
     seconds = format_seconds(view.result["seconds"])
     how = f"kept from a simulation of {seconds}" if view.is_kept else f"simulated in {seconds}"
     return f"{how.capitalize()}. Nothing was written except the cached answer, and no host was contacted."
+
+
+def describe_checkpoint(result: Mapping[str, Any]) -> list[str]:
+    """The bytes that a rank writes and reads; nothing where no checkpoint was simulated."""
+    checkpoint = result.get("checkpoint")
+    if not checkpoint:
+        return []
+    copies = result["copies"].get("save", {}).get("device to host", {}).get("bytes", 0)
+    way = "from a copy in the background" if checkpoint["way"] == "background" else "in line with training"
+    words = f"save: {_by_kind(checkpoint['written'])} written {way}"
+    if copies:
+        words += f"; {format_bytes(copies)} copied to the host"
+    if checkpoint["read_from_nvme"]:
+        words += f"; {format_bytes(checkpoint['read_from_nvme'])} read from the NVMe"
+    lines = [words]
+    if "read" in checkpoint:
+        words = f"resume: {_by_kind(checkpoint['read'])} read"
+        disk = checkpoint["disk_of_resume"]
+        if disk:
+            words += f"; NVMe: {format_bytes(disk.get('read', 0))} read, {format_bytes(disk.get('written', 0))} written"
+        lines.append(words)
+    return lines
+
+
+def _by_kind(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{format_bytes(size)} of {kind}" for kind, size in sizes.items() if size) or "nothing"

@@ -10,10 +10,14 @@ import subprocess
 
 import pytest
 
-from harness.launching.process.open_files import raise_open_file_limit, required_open_files
 from harness.launching.setup import host_count
 from harness.launching.setup.backends import BACKENDS, backend_args
-from harness.launching.setup.host_count import MAX_ARGUMENT_BYTES, check_host_count
+from harness.launching.setup.host_count import (
+    MAX_ARGUMENT_BYTES,
+    check_host_count,
+    raise_open_file_limit,
+    required_open_files,
+)
 from harness.spec.hostfile import Host
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.views.checkpoint_traffic import describe_checkpoint
+from harness.views.plan_simulation import describe_checkpoint
 
 GIB = 1 << 30
 CHECKPOINT: dict[str, Any] = {

@@ -19,8 +19,8 @@ from harness.findings import Finding, Fix, sort_findings
 from harness.hostinfo import machine
 from harness.hostinfo.training_packages import missing_packages_finding
 from harness.launching.hosts.local_host import LocalHost, inspect_local_host
-from harness.launching.programs.output_folder import make_output_folder
 from harness.launching.programs.rehearsal_runner import Log, RehearsalStage, run_rehearsal
+from harness.launching.setup.run_dir import make_output_folder
 from harness.plan.memory.memory_estimate import HOST_RESERVE
 from harness.plan.planner import Plan, make_plan
 from harness.rehearsal.extrapolation import Quantity, extrapolate

@@ -6,13 +6,17 @@ Reads two limits of this machine; starts nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import resource
 from collections.abc import Iterator, Sequence
 
 from harness.findings import Finding, Fix
-from harness.launching.process.open_files import max_open_files, required_open_files
 from harness.spec.hostfile import Host
 
+_FILES_PER_HOST = 3
+"""Two pipes of a node agent's ssh, and what starting it takes."""
+_OTHER_FILES = 512
 MAX_ARGUMENT_BYTES = 131071
 """Linux takes no longer argument of a program (MAX_ARG_STRLEN, execve(2))."""
 _REMOTE_COMMAND_BYTES = 8192
@@ -60,3 +64,26 @@ def _device_list_bytes(host: Host) -> int:
         return len(json.dumps(list(host.devices)))
     digits = host.slots + sum(max(0, host.slots - 10**size) for size in range(1, len(str(host.slots))))
     return len("[]") + int(digits) + len(", ") * (host.slots - 1)
+
+
+def required_open_files(num_hosts: int) -> int:
+    """The files that a launch on so many other hosts has open at once."""
+    return _FILES_PER_HOST * num_hosts + _OTHER_FILES
+
+
+def max_open_files() -> int | None:
+    """The number to which this process may raise its limit; None is no limit."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def raise_open_file_limit(num_hosts: int) -> None:
+    """Raise the soft limit to what so many hosts need, as far as the hard limit lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    required = required_open_files(num_hosts)
+    if soft == resource.RLIM_INFINITY or soft >= required:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (required if hard == resource.RLIM_INFINITY else min(required, hard), hard)
+        )

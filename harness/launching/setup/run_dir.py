@@ -123,3 +123,15 @@ def _in_use_finding(run_dir: Path, holder: str) -> Finding:
         notes=("two writers would mix their metrics and overwrite each other's checkpoints",),
         fix=Fix("wait until it has ended"),
     )
+
+
+def make_output_folder(path: Path, owner: str) -> Path:
+    """Make the folder that `--folder` has named for the `owner`; its absolute path. Raises UserError (EN011)."""
+    path = path.absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"the folder `{path}` of the {owner} cannot be created: {(error.strerror or str(error)).lower()}"
+        fix = Fix("name a writable folder with `--folder`")
+        raise UserError([Finding("EN011", "error", message, fix=fix)], ExitCode.USAGE) from None
+    return path

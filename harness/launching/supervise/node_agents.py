@@ -23,7 +23,7 @@ from harness.file_io import parse_json
 from harness.hostinfo.machine import host_identity
 from harness.launching.hosts.ssh import SSH_FAILURE, encode_request, remote_python_path, ssh_command
 from harness.launching.process.oom_kills import OomKillHistory
-from harness.launching.process.open_files import raise_open_file_limit
+from harness.launching.setup.host_count import raise_open_file_limit
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise.own_disks import write_statuses
 from harness.launching.supervise.run_verdict import RankExit

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from harness.facts.deepspeed_keys import Key
 from harness.facts.deepspeed_version import Version
 
-_TRUE = frozenset("1 true t yes y on".split())
-_FALSE = frozenset("0 false f no n off".split())
+_TRUE = frozenset(("1", "true", "t", "yes", "y", "on"))
+_FALSE = frozenset(("0", "false", "f", "no", "n", "off"))
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "list": (list,),

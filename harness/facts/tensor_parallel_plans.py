@@ -27,7 +27,7 @@ KNOWN_STYLES: Final = frozenset(
 )
 """Styles that DeepSpeed converts (`module_inject/tp_plan_converter.py`); one other style, and it raises ValueError."""
 
-UNSUPPORTED_FAMILIES: Final = frozenset("deberta flaubert fsmt gpt2 led longformer xlm xlnet".split())
+UNSUPPORTED_FAMILIES: Final = frozenset(("deberta", "flaubert", "fsmt", "gpt2", "led", "longformer", "xlm", "xlnet"))
 """`module_inject/auto_tp.py` asserts that the model is none of these."""
 
 SCALED_EMBEDDINGS: Final = frozenset({"gemma", "gemma2"})

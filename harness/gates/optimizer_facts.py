@@ -18,19 +18,19 @@ from harness.spec.suggestions import nearest_name
 
 _POPPED = frozenset(("torch_adam", "adam_w_mode", "fp32_optimizer_states"))
 """Adam, AdamW and Muon: taken out by the engine before the class sees them."""
-MUON = frozenset("lr muon_lr adam_lr momentum weight_decay ns_method betas eps per_head_muon".split())
+MUON = frozenset(("lr", "muon_lr", "adam_lr", "momentum", "weight_decay", "ns_method", "betas", "eps", "per_head_muon"))
 FUSED = {
-    "adam": frozenset("lr bias_correction betas eps weight_decay amsgrad set_grad_none".split()),
+    "adam": frozenset(("lr", "bias_correction", "betas", "eps", "weight_decay", "amsgrad", "set_grad_none")),
     "lamb": frozenset(
         "lr bias_correction betas eps eps_inside_sqrt weight_decay max_grad_norm max_coeff min_coeff amsgrad".split()
     ),
-    "lion": frozenset("lr betas weight_decay set_grad_none".split()),
+    "lion": frozenset(("lr", "betas", "weight_decay", "set_grad_none")),
 }
 """DeepSpeed's own classes on the device."""
 ON_CPU = {
-    "adam": frozenset("lr bias_correction betas eps weight_decay amsgrad".split()),
-    "adagrad": frozenset("lr eps weight_decay amsgrad fp32_optimizer_states".split()),
-    "lion": frozenset("lr betas weight_decay fp32_optimizer_states".split()),
+    "adam": frozenset(("lr", "bias_correction", "betas", "eps", "weight_decay", "amsgrad")),
+    "adagrad": frozenset(("lr", "eps", "weight_decay", "amsgrad", "fp32_optimizer_states")),
+    "lion": frozenset(("lr", "betas", "weight_decay", "fp32_optimizer_states")),
 }
 """DeepSpeed's classes for an offloaded optimizer."""
 _COMMON = "lr weight_decay foreach maximize differentiable"

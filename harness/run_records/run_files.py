@@ -158,5 +158,5 @@ def drop_lost_steps(lines: Lines) -> tuple[Lines, int]:
     return tuple(compress(lines, is_current)), lost
 
 
-_EVENT_TYPES = set("run restart end stop save save_failed upload upload_failed rows_dropped".split())
+_EVENT_TYPES = {"run", "restart", "end", "stop", "save", "save_failed", "upload", "upload_failed", "rows_dropped"}
 """Types of lines that stay true although a restart has repeated the steps around them."""

@@ -8,7 +8,7 @@ The patch `chunked-loss` puts it in the place of a model's head and loss.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import deepspeed.comm as dist
 import torch
@@ -123,8 +123,7 @@ class _ChunkedTokenLosses(torch.autograd.Function):
         for start in range(0, len(targets), ctx.chunk):
             part = slice(start, start + ctx.chunk)
             _, gradient = _compute_chunk(hidden[part], weight, targets[part], None, True)
-            assert gradient is not None  # noqa: S101  (it was asked for)
-            gradient = gradient.mul_(scale[part, None]).to(hidden.dtype)
+            gradient = cast("torch.Tensor", gradient).mul_(scale[part, None]).to(hidden.dtype)
             if hidden_gradient is not None:
                 torch.matmul(gradient, weight, out=hidden_gradient[part])
             if weight_gradient is not None:

@@ -60,7 +60,7 @@ NATIVE_AUTO_KEYS = _parse_paths(
     expert_parallel.score_func expert_parallel.top_k expert_parallel.routed_scaling_factor"""
 )
 """Keys for which "auto" is a value of DeepSpeed's own."""
-_WHOLE_BLOCKS = frozenset("comet csv_monitor tensorboard timers wandb".split())
+_WHOLE_BLOCKS = frozenset(("comet", "csv_monitor", "tensorboard", "timers", "wandb"))
 """Blocks that DeepSpeed takes for empty where they are "auto" as a whole; it fails on the others."""
 
 

@@ -40,9 +40,9 @@ _ZERO_FIELDS = frozenset(
 )
 _OFFLOAD_FIELDS = {
     "offload_optimizer": frozenset(
-        "device nvme_path buffer_count pin_memory ratio pipeline_read pipeline_write fast_init".split()
+        ("device", "nvme_path", "buffer_count", "pin_memory", "ratio", "pipeline_read", "pipeline_write", "fast_init")
     ),
-    "offload_param": frozenset("device nvme_path buffer_count buffer_size max_in_cpu pin_memory".split()),
+    "offload_param": frozenset(("device", "nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pin_memory")),
 }
 _OLD_SWITCHES = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}
 _STAGE_3 = """prefetch_bucket_size param_persistence_threshold model_persistence_threshold max_live_parameters

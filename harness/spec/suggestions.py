@@ -17,7 +17,7 @@ FOREIGN_KEYS: dict[str, tuple[str, ...]] = {
     "accumulate_grad_batches": ("gradient_accumulation_steps",),
     "gradient_accumulation_dtype": ("data_types", "grad_accum_dtype"),
     **dict.fromkeys(
-        "max_grad_norm clip_grad clip_grad_norm grad_clip gradient_clip_val".split(), ("gradient_clipping",)
+        ("max_grad_norm", "clip_grad", "clip_grad_norm", "grad_clip", "gradient_clip_val"), ("gradient_clipping",)
     ),
     "zero": ("zero_optimization",),
     "zero_optimizer": ("zero_optimization",),

@@ -507,5 +507,5 @@ PRESETS: dict[str, frozenset[str]] = {
 shards only one half of a pair of layers is left out: the first forward pass would not multiply. The preset `phi3` fits
 no family, since its models cut query, key and value out of the whole width.
 """
-SPLIT_HEAD_NORMS = frozenset("qwen3 qwen3_moe gemma3_text gemma3".split())
+SPLIT_HEAD_NORMS = frozenset(("qwen3", "qwen3_moe", "gemma3_text", "gemma3"))
 """Families that normalise queries and keys head by head, with one weight for all heads."""

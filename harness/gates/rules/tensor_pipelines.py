@@ -64,7 +64,7 @@ def layers_that_do_not_divide(ctx: Context) -> Iterator[Finding]:
             return
 
 
-_WHOLE_MATRIX_OPTIMIZERS = frozenset("lamb fusedlamb onebitlamb muon onebitadam zerooneadam".split())
+_WHOLE_MATRIX_OPTIMIZERS = frozenset(("lamb", "fusedlamb", "onebitlamb", "muon", "onebitadam", "zerooneadam"))
 
 
 @spec_gate(

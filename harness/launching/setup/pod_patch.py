@@ -39,9 +39,9 @@ _MAPS = frozenset(
 )
 """Such fields of a pod and its containers, wherever they stand, 2026-11-29: `model_fields` of `V1PodSpec` and
 `V1Container`."""
-_TEXTS = frozenset("command args labels annotations nodeSelector matchLabels values".split())
+_TEXTS = frozenset(("command", "args", "labels", "annotations", "nodeSelector", "matchLabels", "values"))
 """Fields whose entries are texts."""
-_TEXT = frozenset("name value key".split())
+_TEXT = frozenset(("name", "value", "key"))
 _MAX_VALUES, _MAX_DEPTH = 10_000, 30
 """Of a patch; one whose anchors double from line to line has more."""
 _FORM = (

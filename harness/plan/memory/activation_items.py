@@ -283,7 +283,7 @@ def _segment_item(
     count = most_inputs(num_layers, settings.layers_per_segment)[1]
     size = count * checkpointed_input_bytes(model, micro_batch)
     formula = f"{count} layers x {micro_batch.element_bytes} x hidden x {micro_batch.tokens} tokens"
-    what, source = "inputs of the layers of a segment", "runtime/models/segment_checkpointing.py of the harness"
+    what, source = "inputs of the layers of a segment", "runtime/models/sequential_checkpointing.py of the harness"
     return at_moments(MemoryItem("gpu", "activations", what, size, formula, source, BACKWARD), "backward layer")
 
 

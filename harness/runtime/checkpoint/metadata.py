@@ -25,10 +25,17 @@ from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
 
 HUGGING_FACE = "huggingface"
-_PACKAGES = tuple(
-    """
-    deepspeed torch transformers numpy datasets tokenizers safetensors accelerate peft bitsandbytes
-    """.split()
+_PACKAGES = (
+    "deepspeed",
+    "torch",
+    "transformers",
+    "numpy",
+    "datasets",
+    "tokenizers",
+    "safetensors",
+    "accelerate",
+    "peft",
+    "bitsandbytes",
 )
 _VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "use_cache")
 """Fields of a model's configuration that do not change what is trained."""

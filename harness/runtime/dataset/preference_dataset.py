@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import torch
 
-from harness.runtime.dataset.token_dataset import BlockDataset, TokenDataset
+from harness.runtime.dataset.token_dataset import BlockDataset, DocumentDataset, TokenDataset
 from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
 
 
@@ -64,9 +65,9 @@ class PreferenceDataset(TokenDataset):
     def sequences(self, index: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """(ids, mask of the answer) of the chosen and of the rejected sequence; a labelled answer has one of them."""
         group, local = self._locate(index)
-        ids, trained, _ = group.row(local)
-        assert not isinstance(group, BlockDataset) and group.num_chosen is not None and trained is not None  # noqa: S101, PT018
-        cut = int(group.num_chosen[local])
+        ids, mask, _ = group.row(local)
+        trained, num_chosen = cast("np.ndarray", mask), cast("np.ndarray", cast("DocumentDataset", group).num_chosen)
+        cut = int(num_chosen[local])
         return [(ids[:cut], trained[:cut]), (ids[cut:], trained[cut:])]
 
     @cached_property

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.runtime.models.kept_attention import attention_contexts
-from harness.runtime.models.segment_checkpointing import SegmentCheckpoint
+from harness.runtime.models.sequential_checkpointing import SegmentCheckpoint
 from harness.runtime.user_errors import user_error
 from harness.spec.sections.training_spec import CheckpointingSpec, TrainSpec
 

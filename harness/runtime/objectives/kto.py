@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import deepspeed.comm as dist
 import torch
@@ -43,8 +43,7 @@ class Kto(Preference):
         spec, reference = self.run.spec.kto, self._reference(batch)
         kl = self._estimate_kl(engine, batch, reference[:, 1])
         log_probs, _ = self.log_probs(engine, batch)
-        assert batch.is_chosen is not None  # noqa: S101
-        is_desirable = copy_to_device(batch.is_chosen, self._device)
+        is_desirable = copy_to_device(cast("torch.Tensor", batch.is_chosen), self._device)
         ratios = log_probs - reference[:, 0]
         rewards = spec.beta * ratios
         used, desirable = self._used(batch), is_desirable.float()

@@ -70,8 +70,7 @@ class LabelHead(CausalLM):
 
     def values(self, batch: PreferenceBatch) -> torch.Tensor:
         """(rows, width): labels or margins."""
-        assert batch.values is not None  # noqa: S101
-        return copy_to_device(batch.values, self._device)
+        return copy_to_device(cast("torch.Tensor", batch.values), self._device)
 
     def unit_losses(self, engine: Engine, batch: PreferenceBatch, used: torch.Tensor) -> torch.Tensor:
         """The loss of each row, (rows,). Adds the metrics of the rows that are used, where `used` is 1."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -53,27 +53,26 @@ class Preference(CausalLM):
 
     def prepare(self, engine: Engine, data: RunData, distributed: Distributed, status: RankStatusWriter) -> None:
         """Ask the model about each row before it is trained, or read what an earlier run was told. A collective."""
-        order = data.train.epoch_order(0)
+        order, train = data.train.epoch_order(0), cast("PreferenceDataset", data.train.dataset)
         micro_batch_size, sha256 = data.train.geometry.micro_batch_size, data.prepared.sha256
-        self._prepare_rows(engine, data.train.dataset, order, micro_batch_size, f"train {sha256}", distributed, status)
+        self._prepare_rows(engine, train, order, micro_batch_size, f"train {sha256}", distributed, status)
         if data.eval is not None:
             lengths = data.eval.dataset.lengths
             order = np.argsort(lengths, kind="stable")
             micro_batch_size = data.eval.micro_batch_size
-            rows = f"eval {sha256}"
-            self._prepare_rows(engine, data.eval.dataset, order, micro_batch_size, rows, distributed, status)
+            rows, held_out = f"eval {sha256}", cast("PreferenceDataset", data.eval.dataset)
+            self._prepare_rows(engine, held_out, order, micro_batch_size, rows, distributed, status)
 
     def _prepare_rows(
         self,
         engine: Engine,
-        dataset: Any,
+        dataset: PreferenceDataset,
         order: np.ndarray,
         micro_batch_size: int,
         rows: str,
         distributed: Distributed,
         status: RankStatusWriter,
     ) -> None:
-        assert isinstance(dataset, PreferenceDataset)  # noqa: S101
         micro_batches = split_rows(order, len(dataset), micro_batch_size)
         parts = self._identity(distributed) | {"rows": rows, "micro_batches": _hash_order(dataset, micro_batches)}
         folder = own_path(cache_root(self.run.spec.data) / "references") / reference_key(parts)
@@ -149,12 +148,10 @@ class Preference(CausalLM):
         return self.loss(engine, batch, 1.0).detach().double(), batch.num_targets
 
     def _used(self, batch: PreferenceBatch) -> torch.Tensor:
-        assert batch.is_used is not None  # noqa: S101
-        return copy_to_device(batch.is_used.float(), self._device)
+        return copy_to_device(cast("torch.Tensor", batch.is_used).float(), self._device)
 
     def _reference(self, batch: PreferenceBatch) -> torch.Tensor:
-        assert batch.reference is not None  # noqa: S101
-        return copy_to_device(batch.reference, self._device)
+        return copy_to_device(cast("torch.Tensor", batch.reference), self._device)
 
     def add_metrics(self, values: dict[str, torch.Tensor], used: torch.Tensor) -> None:
         """Add these values (rows,) of the rows that are used, where `used` is 1."""

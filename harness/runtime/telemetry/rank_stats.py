@@ -29,10 +29,18 @@ _DATA_SPAN = "data"
 _MAX_RANKS_WRITTEN_EVERY_TIME = 64
 _MAX_LOG_LINES = 8
 """Stragglers that are logged at once."""
-_COLUMNS = tuple(
-    """
-    seconds data compute compute_waits loop loop_waits io work faults host device
-    """.split()
+_COLUMNS = (
+    "seconds",
+    "data",
+    "compute",
+    "compute_waits",
+    "loop",
+    "loop_waits",
+    "io",
+    "work",
+    "faults",
+    "host",
+    "device",
 )
 
 

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.runtime.models.activation_checkpointing import enable_activation_checkpointing
-from harness.runtime.models.segment_checkpointing import SegmentCheckpoint
+from harness.runtime.models.sequential_checkpointing import SegmentCheckpoint
 from harness.spec.sections.training_spec import CheckpointingSpec, TrainSpec
 
 SIZES = {"vocab_size": 100, "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 7}

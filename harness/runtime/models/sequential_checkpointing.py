@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpointing by segments: of K layers in a row only the first one keeps its input.
+"""Checkpointing by segments, as torch's `checkpoint_sequential`: of K layers in a row only the first keeps its input.
 
 Each layer is a non-reentrant checkpoint of torch, which saves its input as autograd saves a tensor:
 `saved_tensors_hooks` put a handle in the place of that tensor. In the backward pass the first handle of a segment runs

@@ -58,7 +58,7 @@ MAX_SKIPPED = 20
 
 @dataclass
 class _Parts:
-    """What an attached witness works with. The layout and `steps` are those of the step that is observed."""
+    """Everything that an attached witness works with. The layout and `steps` are those of the step that is observed."""
 
     module: torch.nn.Module
     optimizer: Any

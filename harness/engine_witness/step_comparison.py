@@ -73,7 +73,7 @@ class _Status:
 
 @dataclass
 class _Comparison:
-    """What differs as this rank sees it. The verdict is the same on all ranks of the data-parallel group."""
+    """The differences that this rank sees. The verdict is the same on all ranks of the data-parallel group."""
 
     numbers: GradientNumbers | None = None
     verdict: GradientVerdict = field(default_factory=GradientVerdict)
@@ -272,7 +272,7 @@ class StepComparison:
     def _compare_own_part(
         self, own: Contributions, comparison: _Comparison, steps: StepRecorder
     ) -> dict[str, tuple[bool, bool]]:
-        """What the contribution of this rank says about each wrong gradient, by parameter."""
+        """The differences of each wrong gradient that this rank's contribution shows, by parameter."""
         numbers, flagged = comparison.numbers, set(comparison.verdict.flagged)
         if numbers is None:
             return {}

@@ -58,7 +58,7 @@ class SteppedTensor:
 
 @dataclass(frozen=True)
 class _StepSettings:
-    """What the formula of a step needs besides numbers of tensors."""
+    """Inputs of a step's formula besides numbers of tensors."""
 
     optimizer: Any
     group: Mapping[str, Any]

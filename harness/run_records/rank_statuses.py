@@ -39,7 +39,7 @@ class RankStatus:
     refused: bool = False
     """The error is a finding about the user's input: a start with the same input would fail the same way."""
     outcome: str = ""
-    """How training ended, once it has; the rank may still be uploading."""
+    """The end of training, once it is there; the rank may still be uploading."""
     not_uploaded: str = ""
     """Why the newest checkpoint is not in the object store, from the end of training on."""
     upload_command: str = ""

@@ -95,7 +95,7 @@ class RunRecord:
 
     @cached_property
     def loss_unit(self) -> str:
-        """What the loss is the mean of: `token` for a run without a spec, too."""
+        """The unit whose mean the loss is: `token` for a run without a spec, too."""
         return facts_of(self.run.spec.objective if self.run is not None else "causal_lm").unit
 
     def measured_names(self) -> list[str]:

@@ -64,7 +64,7 @@ class RunSummary:
     training_started: float | None = None
     tags: tuple[str, ...] = ()
     note: str = ""
-    """What `harness runs RUN --tags --note` wrote to the run directory."""
+    """The tags and the note that `harness runs RUN --tags --note` wrote to the run directory."""
 
     @property
     def seconds(self) -> float | None:

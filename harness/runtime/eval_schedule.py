@@ -103,7 +103,7 @@ class EvalSchedule:
         return state, early_stop_reason(self._spec, state)
 
     def _generate_samples(self) -> list[str]:
-        """What follows each prompt of `eval.samples` now."""
+        """The model's continuation of each prompt of `eval.samples` now."""
         ctx = self._ctx
         if not self._spec.samples or ctx.tokenizer is None:
             return []

@@ -31,7 +31,7 @@ class Evaluation:
     plugin_metrics: dict[str, float] = field(default_factory=dict)
     """Means over the units of what the plug-in's `metrics` returns."""
     metrics: dict[str, float | None] = field(default_factory=dict)
-    """What the objective measures beside its loss."""
+    """Metrics of the objective beside its loss."""
 
 
 def evaluate(

@@ -54,7 +54,7 @@ class RankStatusWriter:
     activity: str = ""
     """Its phase before its first step, of `harness.progress.START_UP`."""
     outcome: RankState | None = None
-    """How training ended, from its last step on: what follows may still be interrupted."""
+    """The end of training, from its last step on: what follows may still be interrupted."""
     not_uploaded: str = ""
     """Why the newest checkpoint is not in the object store, from the end of training on."""
     upload_command: str = ""

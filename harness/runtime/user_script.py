@@ -217,7 +217,7 @@ def _refuse(message: str, fix: str) -> NoReturn:
 
 
 def _fail(status: RankStatusWriter, rank: int, error: UserError) -> NoReturn:
-    """What one rank finds all find, since they run the same script: rank 0 prints it."""
+    """Rank 0 prints it alone: all ranks run the same script and find the same."""
     if rank == 0:
         print_findings(error.findings)
     status.update("failed", error=str(error), is_user_error=True)

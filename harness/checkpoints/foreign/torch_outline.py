@@ -38,7 +38,7 @@ class Named:
     name = ""
     args: tuple[Any, ...] = ()
     state: Any = None
-    """What the file gives it as its state: plain values, and objects such as this."""
+    """The state that the file gives it: plain values, and objects such as this."""
 
     def __new__(cls, *args: Any, **_: Any) -> Named:
         """An object without its state, whose class nobody imports."""

@@ -120,7 +120,7 @@ def replaced_rate(ctx: Context) -> Iterator[Finding]:
 
 
 def _explain_early_rate(ctx: Context, rate: float, peak: float) -> str:
-    """What another `lr` changes: what the optimizer does before the scheduler sets its rate."""
+    """The effect of another `lr`: on what the optimizer does before the scheduler sets its rate."""
     if ctx.stage == 3 and ctx.ds("zero_optimization.offload_optimizer.ratio", 1.0) != 1.0:
         return f"the part of the optimizer on the GPU trains at {peak:g}, not at {rate:g}"
     if ctx.stage == 0 and model_dtype(ctx) != "fp32":

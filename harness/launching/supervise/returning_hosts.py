@@ -40,7 +40,7 @@ class LostHosts:
     """The hosts that the next attempt does without."""
     _losses: Counter[str] = field(default_factory=Counter)
     _answers: Counter[str] = field(default_factory=Counter)
-    """How often each has answered in a row."""
+    """Answers of each host in a row."""
     _checks: dict[str, tuple[subprocess.Popen[bytes], float]] = field(default_factory=dict)
     _next_check: dict[str, float] = field(default_factory=dict)
     _num_saves: int | None = None

@@ -75,7 +75,7 @@ def count_model_states(
 
 
 def _share_of_stage(parameters: float, gpus: int, stage: int, gradient_bytes: int, network: float | None) -> StageShare:
-    """What a stage divides by the ranks; ring collectives send a tensor x (N - 1) / N."""
+    """The state that a stage divides by the ranks; ring collectives send a tensor x (N - 1) / N."""
     ring = parameters * (gpus - 1) / gpus
     units = _GRADIENT_UNITS[stage] * gradient_bytes + _GATHERS[stage] * _ADAM.parameters
     return StageShare(

@@ -110,7 +110,7 @@ def publish_on_hosts(
 
 
 def _nothing() -> None:
-    """What a rank does that is not the first of its host."""
+    """The part of a rank that is not the first of its host."""
 
 
 def _error_of(work: Callable[[], None]) -> tuple[int | None, str] | None:

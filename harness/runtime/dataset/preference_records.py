@@ -254,7 +254,7 @@ def _check_alike(prompt: _Text | None, answer: _Text, name: str) -> None:
 
 
 def _extract_prompt(chosen: _Text, rejected: _Text) -> tuple[_Text, _Text, _Text]:
-    """What two answers begin with alike, and the rest of each; a blank before the difference belongs to the rest."""
+    """The common beginning of two answers, and the rest of each; a blank before the difference belongs to the rest."""
     length = next((i for i, (a, b) in enumerate(zip(chosen, rejected, strict=False)) if a != b), None)
     if length is None:
         raise BadRecord("same-answers", "has an answer that is the beginning of the other, so that no prompt is known")

@@ -187,7 +187,7 @@ def _is_momentum_cycled(engine: Any, group: Mapping[str, Any]) -> bool:
 
 
 def _find_optimizer_settings_difference(expected: ExpectedSettings, group: Mapping[str, Any]) -> str | None:
-    """What a group has other than the spec says; None where it agrees."""
+    """The setting in which a group differs from the spec; None where it agrees."""
     if expected.optimizer == "muon":
         return None  # one group of it steps with Adam, and has other numbers
     for name in _SETTING_NAMES:

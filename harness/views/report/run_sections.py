@@ -54,7 +54,7 @@ _SHOWN_EVALUATIONS = 30
 
 
 def render_samples(record: RunRecord, most: int) -> str:
-    """What followed each prompt of `eval.samples` at each evaluation, the newest first."""
+    """The continuations of each prompt of `eval.samples` at each evaluation, the newest first."""
     lines = [
         (step, [str(text) for text in texts])
         for line in record.training.lines_of("eval")

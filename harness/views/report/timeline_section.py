@@ -142,7 +142,7 @@ def _render_evaluations(evals: Sequence[Line], unit: str) -> str:
 
 
 def _measured(line: Line) -> Mapping[str, Any]:
-    """What an evaluation measured beside the loss."""
+    """The metrics of an evaluation beside the loss."""
     maps = (line.get(key) for key in ("metrics", "own"))
     return {name: value for one in maps if isinstance(one, Mapping) for name, value in one.items()}
 

@@ -37,10 +37,20 @@ _REMEDIES = frozenset(
     "upgrade use write".split()
 )
 """First words of a part of a change that settings, packages, files or options fulfil. Others ask to look."""
+_SETTING = re.compile(r"check (?:that )?the (?:name|path|file|folder)\b|give `[a-z]\w*`")
+"""The same of a part that names what a setting says."""
 _PART = re.compile(r"; |: |, (?=\w)|\b(?:or|and|then|to) ")
 _CALL = re.compile(r"`[^`]*\w\([^`]*`|\bfunctions?\b|\bclass\b")
 """Code of the program itself, which no setting changes."""
 _BEFORE_TRAINING = ("launcher", "import", "rendezvous", "model", "weights", "engine", "first step")
+_READ_OR_WRITTEN = ("data", "optimizer states", "resuming", "exporting")
+_OF_SOME_RANKS = ("first step", "saving", "exporting", "evaluation", "generation", "best model")
+"""Phases in which ranks wait for each other because their code, or their data, differs."""
+_KIND_OF_JOB = "the job "
+"""The first words of a note of `job_kinds.txt` on what ranks of such a job do apart, in every attempt."""
+_WAIT, _NETWORK_CAUSES = "LG070", ("LG072", "LG073", "LG210")
+_FEW_STEPS = 5
+_REFUSED = re.compile(r"system error|ncclSystemError|internal error|ncclInternalError|invalid usage|no socket|NET/IB")
 _REASONS: Mapping[Action, str] = {
     "retry": "the input is not at fault: the same start may work",
     "retry elsewhere": "the machine is at fault, not the input",
@@ -103,6 +113,8 @@ def decide_action(diagnosis: Diagnosis) -> Decision | None:
         action = "change and retry"
     if _needs_more_memory(diagnosis):
         action = "change and retry"
+    elif action == "retry" and (repeated := _decide_repeated(diagnosis)):
+        action = repeated
     reason = _REASONS[action]
     if action == "retry elsewhere" and host:
         reason = f"{host} is at fault, not the input"
@@ -132,7 +144,7 @@ def _is_of_settings(finding: str) -> bool:
 def has_remedy(change: str) -> bool:
     """Does a change name what can be done without the program's own code: settings, packages, files, options?"""
     parts = (part for part in _PART.split(change) if not _CALL.search(part))
-    return any(part.lstrip("`").partition(" ")[0] in _REMEDIES for part in parts)
+    return any(_SETTING.match(part) or part.lstrip("`").partition(" ")[0] in _REMEDIES for part in parts)
 
 
 def _decide_unknown(diagnosis: Diagnosis) -> Decision | None:
@@ -149,16 +161,32 @@ def _decide_unknown(diagnosis: Diagnosis) -> Decision | None:
 
 
 def _needs_more_memory(diagnosis: Diagnosis) -> bool:
-    """Was a rank killed while the host's memory was nearly full, or before training, in a phase that fills it?"""
+    """Was a rank killed while the host's memory was nearly full, or before a step that the log shows?"""
     if diagnosis.cause != _KILLED:
         return False
     is_full = float(diagnosis.details.get("memory_percent", 0)) >= FULL_PERCENT
-    return is_full or (diagnosis.allocation is not None and _is_at_start(diagnosis))
+    return is_full or diagnosis.phase is None or diagnosis.phase.step is None
 
 
 def _is_at_start(diagnosis: Diagnosis) -> bool:
     phase = diagnosis.phase
-    return phase is not None and phase.step is None and phase.name in (*_BEFORE_TRAINING, "data", "optimizer states")
+    return phase is not None and phase.step is None and phase.name in (*_BEFORE_TRAINING, *_READ_OR_WRITTEN)
+
+
+def _decide_repeated(diagnosis: Diagnosis) -> Action | None:
+    """The action where ranks waited, or the network failed, in a part of the job that another attempt reaches again in
+    the same way; None where time or luck may have been at fault.
+    """
+    if diagnosis.cause not in (_WAIT, *_NETWORK_CAUSES):
+        return None
+    phase, is_early = diagnosis.phase, _is_at_start(diagnosis)
+    if diagnosis.cause != _WAIT:
+        is_refused = (is_early or phase is None) and _REFUSED.search(diagnosis.message)
+        return "change and retry" if is_refused else None
+    is_of_ranks = phase is not None and (phase.name in _OF_SOME_RANKS or 0 < (phase.step or 0) <= _FEW_STEPS)
+    if is_of_ranks or any(note.startswith(_KIND_OF_JOB) for note in diagnosis.notes):
+        return "stop"
+    return "change and retry" if is_early else None
 
 
 def _names_a_variable(diagnosis: Diagnosis) -> bool:

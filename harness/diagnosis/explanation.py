@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.diagnosis.catalogue import causes_by_id
@@ -26,6 +26,7 @@ from harness.diagnosis.evidence.allocation import (
 )
 from harness.diagnosis.evidence.failure_phase import find_phase
 from harness.diagnosis.evidence.inferred_cause import name_cause
+from harness.diagnosis.evidence.job_notes import describe_job
 from harness.diagnosis.evidence.log_end import (
     describe_missing_hosts,
     describe_open_end,
@@ -54,17 +55,10 @@ _HOST_CAUSES = ("LG002", "LG003", "LG004")
 _NAMED_BY_THE_MESSAGE = re.compile(r"change the \w+ that the message names")
 """The change of a cause that leaves the setting to the message."""
 
-_PARTITIONED_CAUSES = ("LG083", "LG102", "LG209", "LG293")
-_DISAGREEMENT_CAUSES = ("LG070", "LG071", "LG101", "LG105", "LG212", "LG240", "LG241")
-_IMAGE_WORDS = re.compile(
-    rb"pixel_values|image_grid_thw|vision_tower|image_processor|ImageProcessor|\bvisual\b|vision_model|image_embeds"
-)
 _HANGUP = re.compile(rb"\bSIGHUP\b|got signal: 1\b|exitcode: -1\b")
 _DERIVED_OPTION = re.compile(rb"Detected (?P<variable>\w+)=\S+: setting (?P<option>--\w+)=(?P<value>\S+)")
 """DeepSpeed's launcher turns a variable into an option."""
-_UNSAVED = re.compile(rb"stage3_gather_16bit_weights_on_model_save`?(?:=| is )[Ff]alse")
 _SLOT_CAUSE = "LG061"
-_LAUNCHER_WORDS = re.compile(rb"launch\.py|torchrun|torch/distributed/(?:run|elastic|launcher)|Setting ds_accel.*LOCAL")
 
 
 def explain_selection(
@@ -92,7 +86,8 @@ def _explain_failure(
         unknown = replace(first, cause="")
         others = tuple(unknown if event is first else event for event in selection.others)
         selection, first = replace(selection, first=unknown, others=others), unknown
-    first = name_cause(_describe_by_other_lines(first, readers), selection.others)
+    text = _all_text(readers)
+    first = name_cause(_describe_by_other_lines(first, readers), selection.others, text)
     if first.cause == _TIMEOUT_CAUSE:  # whoever reports it only waited
         missing_ranks, evidence = list[int](), ""
         if not scanner.is_incomplete:
@@ -107,7 +102,9 @@ def _explain_failure(
     phase = find_phase(first.frames, first.phase)
     first, memory_notes = note_memory(first, b"".join(r.tail for r in readers), has_phase=phase is not None)
     allocation = _find_allocation(first, phase, readers)
-    notes = (*_notes_of_phase(first, phase), *describe_job(first, scanner, readers), *memory_notes, *notes)
+    is_alone = not scanner.ranks and scanner.world_size <= 1
+    job_notes = describe_job(first, text, phase, is_alone=is_alone)
+    notes = (*_notes_of_phase(first, phase), *job_notes, *memory_notes, *notes)
     title, change = describe_cause(first.cause, needs_change=not first.change)
     if allocation is not None and not first.change:
         change = allocation.change
@@ -115,8 +112,11 @@ def _explain_failure(
         versions = merge_facts(readers).versions
         change = describe_next_step(first.text, first.frames, versions) if first.line_number else change
     change = first.change or change
+    remedy = find_stated_remedy(first.text)
     if not first.cause or _NAMED_BY_THE_MESSAGE.match(change):
-        change = find_stated_remedy(first.text) or change
+        change = remedy or change
+    elif remedy and not first.change and first.cause not in causes_by_id() and not _share_words(remedy, change):
+        change = f"{remedy}; or {change}"  # of a gate, which sees one remedy of several
     return Diagnosis(
         "failed",
         _confidence_of(selection, first),
@@ -141,13 +141,7 @@ def _explain_no_failure(
     scanner: LogScanner, readers: list[LogReader], notes: tuple[str, ...], *, is_completed: bool
 ) -> Diagnosis:
     """The diagnosis of a log without an event that may be the first failure."""
-    if _UNSAVED.search(_all_text(readers)):
-        notes = (
-            "observation: the weights of the model were not saved as one file, since "
-            "`stage3_gather_16bit_weights_on_model_save` is false: set it to true, or run `zero_to_fp32.py` in the "
-            "checkpoint",
-            *notes,
-        )
+    notes = (*describe_job(None, _all_text(readers)), *notes)
     if is_completed:
         return Diagnosis("completed", "certain", title="the job ended well", notes=notes)
     op_load = _diagnose_op_load(scanner, readers)
@@ -227,12 +221,23 @@ def describe_cause(cause: str, *, needs_change: bool = True) -> tuple[str, str]:
     gate = next((gate for gate in all_gates() if gate.id == cause), None)
     if gate is not None:
         change = describe_gate_fix(gate) if needs_change else ""
-        return gate.page.title[0].lower() + gate.page.title[1:], change
+        return _begin_small(gate.page.title), change
     page = load_pages().get(cause)
     if page is None:
         return cause, f"`harness explain {cause}` explains it"
     sentence = " ".join(page.text.partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
-    return sentence[0].lower() + sentence[1:], f"`harness explain {cause}` explains it"
+    return _begin_small(sentence), f"`harness explain {cause}` explains it"
+
+
+def _share_words(text: str, other: str) -> bool:
+    """Do both name a setting, or another long word?"""
+    return not set(re.findall(r"\w{8,}", text)).isdisjoint(re.findall(r"\w{8,}", other))
+
+
+def _begin_small(sentence: str) -> str:
+    """As a part of a longer sentence; a name such as `ZeRO` keeps its letters."""
+    is_word = sentence[1:2].islower() or sentence[1:2] == " "
+    return sentence[0].lower() + sentence[1:] if is_word and not re.match(r"\w+[A-Z]", sentence) else sentence
 
 
 def _confidence_of(selection: CauseSelection, first: LogEvent) -> Confidence:
@@ -296,7 +301,7 @@ def _find_location(first: LogEvent) -> str:
 
 def _select_lines(selection: CauseSelection, first: LogEvent, readers: list[LogReader]) -> tuple[tuple[int, str], ...]:
     frames = [(0, f'File "{f.file}", line {f.line}, in {f.function}') for f in first.frames[-3:]]
-    rest = sorted((e for e in selection.others if e is not first), key=lambda e: e.line_number)
+    rest = sorted((e for e in selection.others if e.line_number != first.line_number), key=lambda e: e.line_number)
     other_lines = [(e.line_number, _shorten(e.text, 200)) for e in rest]
     lines = [*frames, *([(first.line_number, _shorten(first.text))] if first.line_number else [])]
     if not first.cause or first.level == "end":
@@ -379,19 +384,3 @@ def _shorten(text: str, max_length: int = 400) -> str:
 def _format_numbers(numbers: list[int]) -> str:
     text = ", ".join(map(str, numbers[:8]))
     return text if len(numbers) <= 8 else f"{text} and {len(numbers) - 8} more"
-
-
-def describe_job(first: LogEvent, scanner: LogScanner, readers: Sequence[LogReader]) -> Iterator[str]:
-    """Notes on the first failure."""
-    text = _all_text(readers)
-    is_alone = not scanner.ranks and scanner.world_size <= 1
-    if first.cause in _PARTITIONED_CAUSES and is_alone and not _LAUNCHER_WORDS.search(text):
-        yield (
-            "no line shows a launcher or a second rank: a script that was started as `python SCRIPT` has no engine, "
-            "and ZeRO-3 leaves its parameters partitioned; start it with `deepspeed`, `torchrun` or `accelerate launch`"
-        )
-    if first.cause in _DISAGREEMENT_CAUSES and _IMAGE_WORDS.search(text):
-        yield (
-            "the job has images: a rank whose batch has none skips the vision layers, in whose collectives the others "
-            "wait; give every batch an image (a small empty one counts), or freeze these layers under ZeRO-2"
-        )

@@ -28,7 +28,9 @@ def test_every_first_cause_has_a_decision():
         assert decision is not None, cause
         assert decision.reason, cause
     later = [cause.id for cause in all_causes() if cause.level in ("echo", "end")]
-    assert {decide(cause).action for cause in {*later} - {"LG074", "LG159"}} == {"retry"}
+    of_a_start = {"LG003", "LG159"}  # memory of a job that shows no step, and an op that was not built
+    assert {decide(cause).action for cause in {*later} - {"LG074"} - of_a_start} == {"retry"}
+    assert {decide(cause).action for cause in of_a_start} == {"change and retry"}
 
 
 def test_no_decision_without_a_cause_or_without_a_failure():
@@ -152,3 +154,17 @@ def test_an_unknown_error_before_the_first_step_is_not_retried():
     error = "RuntimeError: a tensor of the wrong sort\n"
     assert decide_action(diagnose([io.BytesIO((start + frame + error).encode())])).action == "stop"
     assert decide_action(diagnose([io.BytesIO((start + trained + frame + error).encode())])) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "action"),
+    [
+        ("check the path and the tag of the checkpoint", "change and retry"),
+        ("check that the file of the template is there", "change and retry"),
+        ("give `target_parts` names that the model has", "change and retry"),
+        ("check the frame named", "stop"),
+        ("give every layer one tensor", "stop"),
+    ],
+)
+def test_a_path_or_a_setting_is_changed_and_code_is_looked_at(change, action):
+    assert decide("LG143", change=change).action == action

@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from harness.diagnosis.diagnosis_types import Frame, LogEvent
 from harness.diagnosis.evidence.missing_ranks import describe_mismatch
-from harness.diagnosis.evidence.unknown_cause import describe_failed_import
+from harness.diagnosis.evidence.python_errors import InferredCause, infer_kind
 from harness.diagnosis.rules.stated_remedy import find_stated_remedy
 
 _TIMEOUT_CAUSE = "LG070"
@@ -33,22 +32,14 @@ _OPTIMIZER_OF_OTHERS = re.compile(r"(?:^|/)(?:deepspeed|torch|bitsandbytes|apex|
 _MATRIX_OPTIMIZER = re.compile(r"newton_?schulz|zeropower|orthogonali[sz]|\bmuon|shampoo|\bsoap\b", re.IGNORECASE)
 
 
-class InferredCause(NamedTuple):
-    """The id of the cause, its title and its change. `sure`: the message allows no other cause."""
-
-    cause: str
-    title: str
-    change: str
-    sure: bool = False
-
-
-def name_cause(first: LogEvent, events: Sequence[LogEvent]) -> LogEvent:
-    """The event with the cause that follows; itself where a message has named it, or nothing follows."""
+def name_cause(first: LogEvent, events: Sequence[LogEvent], text: bytes = b"") -> LogEvent:
+    """The event with the cause that follows; itself where a message has named it, or nothing follows. `text`: the
+    starts and the ends of all logs.
+    """
     if first.cause == _TIMEOUT_CAUSE and (mismatch := describe_mismatch(events)):
         return replace(first, cause="LG071", title=mismatch, change="")
-    if first.cause:
-        return first
-    found = (rule(first) for rule in _RULES)
+    rules = _RULES if not first.cause else (infer_kind,)
+    found = (rule(first, text) for rule in rules)
     inferred = next((cause for cause in found if cause is not None), None)
     return replace(first, **inferred._asdict()) if inferred is not None else first
 
@@ -63,7 +54,7 @@ def find_requirement(text: str) -> tuple[str, str]:
     return name, wanted[0]["spec"].replace(" ", "")
 
 
-def _infer_own_optimizer(event: LogEvent) -> InferredCause | None:
+def _infer_own_optimizer(event: LogEvent, _: bytes) -> InferredCause | None:
     """ZeRO steps an optimizer of the user's own, which fails on what it is given."""
     frames = event.frames
     last = frames[-1] if frames else Frame("", 0, "")
@@ -84,7 +75,7 @@ def _infer_own_optimizer(event: LogEvent) -> InferredCause | None:
     )
 
 
-def _infer_requirement(event: LogEvent) -> InferredCause | None:
+def _infer_requirement(event: LogEvent, _: bytes) -> InferredCause | None:
     text = event.text[:_MAX_CHARS]
     name, releases = find_requirement(text)
     if not name or not _EXCEPTION_NAME.match(text):
@@ -98,7 +89,7 @@ def _infer_requirement(event: LogEvent) -> InferredCause | None:
     )
 
 
-def _infer_refusal(event: LogEvent) -> InferredCause | None:
+def _infer_refusal(event: LogEvent, _: bytes) -> InferredCause | None:
     """A program checks its own settings with pydantic, and says what is wrong."""
     match = _PYDANTIC.search(event.text[:_MAX_CHARS])
     if match is None:
@@ -110,9 +101,4 @@ def _infer_refusal(event: LogEvent) -> InferredCause | None:
     )
 
 
-def _infer_failed_import(event: LogEvent) -> InferredCause | None:
-    title, change = describe_failed_import(event.frames)
-    return InferredCause("LG089", title, change) if title else None
-
-
-_RULES = (_infer_own_optimizer, _infer_requirement, _infer_refusal, _infer_failed_import)
+_RULES = (_infer_own_optimizer, _infer_requirement, _infer_refusal, infer_kind)

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 
 from harness.diagnosis.catalogue import CATALOGUE
 from harness.diagnosis.diagnosis_types import Frame, LogEvent
+from harness.diagnosis.evidence.python_errors import describe_kind
 from harness.entry_file import read_entries
 
 _TORCH, _SCRIPT = "torch", "the script's own code"
@@ -16,12 +16,10 @@ _AREAS = read_entries(CATALOGUE / "phases" / "code_areas.txt")
 _ACCUSERS = {
     "LG064": r"(?:site|dist)-packages/",
     "LG083": r"(?:^|/)deepspeed/",
-    "LG096": r"(?:site|dist)-packages/",
 }
 """Causes that blame the script or the host for an error of Python's own, such as a TypeError. Where the last frame is
 in a package like these, the pattern of the cause alone says nothing: packages may be incompatible, or one has a bug.
 """
-_IMPORT = re.compile(r"import |from \S+ import|.*import_module\(|<stdin>|<frozen importlib")
 _LONG_VALUE = 27
 """Characters of a quoted value that differs from job to job."""
 _PACKAGE = re.compile(r"(?:site|dist)-packages/([\w-]+)")
@@ -33,26 +31,6 @@ def is_generic_evidence(event: LogEvent) -> bool:
     if place is None or event.sure or event.title or event.change or not event.frames:
         return False
     return bool(re.search(place, event.frames[-1].file))
-
-
-def describe_failed_import(frames: Sequence[Frame]) -> tuple[str, str]:
-    """(title, change) of an exception raised while a package was being imported: no setting of the job had been read.
-    Empty texts for any other.
-    """
-    packages = [
-        match[1]
-        for before, frame in itertools.pairwise(frames)
-        if frame.function == "<module>" and _IMPORT.match(before.code or before.file)
-        if (match := _PACKAGE.search(frame.file.replace("\\", "/")))
-    ]
-    if not packages:
-        return "", ""
-    last = _PACKAGE.search(frames[-1].file.replace("\\", "/"))
-    names = list(dict.fromkeys([packages[0], *([last[1]] if last else [])]))
-    both = " and ".join(f"`{name}`" for name in names)
-    title = f"`{names[0]}` cannot be imported with the releases of other packages, or the Python, that are installed"
-    fix = f"upgrade {both} and what is imported there, or install releases of about the same time; see `pip check`"
-    return title, f"{fix}; `python -c 'import {names[0]}'` tries it in a second"
 
 
 def describe_area(frames: Sequence[Frame]) -> tuple[str, str]:
@@ -83,7 +61,7 @@ def _area_of(frame: Frame) -> tuple[str, str]:
 def describe_next_step(text: str, frames: Sequence[Frame], versions: Mapping[str, str]) -> str:
     """Advice for an unknown exception: the next step, the releases seen, and what to search for."""
     area, step = describe_area(frames)
-    parts = [step or "read the lines below; the first of them is the oldest"]
+    parts = [describe_kind(text, frames) or step or "read the lines below; the first of them is the oldest"]
     if area != _SCRIPT and (query := _search_words(text)):
         where = "the issues of that project" if area else "the web"
         parts.append(f"search {where} for `{query}`")

@@ -34,6 +34,9 @@ _INTERRUPTION = re.compile(
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 _RANK_MAPPING = re.compile(r"global_rank_mapping=defaultdict\([^,]*, (\{.*\})\)")
 _HOST_RANKS = re.compile(r"'([^']+)': \[([\d, ]*)\]")
+_TRACEBACK_STARTS = ("Traceback (most recent call last)", "Original Traceback (most", "Error executing job")
+_CAUGHT = re.compile(r"^[\w.]+: Caught \w+ in ")
+"""The exception of a data loader's worker, or of a replica, as its parent raises it again."""
 _MAX_CODE = 200
 _SHORT_TEXT = 60
 _WRAPPED_CAUSES = ("", "LG054", "LG067", "LG072", "LG073")
@@ -217,8 +220,10 @@ class LogScanner:
     def _process_line(self, line: LogLine, parsed_line: ParsedLine, stream: LogStream) -> None:
         """Collect tracebacks and messages of several lines. Any other line may be an event."""
         text = parsed_line.text
-        if text.startswith(("Traceback (most recent call last)", "Error executing job")):
+        if text.startswith(_TRACEBACK_STARTS):
             self._finish_message(stream)
+            if text.startswith("Original") and stream.last_event is not None and _CAUGHT.search(stream.last_event.text):
+                self._remove_event(stream.last_event, stream.last_key)  # the exception itself follows
             stream.frames, stream.in_traceback, stream.is_uncaught = [], True, parsed_line.has_rank_tag
         elif match := _FRAME.match(text):
             stream.add_frame(Frame(match[1], int(match[2]), match[3] or ""))

@@ -49,7 +49,7 @@ def test_the_area_and_the_next_step(file, area, step):
     ("file", "error", "cause"),
     [
         ("/home/u/train.py", "TypeError: f() got an unexpected keyword argument 'x'", "LG096"),
-        ("strange_pkg/core.py", "TypeError: f() got an unexpected keyword argument 'x'", ""),
+        ("strange_pkg/core.py", "TypeError: f() got an unexpected keyword argument 'x'", "LG227"),
         (
             "deepspeed/runtime/zero/parameter_offload.py",
             "AttributeError: 'Linear' object has no attribute 'ds_odd'",

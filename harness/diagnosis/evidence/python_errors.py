@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exceptions whose cause, or next step, follows from Python itself and the place that raised them: the kinds that
+`catalogue/phases/python_errors.txt` has. Pure functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from harness.diagnosis.catalogue import CATALOGUE
+from harness.diagnosis.diagnosis_types import Frame, LogEvent
+from harness.entry_file import read_entries
+
+
+class InferredCause(NamedTuple):
+    """The id of the cause, its title and its change. `sure`: the message allows no other cause."""
+
+    cause: str
+    title: str
+    change: str
+    sure: bool = False
+
+
+_KINDS = tuple(read_entries(CATALOGUE / "phases" / "python_errors.txt").values())
+_PACKAGE = re.compile(r"(?:site|dist)-packages/(?P<name>[A-Za-z]\w*)(?=/)")
+_STANDARD = re.compile(r"^<|/lib/python3[^/]*/(?!(?:site|dist)-packages/)")
+_PASSED_ON = re.compile(r"\(\*args, \*\*(?:kwargs|kw)\)|\(\*inputs?, \*\*kwargs\)|_call_impl\(|^raise\b")
+"""A line that hands on the arguments of its caller."""
+_CALLED = re.compile(r"(?<![\w.])(?P<root>[A-Za-z_]\w*)(?:\.\w+)*(?=\()")
+_OWNED = re.compile(
+    r"^(?:(?P<deepspeed>DeepSpeed|PipelineModule)|(?P<accelerate>Accelerator|PartialState)|(?P<peft>Peft|Lora)"
+    r"|(?P<transformers>\w*TrainingArguments|PreTrained|Auto[A-Z]))"
+)
+"""Packages by the names that they define."""
+_KNOWN_ROOTS = ("deepspeed", "torch", "transformers", "accelerate", "peft", "trl", "datasets", "vllm", "flash_attn")
+_ZERO3_FILE = re.compile(r"deepspeed/runtime/zero/(?:partition|parameter_offload|stage3)")
+_ZERO3 = re.compile(
+    rb"(?i)zero[-_ ]?(?:stage[-_ ]?)?3(?!\d)|ds_?z3|zero_?stage[\"'=: .]+3(?!\d)|[\"']stage[\"']: ?3\b|stage=3\b"
+    rb"|partition_parameters"
+)
+_MAX_CODE = 120
+
+
+def infer_kind(event: LogEvent, text: bytes) -> InferredCause | None:
+    """The cause of an exception of a known kind, in a log with this text; None where it has none, or where a message
+    has named the cause and the kind knows no more.
+    """
+    for kind, values in _find_kinds(event.text, event.frames):
+        if "cause" not in kind or event.cause not in ("", *kind.get("over", "").split()):
+            continue
+        if "partitioned" not in kind or shows_zero3(text, event.frames):
+            return InferredCause(kind["cause"], kind["title"].format(**values), kind["change"].format(**values))
+    return None
+
+
+def describe_kind(text: str, frames: Sequence[Frame]) -> str:
+    """What to look at, by the kind of exception that the job's own code raised; empty for others."""
+    found = _find_kinds(text, frames) if frames else ()
+    return next((kind["change"].format(**values) for kind, values in found if "cause" not in kind), "")
+
+
+def shows_zero3(text: bytes, frames: Sequence[Frame]) -> bool:
+    """Does a log, or a traceback, show that parameters are partitioned?"""
+    return bool(_ZERO3.search(text)) or any(_ZERO3_FILE.search(frame.file) for frame in frames)
+
+
+def _find_kinds(text: str, frames: Sequence[Frame]) -> Sequence[tuple[Mapping[str, str], Mapping[str, str]]]:
+    """(fields, values) of the kinds that the exception may be of."""
+    frames = _without_passing_on(frames)
+    last = frames[-1] if frames else Frame("", 0, "")
+    match = _PACKAGE.search(last.file.replace("\\", "/"))
+    package = match["name"] if match else ""
+    place = "package" if package else "standard library" if _STANDARD.search(last.file) else "script"
+    frame_texts = "\n".join(f"{frame.file} {frame.function} {frame.code}" for frame in frames)
+    found = []
+    for kind in _KINDS:
+        match = re.search(kind["pattern"], text)
+        if match is None or place not in kind.get("place", place) or not re.search(kind.get("code", ""), last.code):
+            continue
+        values = {name: value or "" for name, value in match.groupdict().items()}
+        values |= {"package": package, "function": last.function, "line": last.code[:_MAX_CODE]}
+        values |= _describe_called(values.get("callee", ""), last.code)
+        is_known = values["owner"] not in ("", package) or "owner" not in kind
+        if is_known and (place_match := re.search(kind.get("frames", ""), frame_texts)):
+            found.append((kind, values | place_match.groupdict()))
+    return found
+
+
+def _without_passing_on(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """The frames up to the one that wrote the call."""
+    kept = list(frames)
+    while len(kept) > 1 and _PASSED_ON.search(kept[-1].code):
+        kept.pop()
+    return kept
+
+
+def _describe_called(callee: str, code: str) -> Mapping[str, str]:
+    """What a line calls, and the package that defines it; empty where neither the call nor the name tells."""
+    called = _CALLED.search(code)
+    callee = callee.removesuffix(".__init__")
+    if called and callee == "__init__":
+        callee = called[0]
+    match = _OWNED.match(callee)
+    owner = called["root"] if called and called["root"] in _KNOWN_ROOTS else (match.lastgroup if match else "") or ""
+    return {"callee": callee, "owner": owner}

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of Python's exceptions, each with siblings that no message names. Needs nothing; seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.diagnosis.decision import decide_action
+from tests.support.tracebacks import diagnose_text, traceback_text
+
+MAIN = ("/job/fit.py", "main", "go()")
+
+
+def explain(error, *frames, log=""):
+    diagnosis = diagnose_text(log + traceback_text([MAIN, *frames], error, 1))
+    return diagnosis, decide_action(diagnosis)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "cause", "words", "action"),
+    [
+        (("/job/fit.py", "make", "deepspeed.zero.Init(shard_group=g)"),
+         "TypeError: __init__() got an unexpected keyword argument 'shard_group'", "LG227",
+         "`deepspeed.zero.Init` of `deepspeed` got an unexpected keyword argument 'shard_group'", "change and retry"),
+        (("/job/fit.py", "make", "m = PeftThing(r=8, qq=1)"),
+         "TypeError: PeftThing.__init__() got an unexpected keyword argument 'qq'", "LG227", "of `peft`",
+         "change and retry"),
+        (("oddlib/opt.py", "step", "zero.fetch(mode=1)"),
+         "TypeError: DeepSpeedZeroThing.fetch() got an unexpected keyword argument 'mode'", "LG227",
+         "`oddlib` calls it as another release", "change and retry"),
+        (("oddlib/opt.py", "step", "fetch()"),
+         "TypeError: fetch() missing 1 required positional argument: 'mode'", "LG227",
+         "`oddlib` calls it as another release", "change and retry"),
+        (("/job/fit.py", "make", "sched = SlowLR(opt, **conf['sched'])"),
+         "TypeError: __init__() got an unexpected keyword argument 'warm'", "LG096",
+         "`SlowLR` does not take `warm`, which comes from a dictionary of settings", "change and retry"),
+        (("/job/fit.py", "make", "t = OwnTrainer(actor)"),
+         "TypeError: OwnTrainer.__init__() missing 1 required positional argument: 'critic'", "LG096",
+         "missing 1 required positional argument: 'critic'", "stop"),
+        (("/job/fit.py", "make", "clip(x)"), "NameError: name 'clip' is not defined", "LG096", "the script uses `clip`", "stop"),
+        (("oddlib/ops.py", "kernel", "tl.load(x)"), "NameError: name 'tl' is not defined", "LG089",
+         "`kernel` of `oddlib` uses `tl`", "change and retry"),
+        (("oddlib/loop.py", "fit", "return scaler"),
+         "UnboundLocalError: local variable 'scaler' referenced before assignment", "LG089",
+         "`fit` of `oddlib` never set `scaler`", "change and retry"),
+        (("oddlib/loop.py", "fit", "return batch_no"),
+         "UnboundLocalError: cannot access local variable 'batch_no' where it is not associated with a value", "LG044",
+         "had nothing to loop over", "change and retry"),
+        (("oddlib/save.py", "save", "if model.zero_gather_16bit_thing():"),
+         "AttributeError: 'OddForCausalLM' object has no attribute 'zero_gather_16bit_thing'", "LG120",
+         "bare `OddForCausalLM`", "change and retry"),
+        (("/job/fit.py", "step", "model.backward(loss)"),
+         "AttributeError: 'OddModel' object has no attribute 'backward'", "LG120", "bare `OddModel`", "change and retry"),
+    ],
+)  # fmt: skip
+def test_the_kind_of_an_exception_and_its_place_are_the_cause(code, error, cause, words, action):
+    diagnosis, decision = explain(error, code)
+    assert (diagnosis.cause, diagnosis.confidence) == (cause, "likely")
+    assert words in diagnosis.title
+    assert decision.action == action
+
+
+def test_the_call_is_where_it_was_written_not_where_it_was_passed_on():
+    passed = ("oddlib/wrap.py", "wrapped_fn", "ret_val = func(*args, **kwargs)")
+    error = "TypeError: forward_all() got an unexpected keyword argument 'zz'"
+    diagnosis, _ = explain(error, ("/job/fit.py", "step", "forward_all(zz=1)"), passed, passed)
+    assert diagnosis.cause == "LG096"
+    assert "`forward_all(zz=1)`" in diagnosis.title
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: shape '[-1, 0]' is invalid for input of size 4096",
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x64 and 0x1)",
+        "RuntimeError: The size of tensor a (64) must match the size of tensor b (0) at dimension 1, got (64, 0)",
+        "AssertionError: Padding_idx must be within num_embeddings",
+    ],
+)
+@pytest.mark.parametrize("log", ["cmd = run --deepspeed ds_z3.json\n", "  zero_stage: 3\n", "made by ZeRO stage 3\n"])
+def test_a_size_of_0_at_zero_3_is_a_parameter_in_pieces(error, log):
+    diagnosis, _ = explain(error, ("/job/net.py", "forward", "y = f(x)"), log=log)
+    assert (diagnosis.cause, diagnosis.confidence) == ("LG083", "likely")
+    assert "GatheredParameters" in diagnosis.change
+
+
+def test_sizes_of_other_jobs_and_other_sizes_stay_what_they_were():
+    frame = ("/job/net.py", "forward", "y = f(x)")
+    assert explain("RuntimeError: shape '[-1, 0]' is invalid for input of size 4096", frame)[0].cause == "LG082"
+    error = "RuntimeError: shape '[-1, 10]' is invalid for input of size 4096"
+    assert explain(error, frame, log="zero_stage: 3\n")[0].cause == "LG082"
+
+
+@pytest.mark.parametrize("function", ["_resize_token_embeddings", "_get_resized_head", "_init_weights"])
+def test_weights_that_are_resized_or_initialized_in_pieces(function):
+    error = "IndexError: too many indices for tensor of dimension 1"
+    diagnosis, _ = explain(error, ("oddlib/modeling.py", function, "new.data[:n, :] = old.data[:n, :]"))
+    assert (diagnosis.cause, "resizes or initializes" in diagnosis.title) == ("LG083", True)
+
+
+@pytest.mark.parametrize("name", ["deepspeed.odd", "transformers.odd.part", "peft.odd"])
+def test_a_module_that_cannot_be_found_is_never_certain(name):
+    error = f"ModuleNotFoundError: No module named '{name}'"
+    root = name.partition(".")[0]
+    from_script, _ = explain(error, ("/job/fit.py", "<module>", f"from {name} import x"))
+    own, decision = explain(error, (f"{root}/core.py", "<module>", f"from {name} import x"))
+    assert (from_script.cause, from_script.confidence) == ("LG227", "likely")
+    assert (own.cause, own.confidence, decision.action) == ("LG227", "likely", "change and retry")
+    assert "lacks a module of its own" in own.title
+    assert "a module of its own" not in from_script.title
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "words"),
+    [
+        ("n = len(rows) / count", "ZeroDivisionError: division by zero", "a count is 0"),
+        ("x = feats[i]", "IndexError: index 4 is out of bounds for dimension 0 with size 4", "one record of the data"),
+        ("x = turns[1]", "IndexError: list index out of range", "one record of the data"),
+        ("p = os.environ['ODD_PORT']", "KeyError: 'ODD_PORT'", "environment variable `ODD_PORT`"),
+        ("d = cfg['depth']", "KeyError: 'depth'", "settings that this line reads have no 'depth'"),
+        ("d = names['depth']", "KeyError: 'depth'", "compare 'depth' with the keys"),
+        ("return best", "UnboundLocalError: local variable 'best' referenced before assignment", "loop or branch"),
+        ("assert n % 5 == 0", "AssertionError", "own check"),
+        ("a, b = call()", "ValueError: too many values to unpack (expected 2)", "another number of values"),
+    ],
+)
+def test_an_unknown_exception_of_the_script_has_the_next_step_of_its_kind(code, error, words):
+    diagnosis, decision = explain(error, ("/job/data.py", "read", code))
+    assert (diagnosis.confidence, decision.action) == ("unknown", "stop")
+    assert words in diagnosis.change
+    assert words not in explain(error, ("oddlib/data.py", "read", code))[0].change
+
+
+@pytest.mark.parametrize(("inner", "code"), [("AssertionError", "assert n == 5"), ("KeyError: 'pix'", "r['pix']")])
+def test_the_exception_of_a_worker_is_the_cause_and_not_its_parents(inner, code):
+    name = inner.partition(":")[0]
+    outer = traceback_text([MAIN, ("torch/_utils.py", "reraise", "raise exception")],
+                           f"{name}: Caught {name} in DataLoader worker process 3.")  # fmt: skip
+    worker = traceback_text(
+        [("torch/utils/data/_utils/worker.py", "_loop", "fetch()"), ("/job/d.py", "item", code)], inner
+    )
+    diagnosis = diagnose_text(f"{outer}Original {worker}")
+    assert diagnosis.where.startswith("/job/d.py")
+    assert (diagnosis.message, any("may have come first" in note for note in diagnosis.notes)) == (inner, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('"/cuda/host.h", line 9: catastrophic error: #error: odd compiler found', "odd compiler found"),
+        ("nvcc fatal   : Value 'c++99' is not defined for option 'std'", "Value 'c++99' is not defined"),
+        ("/opt/a.cu(12): error: odd thing", "odd thing"),
+        ("c++: error: odd-option: no such thing", "odd-option"),
+    ],
+)
+def test_the_compilers_first_error_is_shown(line, words):
+    log = f"FAILED: x.o\n{line}\nninja: build stopped: subcommand failed.\nRuntimeError: Error building extension 'x'\n"
+    diagnosis = diagnose_text(log)
+    assert (diagnosis.cause, words in diagnosis.title) == ("LG024", True)
+
+
+@pytest.mark.parametrize("name", ["OptimizedModule", "FullyShardedDataParallel", "DataParallel", "OddModelWrapper"])
+def test_what_a_wrapper_lacks_belongs_to_the_wrapped_model(name):
+    diagnosis, _ = explain(
+        f"AttributeError: '{name}' object has no attribute 'odd_name'", ("/job/fit.py", "f", "m.odd_name")
+    )
+    assert (diagnosis.cause, f"from the {name} wrapper" in diagnosis.title) == ("LG120", True)
+
+
+def test_the_name_of_zero_keeps_its_letters():
+    error = "AssertionError: ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"
+    diagnosis, _ = explain(error, ("deepspeed/runtime/pipe/engine.py", "__init__", "assert a"))
+    assert diagnosis.title.startswith("ZeRO stage")

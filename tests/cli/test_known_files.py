@@ -114,6 +114,13 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("value", [{}, {"stage3_gather_16bit_weights_on_model_save": False},
+                                   {"stage3_gather_16bit_weights_on_model_save": "auto"}])  # fmt: skip
+def test_weights_that_nobody_gathers_are_a_warning_however_it_is_written(value, write):
+    report = checked(write, {**HF, "zero_optimization": {"stage": 3, **value}}).report
+    assert [(f.gate, f.severity) for f in report.findings if f.gate == "HF007"] == [("HF007", "warning")]
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_typical_fault_is_found_at_its_key(name, write):
     config, gate, key = FAULTS[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.findings import Finding, Fix, Severity
+from harness.findings import Finding, Fix
 from harness.gates.optimizer_facts import get_scheduler_name
 from harness.gates.registry import Cite, Context, gate
 from harness.spec.auto_values import FROM_TRAINING_ARGUMENTS
@@ -93,7 +93,7 @@ def constant_rate_under_the_trainer(ctx: Context) -> Iterator[Finding]:
     "HF007",
     "weights-not-gathered-on-save",
     upstream="silent",
-    severity=("warning", "info"),
+    severity="warning",
     cites=(Cite("runtime/engine.py", "Did not save the model"),),
     when=lambda ctx: ctx.consumer in ("hf", "accelerate") and ctx.stage == 3,
     unseen="needs the Hugging Face Trainer or accelerate",
@@ -117,22 +117,13 @@ def ungathered_weights(ctx: Context) -> Iterator[Finding]:
     if ctx.run.spec.zero.stage3_gather_16bit_weights_on_model_save:
         return
     switch = "zero.stage3_gather_16bit_weights_on_model_save"
-    if not ctx.source.has_key(switch):
-        key = "zero.stage"
-        subject = f"without {ctx.key(switch)}"
-        severity: Severity = "warning"
-    elif ctx.is_auto("zero_optimization.stage3_gather_16bit_weights_on_model_save"):
-        key = switch
+    key = switch if ctx.source.has_key(switch) else "zero.stage"
+    subject = f"without {ctx.key(switch)}" if key != switch else f"with {ctx.key(switch)} false"
+    if ctx.is_auto("zero_optimization.stage3_gather_16bit_weights_on_model_save"):
         subject = f'with {ctx.key(switch)} "auto", which becomes false,'
-        severity = "warning"
-    else:
-        key = switch
-        subject = f"with {ctx.key(switch)} false"
-        severity = "info"
     yield ctx.finding(
         f"{subject} no whole model is saved at ZeRO stage 3",
         key,
-        severity=severity,
         notes=["the Trainer and accelerate save shards instead, which `zero_to_fp32.py` converts into a model"],
         fix=ctx.fix_to_set(switch, True, effect="rank 0 gathers all weights in host memory on save"),
     )

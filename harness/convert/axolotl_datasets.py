@@ -230,7 +230,8 @@ def _convert_pair_types(file: TrainerFile) -> None:
 def _convert_packing(file: TrainerFile) -> None:
     packing = file.values.get("sample_packing")
     sources = file.draft.get("data.train")
-    is_plain = isinstance(sources, list) and all(isinstance(source, str) for source in sources)
+    is_text = file.draft.get("objective") is None and isinstance(sources, list)
+    is_plain = is_text and all(isinstance(source, str) for source in sources)
     if packing is not None:
         file.take_value("sample_packing")
         if not is_plain:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several datasets of a TRL file as sources of a run spec: `datasets` of TRL 1.16, whose `fraction` is a share of the
-mixture, and `dataset_mixture` of open-r1, whose `weight` is the part of a dataset that is trained on (read, not run).
+mixture, and `dataset_mixture` of open-r1, whose `weight` is the part of a dataset that is trained on. Both hold out
+`test_split_size`: a share, or as a whole number so many records.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ def convert_mixture(file: TrainerFile) -> None:
     size = options.get("test_split_size") or file.take_value("test_split_size")
     if isinstance(size, float) and size < 1:
         file.put("data.eval_fraction", size)
+    elif size:
+        text = f"`test_split_size: {size}` is a number of records: set `data.eval_fraction` to its share of all"
+        file.add_note("manual", key, text)
     for name, note in _NOTES.items():
         if any(entry.get(name, 1) != 1 for entry in entries):
             file.add_lossy(key, note)

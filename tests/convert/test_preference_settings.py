@@ -128,6 +128,23 @@ def test_a_mixture_of_datasets_is_a_list_of_sources(text, train, told, write):
     assert adopted.draft.get("data.eval_fraction") == (0.1 if text.startswith("dataset_mixture") else 0.0)
 
 
+@pytest.mark.parametrize("text", [MIXTURE.replace("0.1", "100") % "1.0", FRACTIONS + "test_split_size: 100\n"])
+def test_a_number_of_records_that_are_held_out_is_to_be_set_by_hand(text, write):
+    base = TRL_BASE.replace("dataset_name: c/d\n", "")
+    adopted = convert_file(write("a.yaml", base + "# dpo\nbeta: 0.05\n" + text), TARGET)
+    assert adopted.draft.get("data.eval_fraction") == 0.0
+    (note,) = [note for note in adopted.notes_of("manual") if note.key.endswith(("mixture", "datasets"))]
+    assert "`test_split_size: 100` is a number of records" in note.message
+
+
+def test_pairs_of_axolotl_are_no_plain_text_that_a_run_spec_packs(write):
+    text = "base_model: x/y\nsequence_len: 64\nmicro_batch_size: 1\nnum_epochs: 1\nlearning_rate: 0.0001\n"
+    text += "rl: dpo\ndatasets: [{path: a/b, type: chat_template.default}]\nsample_packing: false\n"
+    adopted = convert_file(write("a.yaml", text), TARGET)
+    assert adopted.draft.get("data.train") == ["a/b"]
+    assert not [note for kind in ("lossy", "manual") for note in adopted.notes_of(kind) if note.key == "sample_packing"]
+
+
 @pytest.mark.parametrize("entry", ["{path: a/b, data_dir: x}", "{name: en}", "a/b", "{path: a/b, fraction: many}"])
 def test_a_mixture_that_a_run_spec_cannot_say_is_to_be_set_by_hand(entry, write):
     adopted = convert_file(

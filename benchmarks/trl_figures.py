@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures of TRL 1.16 for the harness's preference tests: losses and gradients of drawn inputs, and the losses and
-gradient norms of 20 steps of a tiny model; of the grid of `preference_cells.py` in fp64, too. To be run in an
-environment with TRL, from the repository root:
+gradient norms of 20 steps of a tiny model; of the grid of `preference_cells.py` in fp64, too, with the gradients of the
+first steps. To be run in an environment with TRL, from the repository root:
 
-    python benchmarks/trl_figures.py tests/support/training/trl_figures.json
+    python benchmarks/trl_figures.py tests/support/training/trl_figures.json [--gradients FOLDER]
+
+In fp64 no operation makes fp32: `transformers` would round the norms of layers, and positions. `--gradients` keeps the
+gradients of each parameter at each step of the grid, in both formats, for `preference_cells.py` (about 100 MB).
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import sys
 import tempfile
@@ -24,6 +29,7 @@ from transformers import set_seed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.training import preference_case as case
+from tests.support.training.double_mode import double_mode, project_gradients
 
 DRAWN = [
     ("sigmoid", 0.0),
@@ -66,6 +72,7 @@ RUNS |= {
     for accumulation in ((1, 2, 4, 8) if micro_batch == 1 else (1, 4))
     for lora in (False, True)
 }
+RUNS["grid-smooth-1"] = ("dpo", {"loss_type": ["robust"], "label_smoothing": 0.1}, 2, 1)
 
 
 class _Accelerator(SimpleNamespace):
@@ -130,8 +137,8 @@ def _by_answer(gradient: torch.Tensor | None, mask: torch.Tensor) -> list[float]
 
 def run_figures(
     method: str, settings: dict[str, Any], micro_batch: int, accumulation: int, *, name: str, double: bool = False
-) -> Any:
-    """Losses and gradient norms of each step. `double`: of the same weights in fp64."""
+) -> tuple[dict[str, list[float]], list[dict[str, torch.Tensor]]]:
+    """Losses and gradient norms of each step, and its gradients before they are clipped. `double`: in fp64."""
     lora, margins = name.endswith("lora"), name.endswith("margin")
     trainer_class, config_class = {
         "dpo": (trl.DPOTrainer, trl.DPOConfig),
@@ -139,11 +146,14 @@ def run_figures(
         "reward": (trl.RewardTrainer, trl.RewardConfig),
     }[method]
     losses: list[float] = []
+    gradients: list[dict[str, torch.Tensor]] = []
 
     class Recording(trainer_class):  # type: ignore[misc,valid-type]
-        def training_step(self, *arguments: Any, **options: Any) -> torch.Tensor:
-            loss = super().training_step(*arguments, **options)
+        def training_step(self, model: Any, *arguments: Any, **options: Any) -> torch.Tensor:
+            loss = super().training_step(model, *arguments, **options)
             losses.append(loss.item())
+            if len(losses) % accumulation == 0:
+                gradients.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
             return loss
 
     beta = {} if method == "reward" else {"beta": case.SETTINGS["beta"]}
@@ -171,26 +181,37 @@ def run_figures(
         for model in (trainer.model, getattr(trainer, "ref_model", None)):
             if double and model is not None:
                 model.double()
-        trainer.train()
+        with double_mode() if double else contextlib.nullcontext():
+            trainer.train()
     steps = [losses[i : i + accumulation] for i in range(0, len(losses), accumulation)]
     norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
     # `training_step` returns a loss that is divided by the accumulation steps.
-    return {"losses": [sum(step) for step in steps], "norms": [float(norm) for norm in norms]}
+    return {"losses": [sum(step) for step in steps], "norms": [float(norm) for norm in norms]}, gradients
 
 
 def main() -> None:
     """Write the figures to the file that the command names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--gradients", type=Path)
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    figures: dict[str, Any] = {"trl": trl.__version__, "torch": torch.__version__, "drawn": drawn_figures(), "runs": {}}
+    figures: dict[str, Any] = {"trl": trl.__version__, "torch": torch.__version__, "drawn": drawn_figures()}
+    figures |= {"runs": {}, "double": {}}
     for name, (method, settings, micro_batch, accumulation) in RUNS.items():
-        figures["runs"][name] = {
-            "method": method, "micro_batch": micro_batch, "accumulation": accumulation, "settings": settings,
-            **run_figures(method, settings, micro_batch, accumulation, name=name),
-        }  # fmt: skip
-    figures["double"] = {
-        name: run_figures(*RUNS[name], name=name, double=True) for name in RUNS if name.startswith("grid-")
-    }
-    Path(sys.argv[1]).write_text(json.dumps(figures, indent=1) + "\n")
+        single, gradients = run_figures(method, settings, micro_batch, accumulation, name=name)
+        described = {"method": method, "micro_batch": micro_batch, "accumulation": accumulation, "settings": settings}
+        figures["runs"][name] = described | single
+        if name.startswith("grid-"):
+            double, exact = run_figures(*RUNS[name], name=name, double=True)
+            figures["double"][name] = double
+            if name in case.EXACT_RUNS:
+                double["gradients"] = [project_gradients(one) for one in exact[: case.EXACT_STEPS]]
+            if options.gradients:
+                options.gradients.mkdir(parents=True, exist_ok=True)
+                torch.save({"runs": gradients, "double": exact}, options.gradients / f"{name}.pt")
+        print(name, flush=True)
+    options.file.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

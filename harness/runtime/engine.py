@@ -33,10 +33,10 @@ MIN_EXPERTS = 2
 
 def check_ds_config(ds_config: dict[str, Any]) -> None:
     """Raises UserError (OP101) for a JSON that the loop cannot train with."""
-    if not ds_config.get("optimizer"):
+    if not (ds_config.get("optimizer") or {}).get("type"):
         raise user_error(
             "OP101",
-            "the DeepSpeed JSON has no `optimizer` block",
+            "the DeepSpeed JSON has no `optimizer` block with a `type`",
             key="optimizer",
             fix="set `optimizer.type` in the run spec",
         )

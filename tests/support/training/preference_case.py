@@ -16,6 +16,18 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassifi
 _CHARACTERS = "abcdefghijklmnopqrstuvwxyz .,?!"
 SETTINGS = {"learning_rate": 1e-3, "beta": 0.1, "max_length": 48}
 STEPS = 20
+EXACT_RUNS = (
+    "grid-sigmoid-1",
+    "grid-ipo-1",
+    "grid-norm-4",
+    "grid-smooth-1",
+    "grid-rpo-2-lora",
+    "grid-kto-4-lora",
+    "grid-reward-1",
+)
+"""Each loss, with LoRA and accumulation among them: those whose gradients in fp64 are in TRL's figures."""
+EXACT_STEPS = 3
+"""The steps of these."""
 
 
 def save_model(folder: Path, num_labels: int | None = None) -> None:

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from tests.support.training import preference_case as case
 from tests.support.training.forked_ranks import ForkedRanks
@@ -93,14 +96,18 @@ def grid(ranks: int) -> list[tuple[str, int]]:
     return [(name, stage) for name in chosen for stage in range(4)]
 
 
-def train_cells(folder: Path, cells: Iterable[tuple[int, str, int]], forked: ForkedRanks) -> None:
-    """Train each (ranks, run, stage) in `folder`, where `write_data` wrote, many in one process."""
+def train_cells(
+    folder: Path, cells: Iterable[tuple[int, str, int]], forked: ForkedRanks, *, gradients: bool = False
+) -> None:
+    """Train each (ranks, run, stage) in `folder`, where `write_data` wrote, many in one process. `gradients`: keep
+    those of each parameter at each step, in `gradients.pt`.
+    """
     for ranks in (1, 2):
         jobs = []
         for _, name, stage in sorted(one for one in cells if one[0] == ranks):
             run = folder / f"{name}-{stage}-{ranks}"
             write(run, spec_of(name, folder, stage=stage, ranks=ranks, cache=f"cache-{name}-{ranks}"), ranks)
-            jobs.append({"run": str(run), "adapters": name.endswith("lora")})
+            jobs.append({"run": str(run), "adapters": name.endswith("lora"), "gradients": gradients})
         for start in range(0, len(jobs), _JOBS_A_START):
             file = folder / f"jobs-{ranks}-{start}.json"
             file.write_text(json.dumps(jobs[start : start + _JOBS_A_START]))
@@ -114,7 +121,39 @@ def figures_of(folder: Path, ranks: int, name: str, stage: int) -> dict[str, lis
     return {"losses": [line["loss"] for line in metric_lines(run, "step")], "norms": norms}
 
 
+def double_figures(folder: Path, names: Iterable[str], steps: int, forked: ForkedRanks) -> dict[str, dict[str, Any]]:
+    """Losses, and gradients of each parameter, of the first steps of each run on one rank in fp64, without DeepSpeed."""
+    jobs = []
+    for name in names:
+        body = spec_of(name, folder, stage=0, ranks=1, cache=f"cache-{name}-double")
+        run = write(folder / f"{name}-double", body, 1)
+        jobs.append({"run": str(run), "adapters": name.endswith("lora"), "steps": steps})
+    file = folder / "jobs-double.json"
+    file.write_text(json.dumps(jobs))
+    forked.run(JOBS / "preference_double.py", str(file), ranks=1, timeout=1200)
+    return {name: torch.load(folder / f"{name}-double" / "double.pt") for name in names}
+
+
 def largest(figures: dict[str, list[float]], expected: dict[str, list[float]]) -> tuple[float, float]:
     """The largest relative difference of a loss, and of a norm (0 without norms)."""
     pairs = [list(zip(figures[key], expected[key], strict=False)) for key in ("losses", "norms")]
     return tuple(max((abs(a - b) / abs(b) for a, b in each), default=0.0) for each in pairs)  # type: ignore[return-value]
+
+
+def largest_of_gradients(gradients: list[dict[str, torch.Tensor]], expected: list[dict[str, torch.Tensor]]) -> float:
+    """The largest relative difference of a parameter's gradient at a step: the norm of the difference over the norm of
+    what is expected. Infinity where that is 0 and the gradient is not. Both lists have all steps and parameters.
+    """
+    found = 0.0
+    for step, expected_step in zip(gradients, expected, strict=True):
+        own, others = ({_plain_name(name): one for name, one in part.items()} for part in (step, expected_step))
+        assert own.keys() == others.keys(), own.keys() ^ others.keys()
+        for name, other in others.items():
+            difference, norm = (own[name].double() - other.double()).norm().item(), other.double().norm().item()
+            found = max(found, difference / norm if norm else math.inf if difference else 0.0)
+    return found
+
+
+def _plain_name(name: str) -> str:
+    """Without what PEFT's wrapper adds, which TRL trains, and not the harness."""
+    return name.removeprefix("base_model.model.").replace(".modules_to_save.default", "")

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The harness's loop on several run directories of preferences, and what each step's loss and gradient norm were.
 
-`preference_many.py JOBS.json`, where a job is {"run": DIR, "adapters": bool}. Rank 0 writes DIR/steps.json.
+`preference_many.py JOBS.json`, where a job is {"run": DIR, "adapters": bool, "gradients": bool}. Rank 0 writes
+DIR/norms.json, and with `gradients` DIR/gradients.pt, those of each parameter at each step before they are clipped.
 """
 
 import json
 import sys
 from pathlib import Path
 from typing import Any
+
+import torch
+from deepspeed.utils import safe_get_full_grad
 
 from harness.runtime.distributed import destroy_process_group, init_process_group
 from harness.runtime.objectives.label_head import Reward
@@ -31,6 +35,24 @@ def _draw_adapters(build: Any) -> Any:
     return build_with_drawn_adapters
 
 
+def _record_steps(engine: Any, gradients: list[dict[str, torch.Tensor]] | None) -> list[float]:
+    """The list to which each optimizer step adds its norm, and to `gradients` what it is computed from."""
+    norms: list[float] = []
+    step = engine.step
+
+    def step_and_record() -> None:
+        is_last = engine.is_gradient_accumulation_boundary()
+        if is_last and gradients is not None:
+            trained = {name: one for name, one in engine.module.named_parameters() if one.requires_grad}
+            gradients.append({name: safe_get_full_grad(one).clone() for name, one in trained.items()})
+        step()
+        if is_last:
+            norms.append(float(engine.get_global_grad_norm() or 0))
+
+    engine.step = step_and_record
+    return norms
+
+
 def main() -> None:
     ranks = init_process_group()
     for job in json.loads(Path(sys.argv[-1]).read_text()):
@@ -40,19 +62,13 @@ def main() -> None:
         orders = _load_run_config_on_all_ranks(run_dir, ranks)
         _set_log_levels("error")
         built = build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
-        norms: list[float] = []
-        step = built.engine.step
-
-        def step_and_record(step: Any = step, engine: Any = built.engine, norms: list[float] = norms) -> None:
-            is_last = engine.is_gradient_accumulation_boundary()
-            step()
-            if is_last:
-                norms.append(float(engine.get_global_grad_norm() or 0))
-
-        built.engine.step = step_and_record  # type: ignore[method-assign]
+        gradients: list[dict[str, torch.Tensor]] | None = [] if job["gradients"] else None
+        norms = _record_steps(built.engine, gradients)
         train(built)
         if ranks.is_main_process:
             (run_dir.root / "norms.json").write_text(json.dumps(norms))
+            if gradients:
+                torch.save(gradients, run_dir.root / "gradients.pt")
         built.metrics.close()
         built.engine.destroy()
     destroy_process_group()

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """DPO, KTO and reward models against TRL 1.16 (`tests/support/training/trl_figures.json`): losses and gradients. By night
 each method of the figures' grid: at every stage, accumulation 1 and 4, with and without LoRA, on one and two ranks.
+
+In fp64 both are the same to the rounding of fp64: what differs in fp32 is rounding, too, and no other algorithm.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from harness.runtime.objectives.preference_losses import DPO_LOSSES, PairRatios, kto_losses
 from tests.support.training import preference_case as case
+from tests.support.training.double_mode import project_gradients
 from tests.support.training.forked_ranks import ForkedRanks
-from tests.support.training.preference_runs import FIGURES, figures_of, grid, train_cells, write_data
+from tests.support.training.preference_runs import FIGURES, double_figures, figures_of, grid, train_cells, write_data
 from tests.support.training.runtime_helpers import metric_lines
 
 _BOUNDS = {"ipo": 2e-6, "rpo": 2e-6, "reward-centered": 5e-6, "reward-margin": 5e-6}
@@ -60,6 +64,27 @@ def test_a_loss_and_its_gradient_are_those_of_trl(name: str) -> None:
     assert loss.item() == pytest.approx(expected["loss"], rel=1e-6)
     assert leaf.grad is not None
     assert leaf.grad.tolist() == pytest.approx(expected["gradient"], rel=1e-6, abs=1e-7)
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory, forked: ForkedRanks) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("double")
+    write_data(folder)
+    return double_figures(folder, case.EXACT_RUNS, case.EXACT_STEPS, forked)
+
+
+@pytest.mark.parametrize("name", case.EXACT_RUNS)
+def test_losses_and_gradients_are_those_of_trl_to_the_rounding_of_fp64(
+    exact: dict[str, dict[str, Any]], name: str
+) -> None:
+    own, expected = exact[name], FIGURES["double"][name]
+    steps = expected["gradients"]
+    assert len(own["losses"]) == len(own["gradients"]) == len(steps) == case.EXACT_STEPS
+    assert own["losses"] == pytest.approx(expected["losses"][: len(steps)], rel=1e-12, abs=0)
+    for gradients, step in zip(own["gradients"], steps, strict=True):
+        for (norm, product), (expected_norm, expected_product) in zip(project_gradients(gradients), step, strict=True):
+            assert norm == pytest.approx(expected_norm, rel=1e-11, abs=0)
+            assert abs(product - expected_product) <= 1e-11 * expected_norm
 
 
 @pytest.fixture(scope="module")

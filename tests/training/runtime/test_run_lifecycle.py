@@ -183,10 +183,14 @@ def test_ranks_that_read_different_files_do_not_train(tmp_path: Path, tiny_model
     assert not (run / "data").exists()
 
 
-def test_what_the_loop_cannot_run_is_refused(tmp_path: Path, tiny_model: Path, forked: ForkedRanks) -> None:
+@pytest.mark.parametrize("optimizer", [None, {"params": {"torch_adam": True}}])
+def test_what_the_loop_cannot_run_is_refused(
+    tmp_path: Path, tiny_model: Path, forked: ForkedRanks, optimizer: dict[str, Any] | None
+) -> None:
+    """DeepSpeed builds no optimizer without a type, and the engine has none."""
     run = make(tmp_path / "run", tiny_model)
     file = run / "ds_config.json"
-    file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "optimizer"}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"optimizer": optimizer}))
     (line,), printed = refused(run, forked)
     assert line.startswith("error[OP101]: ")
     assert "help: set `optimizer.type` in the run spec" in printed

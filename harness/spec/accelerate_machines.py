@@ -34,6 +34,9 @@ class Machines(NamedTuple):
     hostfile: str | None = None
 
 
+_OWN_ADDRESS = re.compile(r"localhost|127\.[\d.]+|0\.0\.0\.0|\[?::1?\]?")
+
+
 def check_machines(source: Source, fields: Mapping[str, Any]) -> Machines:
     """Do all processes of several machines start, and do they find each other?"""
     hosts, ranks = source.data.get("num_machines"), source.data.get("num_processes")
@@ -126,16 +129,20 @@ def _alone_finding(source: Source, fields: Mapping[str, Any]) -> Finding:
 
 
 def _check_address(source: Source) -> Iterator[Finding]:
-    """torchrun's rendezvous, which accelerate gives the text "None" for an address."""
-    if source.data.get("main_process_ip"):
+    """torchrun's rendezvous, which accelerate gives the text "None" for an address; one of each machine's own."""
+    address, hosts = str(source.data.get("main_process_ip") or ""), source.data["num_machines"]
+    if address and not _OWN_ADDRESS.fullmatch(address):
         return
-    hosts = source.data["num_machines"]
+    message = f"without `main_process_ip` {hosts} machines try to reach a host called `None`, and never connect"
+    if address:
+        message = f"`main_process_ip: {address}` lets each of {hosts} machines wait for machine 0 on itself"
+    key = "main_process_ip" if address else "num_machines"
     yield Finding(
         "HF105",
         "warning",
-        f"without `main_process_ip` {hosts} machines try to reach a host called `None`, and never connect",
-        "num_machines",
-        source.place(("num_machines",)),
+        message,
+        key,
+        source.place((key,)),
         related=(Label(source.place(_LAUNCHER), "torchrun's rendezvous"),),
         notes=("right only where each `accelerate launch` has its own `--main_process_ip` and `--machine_rank`",),
         fix=Fix("write `main_process_ip: ADDRESS`, that of machine 0, or give it to every `accelerate launch`"),

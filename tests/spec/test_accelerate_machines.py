@@ -51,6 +51,13 @@ def test_torchrun_needs_an_address(write):
     assert findings_of(check(file, "main_process_ip=10.0.0.1")) == []
 
 
+@pytest.mark.parametrize("address", [".".join("0000"), "127.0.0.1", "localhost", "::1"])
+def test_an_address_of_ones_own_is_no_machine_0(address, write):
+    file = write("accelerate.yaml", text_of("  deepspeed_multinode_launcher: standard\n", main_process_ip=address))
+    found = [(f.gate, f.severity, f.key) for f in findings_of(check(file))]
+    assert found == [("HF105", "warning", "main_process_ip")]
+
+
 @pytest.mark.parametrize(
     ("address", "host"),
     [
@@ -70,7 +77,7 @@ def test_an_address_is_a_host_alone(launcher, address, host, write):
     assert (finding.severity, finding.fix.sets) == ("error", {"main_process_ip": host})
 
 
-@pytest.mark.parametrize("address", ["10.0.0.1", "gpu-a.cluster", "fe80::1%eth0", "[::1]", "gpu_a"])
+@pytest.mark.parametrize("address", ["10.0.0.1", "gpu-a.cluster", "fe80::1%eth0", "[fe80::2]", "gpu_a"])
 def test_a_host_is_an_address(address, write):
     section = "  deepspeed_multinode_launcher: standard\n"
     assert findings_of(check(write("accelerate.yaml", text_of(section, main_process_ip=f"'{address}'")))) == []

@@ -51,6 +51,13 @@ def explain(error, *frames, log=""):
          "bare `OddForCausalLM`", "change and retry"),
         (("/job/fit.py", "step", "model.backward(loss)"),
          "AttributeError: 'OddModel' object has no attribute 'backward'", "LG120", "bare `OddModel`", "change and retry"),
+        (("deepspeed/runtime/engine.py", "_configure", "[p for p in ps if p.use_muon]"),
+         "AttributeError: 'Parameter' object has no attribute 'use_muon'", "LG121", "`use_muon`", "change and retry"),
+        (("deepspeed/runtime/zero/stage_1_and_2.py", "has_overflow_partitioned_grads", "for g in self.grads[i]:"),
+         "TypeError: 'NoneType' object is not iterable", "LG116", "no gradient where it reduces", "change and retry"),
+        (("deepspeed/runtime/zero/stage3.py", "reduce_grads_of_bucket", "new.copy_(param.grad.view(-1))"),
+         "AttributeError: 'NoneType' object has no attribute 'view'", "LG116", "no gradient where it reduces",
+         "change and retry"),
     ],
 )  # fmt: skip
 def test_the_kind_of_an_exception_and_its_place_are_the_cause(code, error, cause, words, action):

@@ -71,8 +71,7 @@ def export(
     verify: Annotated[
         bool,
         typer.Option(
-            "--verify",
-            help="Load the folder with transformers and compare its logits. Needs memory for two models.",
+            "--verify", help="Load the folder with transformers and compare its logits. Needs memory for two models."
         ),
     ] = False,
     push: Annotated[

@@ -43,16 +43,14 @@ def preflight(
     num_nodes: NumNodesOption = None,
     num_gpus: NumGpusOption = None,
     timeout: Annotated[
-        float,
-        typer.Option("--timeout", metavar="SECONDS", min=1.0, max=600.0, help="Time limit of one host."),
+        float, typer.Option("--timeout", metavar="SECONDS", min=1.0, max=600.0, help="Time limit of one host.")
     ] = ssh.HOST_TIMEOUT_SECONDS,
     fan_out: Annotated[
         int, typer.Option("--fan-out", metavar="N", min=1, max=1024, help="Hosts contacted at the same time.")
     ] = ssh.FAN_OUT,
     allow_local_code: AllowCodeOption = False,
     allreduce: Annotated[
-        bool,
-        typer.Option("--allreduce", help="Then start the ranks and time an all-reduce over all of them."),
+        bool, typer.Option("--allreduce", help="Then start the ranks and time an all-reduce over all of them.")
     ] = False,
     format: Annotated[OutputFormat, typer.Option("--format", help="Output format.")] = OutputFormat.text,
 ) -> None:

@@ -38,12 +38,7 @@ def render(
     write: Annotated[bool, typer.Option("--write", help="Write the JSON next to each spec.")] = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write this JSON file; with --check, compare with it.",
-        ),
+        typer.Option("--output", "-o", metavar="FILE", help="Write this JSON file; with --check, compare with it."),
     ] = None,
     accelerate: Annotated[
         str | None,

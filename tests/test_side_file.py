@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from harness import side_file
-from harness.facts.metrics_schema import validate_line
 from harness.side_file import SideFile, describe_output_gap
+from tests.support.metrics_lines import validate_line
 
 
 class FullDisk:

@@ -7,25 +7,13 @@ Reads and writes no file. `python -m harness.facts.metrics_schema` prints it as 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 FieldKind = Literal["count", "number", "text", "flag", "counts", "numbers", "texts", "map"]
 SCHEMA_VERSION = 2
 """1: no `time`, no device, no FLOPs, no `ranks` nor `straggler` lines. A reader of 2 reads 1: fields are only added."""
-
-_TYPES: Mapping[FieldKind, tuple[type, ...]] = {
-    "count": (int,),
-    "number": (int, float),
-    "text": (str,),
-    "flag": (bool,),
-    "counts": (list,),
-    "numbers": (list,),
-    "texts": (list,),
-    "map": (dict,),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +64,6 @@ LINES: dict[str, MetricsLine] = _read_lines()
 """By their `type`."""
 COMMON = LINES.pop("").fields
 """Fields of every line."""
-
-
-def validate_line(body: Mapping[str, Any]) -> list[str]:
-    """The errors of a line, in words. An unknown field is no error; a null is one where a field is not a number."""
-    line = LINES.get(str(body.get("type")))
-    if line is None:
-        return [f"`type` is {body.get('type')!r}, should be one of {', '.join(LINES)}"]
-    problems = [f"`{f.name}` is missing" for f in line.fields if f.always and f.name not in body]
-    for field in (*COMMON, *line.fields):
-        value = body.get(field.name)
-        if value is None:
-            if field.name in body and field.kind != "number":
-                problems.append(f"`{field.name}` is null")
-        elif not isinstance(value, _TYPES[field.kind]) or (isinstance(value, bool) and field.kind != "flag"):
-            problems.append(f"`{field.name}` is {type(value).__name__}, should be a {field.kind}")
-    return problems
 
 
 def to_markdown() -> str:

@@ -69,12 +69,6 @@ def load_conformance() -> dict[str, Any]:
     return results
 
 
-def cell_of(code: str) -> dict[str, str]:
-    """The cell of these digits: the number of its value in each dimension."""
-    dimensions: dict[str, list[str]] = load_grid()["dimensions"]
-    return {name: values[int(digit)] for (name, values), digit in zip(dimensions.items(), code, strict=True)}
-
-
 def _read_rows(kind: str) -> tuple[ReleaseFault, ...]:
     """The tables of one kind in `release_faults.toml`; lists of values become tuples."""
     rows: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[kind]

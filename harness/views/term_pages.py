@@ -16,11 +16,6 @@ def _terms() -> Mapping[str, Mapping[str, str]]:
     return read_entries(Path(__file__).with_name("assets") / "terms.txt")
 
 
-def list_terms() -> list[str]:
-    """The terms that have a paragraph."""
-    return list(_terms())
-
-
 def render_term(word: str, width: int = 120) -> str | None:
     """The paragraph of a term and the command that shows it; None for another word."""
     key = word.strip().lower().replace(" ", "-")

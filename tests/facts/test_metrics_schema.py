@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import harness.facts
-from harness.facts.metrics_schema import COMMON, LINES, to_markdown, validate_line
+from harness.facts.metrics_schema import COMMON, LINES, to_markdown
+from tests.support.metrics_lines import validate_line
 
 EVAL = {"type": "eval", "step": 4, "loss": 2.0, "perplexity": 7.4, "tokens": 10, "time": 1.0}
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 
 from harness.facts.deepspeed_version import parse_version
-from harness.facts.release_faults import RELEASE_FAULTS, cell_of, load_grid
+from harness.facts.release_faults import RELEASE_FAULTS, load_grid
 from harness.gates.registry import all_gates
+from tests.support.release_cells import cell_of
 
 GRID = load_grid()
 RESULTS = [(release, part) for release, parts in GRID["releases"].items() for part in parts]

@@ -13,7 +13,8 @@ import pytest
 
 from harness.check.check_file import check_file
 from harness.facts.deepspeed_version import DeepSpeedTarget
-from harness.facts.release_faults import RELEASE_FAULTS, cell_of, load_grid
+from harness.facts.release_faults import RELEASE_FAULTS, load_grid
+from tests.support.release_cells import cell_of
 
 GRID = load_grid()
 GATES = {fault.gate for fault in RELEASE_FAULTS}

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from harness.facts.metrics_schema import validate_line
 from harness.hostinfo.gpu_health import GpuHealth
 from harness.runtime.telemetry import gpu_watch
 from harness.runtime.telemetry.gpu_reports import GpuReports
 from harness.runtime.telemetry.gpu_watch import GpuReading, GpuWatch, OwnGpu, pack_reading, packed_use, unpack_reading
 from harness.runtime.telemetry.stragglers import RankSample, StragglerDetector
 from tests.support.fake_nvml import build_fake_nvml, fake_nvml_variables
+from tests.support.metrics_lines import validate_line
 
 HOSTS = ("worker-0", "worker-0")
 GPUS = (OwnGpu("GPU-0", "0000:1b:00.0"), OwnGpu("GPU-1", "0000:1c:00.0"))

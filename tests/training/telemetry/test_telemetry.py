@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from harness.facts.metrics_schema import SCHEMA_VERSION, validate_line
+from harness.facts.metrics_schema import SCHEMA_VERSION
 from harness.launching.setup.environment import with_flops_profiler_output
 from harness.run_records.run_record import read_run_record
 from harness.slowness import diagnose_slowness
 from harness.views.report.problems_section import render_problems
 from tests.support.fake_nvml import build_fake_nvml
+from tests.support.metrics_lines import validate_line
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.parity_cases import WIDE, write_run
 from tests.support.training.runtime_helpers import TINY, metric_lines

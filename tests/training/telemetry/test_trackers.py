@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from harness import side_file
-from harness.facts.metrics_schema import validate_line
 from harness.runtime.metrics import MetricsWriter
 from harness.runtime.telemetry.trackers import tracker_threads
 from harness.runtime.telemetry.trackers.tracker_backend import CsvBackend, TrackerTarget
 from harness.runtime.telemetry.trackers.tracker_threads import BACKENDS, Trackers, TrackerThread
 from harness.spec.sections.telemetry_spec import TelemetrySpec
+from tests.support.metrics_lines import validate_line
 
 LOSSES = [3.0, 2.5, float("nan"), 2.0]
 

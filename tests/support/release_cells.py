@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells of the grid of releases, by their digits."""
+
+from __future__ import annotations
+
+from harness.facts.release_faults import load_grid
+
+
+def cell_of(code: str) -> dict[str, str]:
+    """The cell of these digits: the number of its value in each dimension."""
+    dimensions: dict[str, list[str]] = load_grid()["dimensions"]
+    return {name: values[int(digit)] for (name, values), digit in zip(dimensions.items(), code, strict=True)}

@@ -13,6 +13,7 @@ from harness.errors import ExitCode, UserError
 from harness.facts.model_lookup import find_positions
 from harness.findings import Finding, Fix
 from harness.plan.counted_plan import CountedPlan
+from harness.plan.memory.memory_estimate import MemoryEstimate, check_fit, estimate_memory
 from harness.plan.plan_usage import usage_error
 from harness.plan.planner import make_plan
 from harness.plan.search import sequence_lengths as lengths
@@ -49,6 +50,8 @@ class LongestSequence:
     positions: int | None
     is_limited: bool
     others: tuple[LongestSetting, ...]
+    beyond: MemoryEstimate
+    """The memory of `unit` tokens more."""
 
 
 def find_longest_sequence(
@@ -153,10 +156,11 @@ def _first_that_passes(
     safe = lengths.find_longest(
         model, counted.settings, unit, device, capacity, headroom=lengths.HEADROOM, limit=length
     )
-    beyond = lengths.fit_at(model, counted.settings, length + unit, device, capacity)
+    beyond = estimate_memory(model, replace(counted.settings, seq_length=length + unit), device)
     name, named = run.spec.model.name_or_path or run.name, map(_positions_in, checked.report.findings)
     positions, others = next(filter(None, named), None), _others([exact.get(one, one) for one in ranked], exact[each])
-    return LongestSequence(name, length, unit, safe, beyond.binding, counted, changed, positions, False, others)
+    binding = check_fit(beyond, capacity).binding
+    return LongestSequence(name, length, unit, safe, binding, counted, changed, positions, False, others, beyond)
 
 
 def _exact_length(

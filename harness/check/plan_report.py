@@ -15,7 +15,7 @@ from harness.errors import ExitCode
 from harness.findings import Finding
 from harness.plan.planner import Plan
 from harness.plan.search.alternatives import Alternative, best_of_each_kind
-from harness.plan.search.nearest_fit import NearestFit, find_nearest_fit
+from harness.plan.search.nearest_fit import NearestFit, WithoutOffload, find_nearest_fit, find_without_offload
 from harness.plan.search.plan_request import PlanRequest, batch_finding
 from harness.plan.search.settings_search import filter_fitting, may_fit
 
@@ -33,6 +33,8 @@ class PlanReport:
     next_command: str = ""
     fit_table: FitTable | None = None
     """The ways of training the model, where nothing fits and for a page."""
+    without_offload: WithoutOffload | None = None
+    """What the same run needs without its offload, where it fits with it."""
 
     @property
     def nothing_fits(self) -> bool:
@@ -80,7 +82,11 @@ def report_plan(
     if searched is not None and searched.best is not None and plan.time is not None:
         others = [each for each in searched.usable if each is not searched.best]
         plan = replace(plan, fastest_fitting=(searched.best, *others)[:NUM_ALTERNATIVES])
-    return PlanReport(plan, searched, _find_nearest_fit(plan, searched), tuple(findings), next_command)
+    without, others = None, plan.alternatives if searched is None else searched.alternatives
+    if plan.model is not None and plan.fit.verdict is not False:
+        without = find_without_offload(plan.run, plan.model, plan.device, plan.capacity, others)
+    nearest_fit = _find_nearest_fit(plan, searched)
+    return PlanReport(plan, searched, nearest_fit, tuple(findings), next_command, without_offload=without)
 
 
 def _find_nearest_fit(plan: Plan, searched: SearchResult | None) -> NearestFit | None:

@@ -71,7 +71,8 @@ class PlanOptions:
         number is given.
         """
         if self.model is None or self.gpu is None or (self.gpus is None and needs_gpus):
-            raise usage_error("a plan needs a spec, or `--model`, `--gpus` and `--gpu`", f"try `{_EXAMPLE}`")
+            fix = f"try `{_EXAMPLE}`; `--min-gpus` finds the number of GPUs"
+            raise usage_error("a plan needs a spec, or `--model`, `--gpus` and `--gpu`", fix)
         return PlanRequest(
             self.model,
             1 if self.gpus is None else self.gpus,

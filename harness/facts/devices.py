@@ -47,6 +47,11 @@ class Device:
         return "AMD" not in self.source
 
 
+def is_before_ampere(name: str) -> bool:
+    """Is it a kind without bf16 units, which torch emulates slower than fp32: V100, T4, P100, RTX 20?"""
+    return name.lower().startswith(("v100", "t4", "p100", "rtx 20", "rtx20", "titan"))
+
+
 _TORCH_GIB = {
     "V100-16GB": 15.77,
     "V100-32GB": 31.75,

@@ -19,9 +19,11 @@ from harness.plan.search.settings_search import HEADROOM
 from harness.plan.time.step_time import TimePart
 from harness.units import format_bytes, format_count, format_seconds, pluralize
 from harness.views.plan_goodput import checkpoint_lines
-from harness.views.plan_screen import PHASE_LABELS, device_name, name_of_choice, wrap_name
+from harness.views.plan_lines import name_as_terms, name_of_choice, wrap_terms
+from harness.views.plan_screen import device_name
 from harness.views.plan_traffic import render_traffic
 from harness.views.plan_tuned_defaults import render_tuned_defaults
+from harness.views.plan_verdict import PHASE_LABELS
 from harness.views.style import Style
 
 _MIN_FORMULA_WIDTH = 24
@@ -147,7 +149,7 @@ def _render_searched(searched: SearchResult, style: Style, width: int) -> str:
         sizes = f"{format_bytes(each.gpu_peak):>11} GPU  {format_bytes(each.host_peak):>11} host"
         mark = ">" if each is searched.best else " "
         start = f"{mark} {time:>12}  {sizes}  "
-        name = wrap_name(each.settings, max(24, width - len(start)))
+        name = wrap_terms(name_as_terms(each.settings), max(24, width - len(start)))
         lines += [start + name[0], *(" " * len(start) + part for part in name[1:])]
     for alternative, finding in searched.refused[:4]:
         gate = style.paint(finding.gate, "yellow")

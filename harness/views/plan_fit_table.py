@@ -7,8 +7,15 @@ from typing import Any
 
 from harness.check.fit_table import FitCell, FitTable, needs_other_hosts
 from harness.units import pluralize
-from harness.views.plan_lines import cut_text, wrap_lines
-from harness.views.plan_numbers import cost_as_dict, describe_setting, format_range, format_size, format_time_range
+from harness.views.plan_lines import cut_text, name_largest, wrap_lines
+from harness.views.plan_numbers import (
+    cost_as_dict,
+    describe_setting,
+    format_range,
+    format_size,
+    format_time_range,
+    parallel_terms,
+)
 from harness.views.plan_search import alternative_as_dict
 from harness.views.style import Style
 
@@ -26,9 +33,9 @@ def render_fit_table(table: FitTable, style: Style, width: int = 100) -> str:
         texts = (cell_text(cells.get(gpus)) for gpus in shown)
         lines.append(f"{name:<{_NAME}}" + "".join(f"{text:>{_COLUMN}}" for text in texts))
     notes = (
-        "Seconds a step; ~ is not certain, - does not fit into the GPUs; RAM, disk: the GPUs hold it on hosts with so "
-        "much. Ranks have the whole model of each layer, or the fewest tensor or pipeline ranks with which a step has "
-        "rows for all; `harness size --gpus N` tries other degrees."
+        "Seconds a step; ~ is not certain, - does not fit into the GPUs. `RAM 1.2 TiB`, `disk 5 TiB`: it fits into the "
+        "GPUs, if each host has so much memory, so large disks. Ranks have the whole model of each layer, or the "
+        "fewest tensor or pipeline ranks with which a step has rows for all; `harness size --gpus N` tries others."
     )
     return "\n".join(
         [*lines, *wrap_lines([notes, describe_hosts(table)], width), "", *_fewest_lines(table, style, width)]
@@ -54,8 +61,7 @@ def _short_size(size: int) -> str:
 def _brief(cell: FitCell) -> str:
     """Settings beside the name of the way: `ZeRO-3, parameters on CPU, 4 x 8`."""
     s = cell.best.settings
-    sizes = (("tensor", s.tensor_parallel_size), ("pipeline", s.pipeline_parallel_size))
-    parts = [f"ZeRO-{s.stage}", *(f"{name} {size}" for name, size in sizes if size > 1)]
+    parts = [f"ZeRO-{s.stage}", *parallel_terms(s)]
     parts += ["parameters too"] if s.param_device != "none" else []
     parts.append(f"{s.rows} x {s.accumulation}")
     return ", ".join(parts if s.checkpointing else [*parts, "no checkpointing"])
@@ -111,9 +117,21 @@ def _fewest_lines(table: FitTable, style: Style, width: int) -> list[str]:
     if table.price is not None:
         count = f"{table.tokens / 1e9:g} billion"
         lines.append(f"Dollars for {count} tokens (`--tokens`) at {table.price:.2f} a GPU hour (`--price`).")
+    lines += wrap_lines([text for name in table.rows if (text := _say_why_not(table, name))], width)
     for name, finding in table.refused.items():
         lines += wrap_lines([f"`harness launch` refuses {name}: {finding.gate}, {finding.message}"], width)
     return lines
+
+
+def _say_why_not(table: FitTable, name: str) -> str:
+    """The reason why a way fits on no number of GPUs: its largest part of the largest number, which more would hold."""
+    row = table.rows[name]
+    if table.fewest[name] is not None or not row or row[-1].state != "no":
+        return ""
+    last = row[-1].best
+    reason = "" if last.settings.quantization is None else ": ZeRO-3 cannot divide 4-bit weights (MD043)"
+    sizes = f"{format_size(last.gpu_peak)} each, mostly {name_largest(last.memory, 1)}"
+    return f"{name} fits on none: {row[-1].gpus:,} GPUs need {sizes}{reason}"
 
 
 def render_min_gpus(table: FitTable, style: Style, width: int = 100) -> str:
@@ -143,9 +161,8 @@ def _largest_parts(table: FitTable) -> str:
     if not row:
         return ""
     memory = row[-1].best.memory
-    items = sorted(memory.items_of("gpu"), key=lambda item: -item.bytes)[:3]
-    parts = ", ".join(f"{item.description} {format_size(item.bytes)}" for item in items)
-    return f"On {row[-1].gpus:,} a GPU would need {format_size(memory.gpu_peak)}, which is mostly {parts}."
+    peak = format_size(memory.gpu_peak)
+    return f"On {row[-1].gpus:,} a GPU would need {peak}, which is mostly {name_largest(memory, 3)}."
 
 
 def _most(table: FitTable) -> int:

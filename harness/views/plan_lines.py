@@ -5,7 +5,14 @@ from __future__ import annotations
 
 import textwrap
 
-from harness.views.plan_numbers import format_time_range
+from harness.plan.memory.memory_estimate import MemoryEstimate
+from harness.plan.search.alternatives import title_of
+from harness.plan.settings.checkpointed_layers import describe_checkpointing
+from harness.plan.settings.plan_settings import PlanSettings
+from harness.views.plan_numbers import format_size, format_time_range, parallel_terms
+
+_IN_TERM = "\N{NO-BREAK SPACE}"
+"""For a space inside a term that is not to be divided between two lines, such as `micro-batch 2`."""
 
 
 def format_hours_range(hours: tuple[float, float]) -> str:
@@ -25,3 +32,28 @@ def wrap_lines(lines: list[str], width: int) -> list[str]:
         textwrap.fill(line, room, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
         for line in lines
     ]
+
+
+def wrap_terms(text: str, width: int, start: str = "") -> list[str]:
+    """Lines of whole words and terms; what is aligned in the first of them stays so."""
+    lines = textwrap.wrap(text, max(width, 22), subsequent_indent=start, break_on_hyphens=False, break_long_words=False)
+    return [line.replace(_IN_TERM, " ") for line in lines]
+
+
+def name_of_choice(settings: PlanSettings) -> str:
+    """Stage, offload, parallel sizes, micro-batch and checkpointing."""
+    return name_as_terms(settings).replace(_IN_TERM, " ")
+
+
+def name_as_terms(settings: PlanSettings) -> str:
+    """The same for `wrap_terms`, which divides no term between two lines."""
+    parts = [*title_of(settings).split(", "), *parallel_terms(settings), f"micro-batch {settings.rows}"]
+    terms = [*parts, describe_checkpointing(settings, "checkpointing")]
+    return ", ".join(term.replace(" ", _IN_TERM) for term in terms)
+
+
+def name_largest(memory: MemoryEstimate, count: int = 2) -> str:
+    """The largest parts of a GPU's peak: `44.0 GiB logits, then 20.1 GiB parameters gathered at once`."""
+    items = [item for item in memory.items_of("gpu") if memory.gpu_peak_phase in item.phases]
+    largest = sorted(items, key=lambda item: -item.bytes)[:count]
+    return ", then ".join(f"{format_size(item.bytes)} {item.description}" for item in largest)

@@ -9,7 +9,7 @@ from harness.check.largest_model import LargestModel
 from harness.check.longest_sequence import LongestSequence
 from harness.plan.counted_plan import CountedPlan
 from harness.units import format_bytes, format_count
-from harness.views.plan_lines import cut_text, wrap_lines
+from harness.views.plan_lines import cut_text, name_largest, wrap_lines
 from harness.views.plan_numbers import describe_setting, describe_setting_briefly, format_time_range
 from harness.views.style import Style
 
@@ -68,7 +68,11 @@ def _memory_line(counted: CountedPlan) -> str:
 def _limit_line(result: LongestSequence) -> str:
     if result.is_limited:
         return f"Limited by the model: it has {result.positions:,} positions."
-    return f"Limited by {result.binding}: {result.length + result.unit:,} tokens do not fit."
+    capacity, more = result.counted.plan.capacity, f"{result.length + result.unit:,} tokens"
+    if result.binding != "GPU memory" or capacity.gpu is None:
+        return f"Limited by {result.binding}: {more} do not fit."
+    sizes = f"{format_bytes(result.beyond.gpu_peak)} of {format_bytes(capacity.gpu)}"
+    return f"Limited by {result.binding}: {more} need {sizes}; the most is {name_largest(result.beyond)}."
 
 
 def _other_lines(result: LongestSequence, style: Style, width: int) -> list[str]:

@@ -64,14 +64,19 @@ def format_share(share: float) -> str:
     return f"{share:.0%}" if share >= 0.0995 else f"{share:.1%}"
 
 
+def parallel_terms(settings: PlanSettings) -> list[str]:
+    """The parallel sizes above 1: `tensor 2`."""
+    sizes = {
+        "tensor": settings.tensor_parallel_size,
+        "pipeline": settings.pipeline_parallel_size,
+        "sequence": settings.sequence_parallel_size,
+    }
+    return [f"{name} {size}" for name, size in sizes.items() if size > 1]
+
+
 def describe_setting(settings: PlanSettings) -> str:
     """`ZeRO-3, sequence 8, micro-batch 1 x 4, gradient checkpointing`."""
-    sizes = (
-        ("tensor", settings.tensor_parallel_size),
-        ("pipeline", settings.pipeline_parallel_size),
-        ("sequence", settings.sequence_parallel_size),
-    )
-    parallel = "".join(f", {name} {size}" for name, size in sizes if size > 1)
+    parallel = "".join(f", {term}" for term in parallel_terms(settings))
     batch = f"micro-batch {settings.rows} x {settings.accumulation}"
     moved = ", inputs of layers in host memory" if settings.activation_device != "none" else ""
     return f"{title_of(settings)}{parallel}, {batch}, {describe_checkpointing(settings)}{moved}"

@@ -9,9 +9,10 @@ from harness.check.fit_table import FitCell, FitTable
 from harness.check.plan_report import PlanReport
 from harness.plan.plan_json import plan_json
 from harness.views.plan_fit_table import cell_text, describe_cell, describe_hosts
+from harness.views.plan_lines import name_of_choice
 from harness.views.plan_numbers import format_size, format_time_range
 from harness.views.plan_plot import render_memory_svg
-from harness.views.plan_screen import format_verdict_line, name_of_choice
+from harness.views.plan_verdict import format_verdict_line
 from harness.views.report.html_elements import escape, format_code, render_share_bar
 from harness.views.report.page import render_document
 

@@ -181,3 +181,15 @@ def test_another_batch_is_whole_steps_of_accumulation() -> None:
     more = search.with_batch(cell, 4.0)
     assert more is not None
     assert more.best.settings.accumulation == 4 * cell.best.settings.accumulation
+
+
+def test_a_way_that_fits_on_no_number_says_why() -> None:
+    """Half a trillion parameters in 4 bits on each GPU: no stage divides them."""
+    search = FitSearch(PlanRequest("llama-3.1-405b", 1, "H100-80GB"))
+    cells = tuple(cell for gpus in (8, 64) if (cell := search.cell(gpus, WAYS[4])))
+    table = make_fit_table(FitSearch(PlanRequest("qwen2.5-0.5b", 1, "H100-80GB")))
+    table = replace(table, rows={**table.rows, "QLoRA": cells}, fewest={**table.fewest, "QLoRA": None})
+    text = " ".join(render_min_gpus(table, Style(False), 110).split())
+    assert "QLoRA fits on none: 64 GPUs need " in text
+    assert "ZeRO-3 cannot divide 4-bit weights (MD043)" in text
+    assert "LoRA fits on none" not in text.replace("QLoRA", "")

@@ -83,3 +83,20 @@ def test_gpus_that_fill_no_host_of_the_kind_are_refused() -> None:
     assert [each.message for each in validate_request(PlanRequest("llama-3.1-8b", 6, "GB200-186GB"))] == [
         "6 GPUs do not fill hosts of 4"
     ]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "overrides", "precision"),
+    [
+        ("V100-32GB", (), {"fp16": True}),
+        ("Tesla T4", (), {"fp16": True}),
+        ("A100-40GB", (), {"bf16": True}),
+        ("V100-32GB", ("precision.bf16=false", "precision.fp16=false"), {"bf16": False, "fp16": False}),
+        ("H100-80GB", ("precision.fp16=true",), {"fp16": True}),
+    ],
+)
+def test_a_gpu_without_bf16_is_planned_in_fp16(
+    gpu: str, overrides: tuple[str, ...], precision: dict[str, bool]
+) -> None:
+    request = PlanRequest("llama-2-7b", 4, gpu, overrides=overrides)
+    assert spec_from_request(request)["precision"] == precision

@@ -24,7 +24,7 @@ from harness.plan.settings.plan_settings import settings_of
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
-from tests.support.plan_inputs import offload, plan_of, run_of
+from tests.support.plan_inputs import TINY, offload, plan_of, run_of
 
 
 def search_run(plan: Plan, **more: Any) -> tuple[Alternative, ...]:
@@ -198,3 +198,10 @@ def test_alternatives_of_pairs_have_the_batch_of_the_run() -> None:
     settings = [each.settings for each in (*plan.alternatives, *plan.fastest_fitting, *plan.best_by_kind)]
     assert {each.rows * each.accumulation * each.data_parallel_size for each in settings} == {64}
     assert {each.tokens_per_step for each in settings} == {128 * 4096}
+
+
+@pytest.mark.parametrize(("family", "has_stages"), [("gpt_neox", False), ("llama", True)])
+def test_no_pipeline_is_named_that_the_gates_refuse(family: str, has_stages: bool) -> None:
+    """MD004: GPT-NeoX is no plain stack of layers."""
+    found = search_run(plan_of({**TINY, "model_type": family}, 2, zero={"stage": 1}))
+    assert any(each.settings.pipeline_parallel_size > 1 for each in found) == has_stages

@@ -11,6 +11,7 @@ from harness.facts.devices import CPU, find_device
 from harness.facts.model_lookup import facts_from_config, find_model
 from harness.plan.memory.zero_partitions import local_num_parameters
 from harness.plan.time.fitted_rates import FITTED
+from harness.plan.time.rates import Rates
 from harness.plan.time.step_time import StepTime, estimate_step_time
 from harness.plan.weights.flops import FULL_RECOMPUTATION, NO_RECOMPUTATION, hardware_flops_per_token
 from tests.support.plan_inputs import offload, plan_of, settings
@@ -147,3 +148,18 @@ def test_pipeline_bubble() -> None:
     assert plain is not None
     assert piped is not None
     assert piped.seconds_of("compute") == pytest.approx(plain.seconds_of("compute") / 4 * (1 + 3 / 8))
+
+
+def test_a_slow_run_with_experts_takes_as_long_as_published_ones() -> None:
+    """3.77 times as long in the median of the sources that were set aside; a given efficiency is the user's own."""
+    facts, run = find_model("mixtral-8x7b").facts, settings("mixtral-8x7b")
+    assert facts is not None
+    time = estimate_step_time(facts, run, find_device("H100"))
+    known = estimate_step_time(facts, run, find_device("H100"), Rates(efficiency=0.4))
+    assert time is not None
+    assert known is not None
+    compute, given, dense = (each.parts[0] for each in (time, known, time_of()))
+    assert [each.name for each in (compute, given, dense)] == ["compute"] * 3
+    assert 3.7 < compute.scatter * compute.slowdown < 3.9
+    assert given.slowdown == dense.slowdown == 1.0
+    assert time.slow_seconds - time.seconds > compute.exposed * 2.7

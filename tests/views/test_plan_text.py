@@ -12,7 +12,7 @@ import pytest
 
 from harness.check.plan_report import PlanReport
 from harness.plan.planner import Plan, make_plan
-from harness.plan.search.nearest_fit import find_nearest_fit
+from harness.plan.search.nearest_fit import find_nearest_fit, find_without_offload
 from harness.run.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
 from harness.views.plan import render_plan
@@ -172,3 +172,44 @@ def test_unknown_ranks() -> None:
     text = shown(plan_of(ranks=None, cluster={}))
     assert "Ranks      unknown" in text
     assert "Plan: unknown ranks" in text
+
+
+def offloaded(gpu: str = "H100", **sections: Any) -> str:
+    plan = plan_of(cluster={"gpu": gpu, "host_memory": "2TB", "gpus_per_node": 8}, **sections)
+    without = find_without_offload(plan.run, plan.model, plan.device, plan.capacity, plan.alternatives)  # type: ignore[arg-type]
+    return render_plan(replace(report_of(plan), without_offload=without), Style(), 110).replace("\n  ", " ")
+
+
+def test_the_reason_for_offload_is_said() -> None:
+    """70 B on eight GPUs needs it; 8 B does not."""
+    text = offloaded()
+    assert re.search(r"Without offload it needs \d+\.\d GiB of 79\.1 GiB a GPU \(ZeRO-3, .*\); (16|24|32) GPUs", text)
+    text = offloaded(model={"name_or_path": "meta-llama/Llama-3.1-8B"})
+    assert re.search(r"Without offload it fits, too: \d+\.\d GiB of 79\.1 GiB a GPU \(ZeRO-", text)
+    assert "Without offload" not in shown(plan_of(zero={"stage": 3}))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "line"),
+    [
+        ("RTX4090", "PCIe slots of 16 lanes without NVLink or P2P: 13 GB/s between two is assumed"),
+        ("L40S", "PCIe without NVLink: 26 GB/s between two is assumed (`cluster.link_bandwidth`)"),
+        ("H100", ""),
+    ],
+)
+def test_an_assumed_rate_of_pcie_is_said(gpu: str, line: str) -> None:
+    text = shown(plan_of(cluster={"gpu": gpu, "gpus_per_node": 8}))
+    assert line in text
+    assert ("PCIe" in text) == bool(line)
+    assert "PCIe" not in shown(plan_of(cluster={"gpu": gpu, "gpus_per_node": 8, "link_bandwidth": "20GB/s"}))
+
+
+def test_what_fills_a_gpu_is_said_where_it_does_not_fit() -> None:
+    text = shown(plan_of(zero={"stage": 2}))
+    assert re.search(r"GPU memory is too small.*; the most is \d+\.\d GiB parameters, then", text.replace("\n  ", " "))
+
+
+def test_fp16_is_said_for_a_gpu_without_bf16() -> None:
+    cluster = {"gpu": "V100-32GB", "gpus_per_node": 8}
+    assert "in fp16 (V100-32GB has no bf16)," in shown(plan_of(precision={"fp16": True}, cluster=cluster))
+    assert "in fp16," in shown(plan_of(precision={"fp16": True}))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from harness.facts.devices import Device, device_by_driver_name, find_device
+from harness.facts.devices import Device, device_by_driver_name, find_device, is_before_ampere
 from harness.findings import Finding, Fix, Severity
 from harness.gates.dtypes import grad_accum_dtype, model_dtype
 from harness.gates.registry import Cite, Context, gate
@@ -143,9 +143,6 @@ def two_spellings_of_bf16(ctx: Context) -> Iterator[Finding]:
     )
 
 
-_GPUS_BEFORE_AMPERE = ("v100", "t4", "p100", "rtx 20", "rtx20", "titan")
-
-
 @gate(
     "PR014",
     "bf16-on-an-old-gpu",
@@ -169,7 +166,7 @@ def bf16_on_old_gpu(ctx: Context) -> Iterator[Finding]:
         cluster.gpu: V100-32GB
     """
     gpu = str(ctx.run.spec.cluster.gpu)
-    if gpu.lower().startswith(_GPUS_BEFORE_AMPERE):
+    if is_before_ampere(gpu):
         fp16_key = "precision.fp16"
         yield ctx.finding(
             f"a {gpu[:30]} has no bf16 arithmetic: torch emulates it, slower than fp32",
@@ -283,7 +280,7 @@ def _find_gpu(ctx: Context) -> Device | None:
 
 def computes_in_bf16(device: Device) -> bool:
     """Has it units for bf16?"""
-    return not device.is_cpu and not device.name.lower().startswith(_GPUS_BEFORE_AMPERE)
+    return not device.is_cpu and not is_before_ampere(device.name)
 
 
 @gate(

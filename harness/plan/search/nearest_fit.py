@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
@@ -17,13 +18,15 @@ from harness.plan.search.alternatives import (
     with_offload,
 )
 from harness.plan.search.sequence_lengths import find_longest
-from harness.plan.search.settings_search import HEADROOM, CandidateSettings, fits_with_headroom
+from harness.plan.search.settings_search import HEADROOM, CandidateSettings, filter_fitting, fits_with_headroom
 from harness.plan.settings.checkpointed_layers import with_checkpointing
-from harness.plan.settings.plan_settings import settings_of
+from harness.plan.settings.plan_settings import OffloadDevice, PlanSettings, settings_of
 from harness.run.resolved_run import ResolvedRun, resolve_run
 
 _MAX_HOSTS = 4096
 _GPUS_OF_A_HOST = 8
+Place = tuple[int, OffloadDevice, OffloadDevice]
+_ON_GPUS = tuple(place for place in STAGES_AND_OFFLOADS if place[1:] == ("none", "none"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +57,64 @@ def find_nearest_fit(
     if settings is None:
         return None
     closest = _closest(alternatives, capacity)
-    per_host, world = settings.ranks_per_host, settings.world_size
     host_bytes, nvme_bytes = _enough_host(alternatives, capacity), _enough_disks(alternatives, capacity)
 
-    def would_fit(ranks: int, ranks_per_host: int) -> bool:
-        return can_fit(with_ranks(run, ranks, ranks_per_host), model, device, capacity)
+    ranks, per_host = _fewest_ranks(run, settings, model, device, capacity)
+    return NearestFit(closest, ranks, per_host, host_bytes, nvme_bytes, _shorter(run, model, device, capacity))
 
+
+def _fewest_ranks(
+    run: ResolvedRun,
+    settings: PlanSettings,
+    model: ModelFacts,
+    device: Device | None,
+    capacity: Capacity,
+    places: Sequence[Place] = STAGES_AND_OFFLOADS,
+) -> tuple[int | None, int]:
+    """The fewest of more ranks than these with which it fits, None where 4,096 hosts do not, and those of a host."""
+
+    def would_fit(ranks: int, ranks_per_host: int) -> bool:
+        return can_fit(with_ranks(run, ranks, ranks_per_host), model, device, capacity, places)
+
+    world, per_host = settings.world_size, settings.ranks_per_host
     inside = [count for count in (2, 4, _GPUS_OF_A_HOST) if world < count and settings.num_hosts == 1]
     ranks = next((count for count in inside if would_fit(count, count)), None)
     if ranks is not None:
-        return NearestFit(closest, ranks, ranks, host_bytes, nvme_bytes, _shorter(run, model, device, capacity))
+        return ranks, ranks
     per_host = max(per_host, _GPUS_OF_A_HOST) if settings.num_hosts == 1 else per_host
     hosts = _fewest_hosts(lambda hosts: would_fit(hosts * per_host, per_host), world // per_host)
-    ranks = None if hosts is None else hosts * per_host
-    return NearestFit(closest, ranks, per_host, host_bytes, nvme_bytes, _shorter(run, model, device, capacity))
+    return None if hosts is None else hosts * per_host, per_host
+
+
+class WithoutOffload(NamedTuple):
+    """The same ranks without offload: the settings that need least of a GPU, the fastest ones where some fit; and where
+    none does, the fewest ranks that would do, None where 4,096 hosts do not.
+    """
+
+    thriftiest: Alternative
+    ranks: int | None
+
+
+def find_without_offload(
+    run: ResolvedRun,
+    model: ModelFacts,
+    device: Device | None,
+    capacity: Capacity,
+    alternatives: Sequence[Alternative],
+) -> WithoutOffload | None:
+    """The answer to "why offload?"; None of a run that does not, and where nobody knows the GPU's memory."""
+    settings = settings_of(run)
+    kept = [each for each in alternatives if not _offloads(each.settings)]
+    if settings is None or not _offloads(settings) or not kept or capacity.gpu is None:
+        return None
+    if fitting := list(filter_fitting(kept)):
+        return WithoutOffload(min(fitting, key=lambda each: each.time.seconds if each.time else 0.0), None)
+    ranks, _ = _fewest_ranks(run, settings, model, device, capacity, _ON_GPUS)
+    return WithoutOffload(min(kept, key=lambda each: each.gpu_peak), ranks)
+
+
+def _offloads(settings: PlanSettings) -> bool:
+    return (settings.optimizer_device, settings.param_device) != ("none", "none")
 
 
 def _closest(alternatives: Sequence[Alternative], capacity: Capacity) -> Alternative | None:
@@ -137,15 +184,21 @@ def with_ranks(run: ResolvedRun, ranks: int, ranks_per_host: int) -> ResolvedRun
     return resolve_run(spec, name=run.name, world_size=ranks, kind=run.kind)
 
 
-def can_fit(run: ResolvedRun, model: ModelFacts, device: Device | None, capacity: Capacity) -> bool:
-    """Do the thriftiest settings fit: one sequence at a time, with checkpointing, at any stage and offload?"""
+def can_fit(
+    run: ResolvedRun,
+    model: ModelFacts,
+    device: Device | None,
+    capacity: Capacity,
+    places: Sequence[Place] = STAGES_AND_OFFLOADS,
+) -> bool:
+    """Do the thriftiest settings fit: one sequence at a time, with checkpointing, at any of these stages and places?"""
     settings = settings_of(run)
     if settings is None:
         return False
     candidates = CandidateSettings(run, model)
     a_row, rows = settings.sequences_a_row, settings.rows * settings.accumulation
     thrifty = with_checkpointing(replace(settings, micro_batch=a_row, accumulation=rows), checkpointing=True)
-    for stage, optimizer_device, param_device in reversed(STAGES_AND_OFFLOADS):
+    for stage, optimizer_device, param_device in reversed(places):
         if not is_stage_supported(stage, thrifty):
             continue
         other = candidates.resolve(with_offload(thrifty, stage, optimizer_device, param_device))

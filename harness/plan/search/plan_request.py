@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.facts.devices import DEVICES, Device, find_device, suggest_device, usual_gpus_per_host
+from harness.facts.devices import DEVICES, Device, find_device, is_before_ampere, suggest_device, usual_gpus_per_host
 from harness.facts.model_catalogue import size_in_name
 from harness.facts.model_lookup import find_configuration, find_model, find_positions
 from harness.findings import Finding, Fix
@@ -215,6 +215,9 @@ def spec_from_request(request: PlanRequest) -> dict[str, Any]:
     cluster |= {"nvme": request.nvme} if request.nvme else {}
     parallel, degree = replica_of(request)
     is_quantized = any(key[:2] == ("model", "quantization") for key in request.pinned)
+    device = find_device(request.gpu)
+    kind = request.gpu if device is None else device.name
+    is_chosen = any(key[0] == "precision" for key in request.pinned)
     stage = 1 if parallel == "pipeline_parallel_size" else 2 if is_quantized else 3
     values = {
         **({"parallel": {parallel: degree}} if parallel else {}),
@@ -227,7 +230,7 @@ def spec_from_request(request: PlanRequest) -> dict[str, Any]:
             "gradient_checkpointing": True,
         },
         "optimizer": {"learning_rate": 1e-5, "weight_decay": 0.1},
-        "precision": {"bf16": True},
+        "precision": {} if is_chosen else {"fp16" if is_before_ampere(kind) else "bf16": True},
         "zero": {"stage": stage if request.stage is None else request.stage},
         "cluster": cluster,
     }

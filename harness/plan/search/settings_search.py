@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
+from harness.facts.pipeline_support import layer_class_names
 from harness.plan.memory.memory_estimate import Capacity
 from harness.plan.memory.zero_partitions import ZeroPartitions, partition_model
 from harness.plan.search.alternatives import (
@@ -215,6 +216,7 @@ def _stage_and_offload_settings(
 
 def _parallel_settings(model: ModelFacts, run: PlanSettings) -> Iterator[PlanSettings]:
     yield run
+    most_stages = model.num_layers if run.quantization is None and layer_class_names(model, 1) else 1
     for tensor in _PARALLEL_SIZES:
         for pipeline in _PARALLEL_SIZES:
             for sequence in _PARALLEL_SIZES:
@@ -230,7 +232,7 @@ def _parallel_settings(model: ModelFacts, run: PlanSettings) -> Iterator[PlanSet
                     or sum(degree > 1 for degree in (tensor, pipeline, sequence)) > 1
                 ):
                     continue
-                if tensor * sequence > run.ranks_per_host or pipeline > model.num_layers:
+                if tensor * sequence > run.ranks_per_host or pipeline > most_stages:
                     continue
                 if model.heads % (tensor * sequence) or model.kv_heads % tensor:
                     continue

@@ -90,7 +90,7 @@ class Calibration(_Stored):
         spreads = {name: rate.spread for name, rate in self.rates.items() if name in MEASURED_RATES}
         if "compute" in self.rates_in_runs:
             spreads["attention"] = spreads["compute"]
-        return Spread(**spreads)
+        return Spread(**spreads, experts=1.0)
 
     @property
     def rates_in_runs(self) -> tuple[str, ...]:

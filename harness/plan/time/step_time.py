@@ -8,7 +8,7 @@ An estimate with a range, not a measurement; no figure for an unknown device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
@@ -39,14 +39,15 @@ _RATES = {
 
 @dataclass(frozen=True, slots=True)
 class TimePart:
-    """One kind of work: its seconds, those of them that nothing else hides, and the factor by which a fast and a slow
-    run differ from them.
+    """One kind of work: its seconds, those of them that nothing else hides, the factor by which a fast and a slow
+    run differ from them, and the further factor of a slow one.
     """
 
     name: str
     seconds: float
     exposed: float
     scatter: float = 1.0
+    slowdown: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def _sum_parts(parts: Sequence[TimePart], tokens: int, peak_seconds: float) -> S
         tokens_per_step=tokens,
         mfu=peak_seconds / seconds,
         fast_seconds=sum(part.exposed / part.scatter for part in parts),
-        slow_seconds=sum(part.exposed * part.scatter for part in parts),
+        slow_seconds=sum(part.exposed * part.scatter * part.slowdown for part in parts),
     )
 
 
@@ -136,7 +137,10 @@ def time_parts(
         *_collective_parts(work.collectives, settings, links, fitted, compute.seconds),
         *_offload_parts(work.optimizer, settings, device, rates, fitted, compute.seconds),
     ]
-    return [_scale_part(part, rates, compute.attention_share) for part in parts if part.seconds > 0]
+    scaled = [_scale_part(part, rates, compute.attention_share) for part in parts if part.seconds > 0]
+    if not work.compute.experts or rates.efficiency:
+        return scaled
+    return [replace(part, slowdown=rates.spread.experts) if part.name == _COMPUTE else part for part in scaled]
 
 
 def rate_of_part(name: str) -> str:

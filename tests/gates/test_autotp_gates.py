@@ -43,3 +43,18 @@ deepspeed: {tensor_parallel: {preset_model: mixtral}}
     finding = next(finding for finding in findings if finding.gate == "TP023")
     assert finding.severity == "warning"
     assert "97% of the model" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "style"), [("olmo2", "rowwise_split_input"), ("glm4_moe", "moe_tp_experts"), ("qwen3", None)]
+)
+def test_tp007_knows_every_plan_of_the_table(kind: str, style: str | None) -> None:
+    text = f"""
+model: {{config: {{model_type: {kind}}}, tokenizer: bytes}}
+data: {{train: "builtin:python-docs"}}
+train: {{max_steps: 1, per_device_train_batch_size: 1}}
+parallel: {{tensor_parallel_size: 2}}
+"""
+    findings = check_file("spec.yaml", text=text, world_size=2).report.findings
+    found = [finding for finding in findings if finding.gate == "TP007"]
+    assert [f"`{style}`" in finding.message for finding in found] == [True] * bool(style)

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.facts.tensor_parallel_plans import UNSUPPORTED_FAMILIES
+from harness.facts import model_table
+from harness.facts.tensor_parallel_plans import KNOWN_STYLES, UNSUPPORTED_FAMILIES
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
 from harness.plan.weights.layer_specs import assign_roles, compile_pattern, compile_patterns, read_layer_specs
@@ -61,17 +62,6 @@ def unsupported_model(ctx: Context) -> Iterator[Finding]:
     )
 
 
-_UNKNOWN_STYLES = {
-    "phi3": "rowwise_split_input",
-    "mixtral": "packed_colwise",
-    "qwen2_moe": "packed_colwise",
-    "qwen3_moe": "packed_colwise",
-    "deepseek_v2": "packed_colwise",
-    "deepseek_v3": "packed_colwise",
-}
-"""The families whose own plan DeepSpeed rejects, each with a style in it that it does not know."""
-
-
 @gate(
     "TP007",
     "tensor-plan-with-unknown-styles",
@@ -85,12 +75,12 @@ def unknown_plan_styles(ctx: Context) -> Iterator[Finding]:
     """A model whose own tensor plan has parts that DeepSpeed does not know.
 
     With tensor parallelism and neither `preset_model` nor `partition_config`, the family is one whose Hugging Face plan
-    DeepSpeed can convert. It cannot for phi3 (`rowwise_split_input`) and for mixtures of experts (`packed_colwise`,
-    `moe_tp_experts`).
+    DeepSpeed can convert, by the table of models. It cannot for phi3, OLMo 2 (`rowwise_split_input`) and for mixtures
+    of experts (`packed_colwise`, `moe_tp_experts`).
 
     Why: Since 0.19.6 DeepSpeed takes the `tp_plan` that `transformers` ships with the model, and rejects the whole plan
     when one style in it is unknown: `ValueError: HuggingFace tp_plan contains unsupported partition style(s)` at
-    initialisation (run on 0.19.8 with transformers 5.24 for all six families). A preset or a `partition_config` takes
+    initialisation (run on 0.19.8 with transformers 5.24 for six families). A preset or a `partition_config` takes
     precedence over that plan and avoids the error: see `experts-whole-under-autotp` and `latent-keys-drift-apart`.
 
     Example:
@@ -98,14 +88,14 @@ def unknown_plan_styles(ctx: Context) -> Iterator[Finding]:
         parallel.tensor_parallel_size: 2
     """
     model = ctx.model
-    if model is None or model.family not in _UNKNOWN_STYLES or _read_preset(ctx) in PRESETS:
+    styles = sorted({*model_table.tensor_plan(model.family).values()} - KNOWN_STYLES) if model is not None else []
+    if model is None or not styles or _read_preset(ctx) in PRESETS:
         return
-    family = model.family
     notes = ["DeepSpeed raises ValueError at initialisation", "a `partition_config` of your own is taken instead"]
     if model.experts:
         notes[1] += "; it shards attention, not the experts"
     yield ctx.finding(
-        f"the tensor plan of `{family}` models has `{_UNKNOWN_STYLES[family]}`, which DeepSpeed rejects",
+        f"the tensor plan of `{model.family}` models has `{'`, `'.join(styles)}`, which DeepSpeed rejects",
         _DEGREE,
         label="refused for this model",
         related=[("model.name_or_path", "the model"), ("model.config", "the model")],

@@ -3,9 +3,9 @@
 
 Layers: the shortest prefix that has two of each kind, by the lists, periods and indices that the configuration has.
 Widths: heads become narrow and fewer, and every width shrinks by the same factors, so that what was divisible is.
-Windows and chunks of attention become shorter than a document of the probe, so that layers without them show, and so do
-the tokens and blocks that attention chooses (`index_topk`), whose many heads stay: scores of few heads tie. Kernels and
-the chunks of states keep their sizes.
+Windows and chunks, of attention and of states, become shorter than a document of the probe, so that layers without them
+show, and so do the tokens and blocks that attention chooses (`index_topk`), whose many heads stay: scores of few heads
+tie. Kernels keep their sizes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _MIN_HEAD_DIM = 8
 _EXPERTS = 16
 
 _WINDOW = re.compile(
-    r"^((sliding_|local_|attention_)?window(_size)?|attention_chunk_size|local_attention(_window_len)?)$"
+    r"^((sliding_|local_|attention_)?window(_size)?|local_attention(_window_len)?|(attention_|mamba_)?chunk_size"
+    r"|mamba_d_state|ssm_state_size|state_size)$"
 )
 _MIN_LONG_WINDOW, _SHORT_WINDOW = 128, 8
 """Tokens; those of towers for images are no longer than the first."""
@@ -107,7 +108,7 @@ def _shrink_value(name: str, value: Any, by: _Factors) -> Any:
 
 def _shrink_count(name: str, value: int, by: _Factors) -> int:
     """A number of layers, tokens or experts, else a width."""
-    if name.startswith("vocab_size"):
+    if name.startswith("vocab_size") or name.endswith("_vocab_size"):
         return min(value, VOCAB_SIZE)
     if name.endswith(("token_id", "token_index")):
         return min(value, VOCAB_SIZE - 1)

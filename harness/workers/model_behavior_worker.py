@@ -8,6 +8,7 @@ The configuration may be a stranger's: memory and time are limited, and no code 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import inspect
 import json
@@ -41,7 +42,8 @@ def main() -> int:
 
 
 def prepare() -> None:
-    """Import what the questions need, which takes most of the time."""
+    """Import what the questions need, which takes most of the time: a fifth less without garbage collections."""
+    gc.disable()
     from harness.patches.no_mlflow import import_deepspeed
 
     import_deepspeed()
@@ -49,6 +51,9 @@ def prepare() -> None:
 
     torch.set_num_threads(1)
     import harness.runtime.model_questions.question_list  # noqa: F401
+
+    gc.freeze()  # the modules, for ranks that are forked too
+    gc.enable()
 
 
 def limit_resources() -> None:

@@ -50,8 +50,8 @@ def check_model_kind(spec: RunSpec) -> list[Finding]:
     if config.get("is_encoder_decoder") is True and not own_code:
         findings += _decoder_alone(kind, key, is_random=model.name_or_path is None or model.random_init)
     packed = packing_answer(answers, whole_rows=not {"sequence", "pipeline"} & {*degrees})
-    if packing and not packed.holds and not own_code:
-        findings.append(packing_finding(kind, packed))
+    if packing and not packed.holds:
+        findings.append(packing_finding(kind, packed, own_code=own_code))
     if own_code:  # whose packing and layers the ranks ask
         degrees = [degree for degree in degrees if degree != "pipeline"]
         answers = answers._replace(others=dict.fromkeys(("sequence", "tensor"), OWN_CODE))
@@ -94,9 +94,9 @@ def _layer_findings(spec: RunSpec, kind: str, answers: ModelAnswers) -> Iterator
         yield Finding("MD168", "warning", message, "train.gradient_checkpointing", notes=(answer.reason,), fix=fix)
 
 
-def packing_finding(kind: str, packed: Answer) -> Finding:
+def packing_finding(kind: str, packed: Answer, *, own_code: bool = False) -> Finding:
     """The error (MD020) for a model that mixes packed documents, or is not known to keep them apart; a note for one
-    whose kernels are installed, which the ranks ask.
+    whose kernels are installed, a warning for code of its own: these the ranks ask.
     """
     if packed.holds is None and packed.names:
         message = f"models of type `{kind}` keep packed documents apart by their kernels alone"
@@ -105,7 +105,7 @@ def packing_finding(kind: str, packed: Answer) -> Finding:
     if packed.holds is None:
         message = f"models of type `{kind}` are not known to keep the documents of a packed row apart"
     fix = Fix("set `data.packing: false`", {_PACKING: False}, effect="more padding, fewer tokens a step")
-    return Finding("MD020", "error", message, _PACKING, notes=(packed.reason,), fix=fix)
+    return Finding("MD020", "warning" if own_code else "error", message, _PACKING, notes=(packed.reason,), fix=fix)
 
 
 def _not_causal(kind: str, causal: bool | None, reason: str, key: str) -> Iterator[Finding]:

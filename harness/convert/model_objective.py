@@ -43,10 +43,10 @@ def check_model(draft: Draft, file: str) -> None:
         text = f"whether a model of type `{kind}` is a causal language model is not known here ({answers.why_causal})"
         draft.add_note(place, f"`model.name_or_path`: {text}", "manual", "model.name_or_path")
     packed = packing_answer(answers)
-    if not packing or own_code or packed.holds:
+    if not packing or packed.holds:
         return
-    if packed.holds is None and packed.names:
-        text = f"whether `{name}` keeps packed documents apart, {packed.reason} before they train"
+    if packed.holds is None and (packed.names or own_code):
+        text = f"whether `{name}` keeps packed documents apart is not known here: {packed.reason}"
         draft.add_note(place, f"`{_PACKING}`: {text} (MD020)", "manual", _PACKING)
         return
     draft.put(_PACKING, False)

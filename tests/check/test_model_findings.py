@@ -265,6 +265,24 @@ def test_code_of_its_own_is_no_yes_to_degrees_that_nobody_asks(asked: list[Any])
     assert pipeline.keys() == {"MD164"}, "the ranks ask its layers"
 
 
+def test_code_of_its_own_is_no_silent_yes_to_packing(asked: list[Any], tmp_path: Path) -> None:
+    config = {"model_type": "own_brand", "auto_map": {"AutoModelForCausalLM": "modeling.Own"}}
+    packed = {"model": {"config": config, "trust_remote_code": True}, "data": {"packing": True}}
+    found = {f.gate: f for f in check_model_kind(RunSpec.model_validate(packed))}
+    assert (found["MD020"].severity, found["MD020"].notes) == ("warning", found["MD164"].notes)
+    assert "the ranks" in found["MD020"].notes[0]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "modeling.py").write_text("")
+    source = tmp_path / "axolotl.yaml"
+    source.write_text(
+        f"base_model: {tmp_path}\ndatasets: [{{path: d.jsonl, type: chat_template}}]\nsample_packing: true\n"
+        "trust_remote_code: true\n"
+    )
+    converted = convert_file(str(source), DeepSpeedTarget("0.19.8", "asked for"))
+    assert "packing: true" in converted.text
+    assert any("`data.packing`" in note.message and "not known here" in note.message for note in converted.notes)
+
+
 def test_degrees_of_a_model_that_is_not_here_are_left_to_the_ranks_with_a_line() -> None:
     model, parallel = {"name_or_path": "some/where"}, {"tensor_parallel_size": 2}
     (finding,) = check_model_kind(RunSpec.model_validate({"model": model, "parallel": parallel}))

@@ -8,6 +8,9 @@ question as a run's own model does: shrunk, built with consent.
 from __future__ import annotations
 
 import json
+import os
+import random
+import shutil
 from pathlib import Path
 from textwrap import indent
 
@@ -15,6 +18,7 @@ import pytest
 from transformers import AutoConfig
 
 from harness.runtime.model_behavior import ask_model
+from tests.support.training import clean_own_model
 
 CONFIGURATION = """
 from transformers import LlamaConfig
@@ -99,6 +103,8 @@ CLEAN = {
     "experts_of_a_token": "y = y * self.router(x).softmax(-1).max(-1).values[..., None]",
     "conv_inside_documents": "y = y + 0.3 * pad(x, (0, 0, 1, -1)) * (place != 0)[..., None]",
 }
+NIGHTLY = os.environ.get("HARNESS_NIGHTLY") == "1"
+WAYS = clean_own_model.WAYS if NIGHTLY else random.Random(20).sample(clean_own_model.WAYS, 5)  # noqa: S311
 
 
 @pytest.mark.parametrize("name", [*LEAKS, *CLEAN])
@@ -113,3 +119,13 @@ def test_own_code_that_mixes_documents_is_told_from_code_that_does_not(name: str
     own = AutoConfig.from_pretrained(str(tmp_path), trust_remote_code=True)
     answers = ask_model(own, trust_remote_code=True)
     assert answers.apart is (name in CLEAN), answers
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_whole_model_that_keeps_documents_apart_is_not_refused(way: str, tmp_path: Path) -> None:
+    auto_map = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "own_clean", "auto_map": auto_map, "way": way}))
+    shutil.copy(clean_own_model.__file__, tmp_path / "modeling_own.py")
+    own = AutoConfig.from_pretrained(str(tmp_path), trust_remote_code=True)
+    answers = ask_model(own, trust_remote_code=True)
+    assert (answers.causal, answers.apart) == (True, True), answers

@@ -29,7 +29,7 @@ def test_widths_shrink_by_one_factor_and_divide_as_before() -> None:
     assert (small["vocab_size"], small["eos_token_id"]) == (VOCAB_SIZE, [VOCAB_SIZE - 1, 7])
     assert small["sliding_window"] == 8, "shorter than a document, so that a layer without it shows"
     chunks = shrink_config({**DENSE, "chunk_size": 256, "attention_chunk_size": 8192, "index_topk": 2048})
-    assert (chunks["chunk_size"], chunks["attention_chunk_size"], chunks["index_topk"]) == (256, 8, 8)
+    assert (chunks["chunk_size"], chunks["attention_chunk_size"], chunks["index_topk"]) == (8, 8, 8)
     indexed = shrink_config({**DENSE, "index_n_heads": 64, "index_block_size": 128, "index_topk_blocks": 16})
     assert [indexed[name] for name in ("index_n_heads", "index_block_size", "index_topk_blocks")] == [64, 4, 2]
     assert small["num_hidden_layers"] == 2

@@ -152,7 +152,7 @@ def _format(
     for (ranks, name), group in groups.items():
         both = _trl_gradients(gradients, name)
         theirs = [
-            *largest(FIGURES["runs"][name], FIGURES["double"][name]),
+            *largest(trl["runs"][name], trl["double"][name]),
             largest_of_gradients(both["runs"], both["double"]),
         ]
         own = [(*largest(done[cell], trl["runs"][name]), done[cell]["gradients"][0]) for cell in group]

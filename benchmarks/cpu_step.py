@@ -3,11 +3,11 @@
 
     python benchmarks/cpu_step.py [--elements 120000000] [--rounds 40] [--layers 8] [--steps 12] [--write]
 
-First one sub-group with bf16 gradients, by turns: cast, `mul_`, Adam and the cast to bf16, as ZeRO-3 does; the same
-calls on slices of 1 M elements; one pass (`harness/patches/one_pass_adam.py`); and DeepSpeed's Adam alone. Then an
-engine of ZeRO-3 with its optimizer on the CPU, one rank and layers of 4,096 x 4,096 in bf16, with gradients of 8 rows:
-bare DeepSpeed and the harness's patches, with the same JSON and by turns. Seconds of the wall and of the processor; the
-latter say the same on a machine that others use. `--write` puts both into `benchmarks/results/cpu-step-DATE.md`.
+First one sub-group with bf16 gradients, by turns: cast, `mul_`, Adam and the cast to bf16, as ZeRO-3 does; one pass
+(`harness/patches/one_pass_adam.py`); and DeepSpeed's Adam alone. Then an engine of ZeRO-3 with its optimizer on the
+CPU, one rank and layers of 4,096 x 4,096 in bf16, with gradients of 8 rows: bare DeepSpeed and the harness's patches,
+with the same JSON and by turns. Seconds of the wall and of the processor; the latter say the same on a machine that
+others use. `--steps 0` leaves the engine out. `--write` puts both into `benchmarks/results/cpu-step-DATE.md`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from deepspeed.ops.op_builder import CPUAdamBuilder  # noqa: E402
 from harness.patches.cpu_offload_single_grad import cast_grads_on_step, skip_cpu_grad_copies  # noqa: E402
 from harness.patches.one_pass_adam import install_one_pass, make_builder  # noqa: E402
 
-SLICE, WIDTH, ROWS = 1 << 20, 4096, 8
+WIDTH, ROWS = 4096, 8
 SETTINGS = (1e-3, 0.9, 0.999, 1e-8, 0.01, True)
 Times = dict[str, list[tuple[float, float]]]
 """Way -> seconds of the wall and of the processor, of each round."""
@@ -54,15 +54,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    text = page(arguments, time_sub_group(arguments), *time_engines(arguments))
-    print(text)
+    text = describe_sub_group(arguments, time_sub_group(arguments))
+    print(text, flush=True)
+    if arguments.steps:
+        engines = describe_engines(arguments, *time_engines(arguments))
+        print(engines)
+        text += engines
     if arguments.write:
         day = datetime.now(UTC).strftime("%Y-%m-%d")
         (ROOT / "benchmarks" / "results" / f"cpu-step-{day}.md").write_text(text, encoding="utf-8")
 
 
 def time_sub_group(arguments: argparse.Namespace) -> Times:
-    """Four ways to step one sub-group."""
+    """Three ways to step one sub-group."""
     count = arguments.elements
     plain, one_pass = CPUAdamBuilder().load(), make_builder().load()
     for op in (plain, one_pass):
@@ -74,19 +78,13 @@ def time_sub_group(arguments: argparse.Namespace) -> Times:
     def adam(*tensors: torch.Tensor) -> None:
         plain.adam_update(900, number, *SETTINGS, *tensors)
 
-    def as_deepspeed(part: slice = slice(None), buffer: torch.Tensor = wide) -> None:
-        buffer.copy_(gradient[part]).mul_(0.37)
-        adam(master[part], buffer, first[part], second[part])
-        weights[part].copy_(master[part])
-
-    def in_slices() -> None:
-        for start in range(0, count, SLICE):
-            part = slice(start, min(start + SLICE, count))
-            as_deepspeed(part, wide[: part.stop - part.start])
+    def as_deepspeed() -> None:
+        wide.copy_(gradient).mul_(0.37)
+        adam(master, wide, first, second)
+        weights.copy_(master)
 
     ways: dict[str, Callable[[], None]] = {
         "as DeepSpeed": as_deepspeed,
-        "in slices of 1 M": in_slices,
         "one pass": lambda: one_pass.adam_update_in_one_pass(
             900, number, *SETTINGS, master, gradient, first, second, 0.37, weights
         ),
@@ -149,8 +147,8 @@ def timed(run: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def page(arguments: argparse.Namespace, sub_group: Times, steps: Times, wholes: Times) -> str:
-    size, parameters = f"{arguments.elements / 1e6:.0f} M elements", arguments.layers * WIDTH * WIDTH / 1e6
+def describe_sub_group(arguments: argparse.Namespace, sub_group: Times) -> str:
+    size = f"{arguments.elements / 1e6:.0f} M elements"
     versions = ", ".join(f"{name} {version(name)}" for name in ("deepspeed", "torch"))
     return "\n".join(
         [
@@ -159,11 +157,21 @@ def page(arguments: argparse.Namespace, sub_group: Times, steps: Times, wholes: 
             f"`python benchmarks/cpu_step.py --elements {arguments.elements} --rounds {arguments.rounds} --layers"
             f" {arguments.layers} --steps {arguments.steps}`: {versions}, {torch.get_num_threads()} threads of"
             f" {cpu_model()}. Seconds of the wall and, in brackets, of the processor; ratios are of the processor's"
-            " minima. Ways alternate within each round; others used the machine.",
+            " minima and, in brackets, of its first quartiles. Ways alternate within each round; others used the"
+            " machine.",
             "",
             f"One sub-group of {size}, bf16 gradients, {arguments.rounds} rounds:",
             "",
             *table(sub_group, "as DeepSpeed", "Adam alone"),
+            "",
+        ]
+    )
+
+
+def describe_engines(arguments: argparse.Namespace, steps: Times, wholes: Times) -> str:
+    parameters = arguments.layers * WIDTH * WIDTH / 1e6
+    return "\n".join(
+        [
             "",
             f"`engine.step()` of ZeRO-3 with its optimizer on the CPU, {parameters:.0f} M parameters on 1 rank,"
             f" {arguments.steps} steps:",
@@ -187,7 +195,9 @@ def table(times: Times, *bases: str) -> list[str]:
     lines = [f"| {' | '.join(heads)} |", "| --- |" + " ---: |" * (len(heads) - 1)]
     for way in times:
         cells = [f"{best(way, 0, share):.3f} ({best(way, 1, share):.3f})" for share in (0.0, 0.25)]
-        cells += [f"{best(way, 1) / best(base, 1):.2f}" for base in bases]
+        cells += [
+            f"{best(way, 1) / best(base, 1):.2f} ({best(way, 1, 0.25) / best(base, 1, 0.25):.2f})" for base in bases
+        ]
         lines.append(f"| {way} | {' | '.join(cells)} |")
     return lines
 

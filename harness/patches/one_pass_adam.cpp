@@ -2,10 +2,12 @@
 // DeepSpeed's CPU Adam, whole, and one more function: a step that reads the gradient as it is (bf16, fp16 or fp32),
 // scales it, updates master and states, and writes the 16-bit weights, in one walk through memory.
 //
-// Each thread walks its share in tiles that fit its first cache. Per element the arithmetic and its order are those of
-// three passes: a cast to fp32 (exact), one multiplication (one rounding), DeepSpeed's own Step_8, one cast to 16 bits.
-// Tiles are multiples of what Step_8 rounds to, so that the same elements are left to its scalar end. A gradient in fp32
-// is scaled in place, as DeepSpeed does it: it steps with the last one again where a parameter got none.
+// Each thread walks its share in blocks of four vectors. Everything that a block calls is inlined and the optimizer is a
+// local copy, so that its constants stay in registers, the block's gradient never leaves the core, and casts run while
+// the divider, which bounds Adam, is busy. Per element the arithmetic and its order are those of three passes: a cast to
+// fp32 (exact), one multiplication (one rounding), DeepSpeed's own Step_8, one cast to 16 bits. Blocks are multiples of
+// a vector, so that the same elements are left to the scalar end. A gradient in fp32 is scaled in place, as DeepSpeed
+// does it: it steps with the last one again where a parameter got none.
 //
 // Compiled without OpenMP: a parallel region in each call of Step_8 costs more than its tile, even one with one thread.
 // The threads are DeepSpeed's own pool.
@@ -16,16 +18,21 @@
 
 namespace {
 
-constexpr size_t kTile = 512;  // elements: 8 KiB of gradients, master and states
+#if defined(SIMD_WIDTH)
+constexpr size_t kBlock = 4 * SIMD_WIDTH;  // elements: gradient, master and states fill the registers
+#else
+constexpr size_t kBlock = 64;
+#endif
+constexpr size_t kShare = 1024;  // elements: shares begin at multiples of it
 
 template <typename T>
-__attribute__((noinline)) void cast_and_scale(const T* from, float scale, float* to, size_t count)
+inline void cast_and_scale(const T* from, float scale, float* to, size_t count)
 {
     for (size_t i = 0; i < count; ++i) { to[i] = static_cast<float>(from[i]) * scale; }
 }
 
 template <>
-__attribute__((noinline)) void cast_and_scale(const c10::BFloat16* from, float scale, float* to, size_t count)
+inline void cast_and_scale(const c10::BFloat16* from, float scale, float* to, size_t count)
 {
     const uint16_t* bits = reinterpret_cast<const uint16_t*>(from);
     for (size_t i = 0; i < count; ++i) {
@@ -37,13 +44,37 @@ __attribute__((noinline)) void cast_and_scale(const c10::BFloat16* from, float s
 }
 
 template <typename T>
-__attribute__((noinline)) void cast_out(const float* from, T* to, size_t count)
+inline void cast_out(const float* from, T* to, size_t count)
 {
     for (size_t i = 0; i < count; ++i) { to[i] = static_cast<T>(from[i]); }
 }
 
+#if defined(__F16C__)  // c10 casts fp16 bit by bit
 template <>
-__attribute__((noinline)) void cast_out(const float* from, c10::BFloat16* to, size_t count)
+inline void cast_and_scale(const c10::Half* from, float scale, float* to, size_t count)
+{
+    const size_t vectors = count & ~size_t{7};
+    for (size_t i = 0; i < vectors; i += 8) {
+        const __m256 wide = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
+        _mm256_storeu_ps(to + i, _mm256_mul_ps(wide, _mm256_set1_ps(scale)));
+    }
+    for (size_t i = vectors; i < count; ++i) { to[i] = static_cast<float>(from[i]) * scale; }
+}
+
+template <>
+inline void cast_out(const float* from, c10::Half* to, size_t count)
+{
+    const size_t vectors = count & ~size_t{7};
+    for (size_t i = 0; i < vectors; i += 8) {
+        const __m128i narrow = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), narrow);
+    }
+    for (size_t i = vectors; i < count; ++i) { to[i] = static_cast<c10::Half>(from[i]); }
+}
+#endif
+
+template <>
+inline void cast_out(const float* from, c10::BFloat16* to, size_t count)
 {
     const uint32_t* words = reinterpret_cast<const uint32_t*>(from);
     uint16_t* bits = reinterpret_cast<uint16_t*>(to);
@@ -76,20 +107,29 @@ PinnedThreadPool& pool()
 }
 
 template <typename Grad, typename Weight>
+inline void step_block(Adam_Optimizer& adam, const Walk& w, Grad* grads, Weight* weights, size_t at, size_t count)
+{
+    alignas(64) float scaled[kBlock];
+    float* gradient = scaled;
+    if constexpr (std::is_same_v<Grad, float>) { gradient = grads + at; }
+    if (!std::is_same_v<Grad, float> || w.scale != 1.0f) { cast_and_scale(grads + at, w.scale, gradient, count); }
+    adam.Step_8(w.master + at, gradient, w.exp_avg + at, w.exp_avg_sq + at, count, false);
+    if constexpr (!std::is_same_v<Weight, float>) { cast_out(w.master + at, weights + at, count); }
+}
+
+template <typename Grad, typename Weight>
+__attribute__((flatten)) void step_share(Walk w, Grad* grads, Weight* weights, size_t begin, size_t end)
+{
+    Adam_Optimizer adam = *w.adam;
+    for (; begin + kBlock <= end; begin += kBlock) { step_block(adam, w, grads, weights, begin, kBlock); }
+    if (begin < end) { step_block(adam, w, grads, weights, begin, end - begin); }
+}
+
+template <typename Grad, typename Weight>
 void walk(const Walk& w, Grad* grads, Weight* weights)
 {
-    pool().parallel_for(w.count, kTile, [&](size_t begin, size_t end) {
-        alignas(64) float scaled[kTile];
-        for (size_t at = begin; at < end; at += kTile) {
-            const size_t count = std::min(kTile, end - at);
-            float* gradient = scaled;
-            if constexpr (std::is_same_v<Grad, float>) { gradient = grads + at; }
-            if (!std::is_same_v<Grad, float> || w.scale != 1.0f) {
-                cast_and_scale(grads + at, w.scale, gradient, count);
-            }
-            w.adam->Step_8(w.master + at, gradient, w.exp_avg + at, w.exp_avg_sq + at, count, false);
-            if (weights != nullptr) { cast_out(w.master + at, weights + at, count); }
-        }
+    pool().parallel_for(w.count, kShare, [&](size_t begin, size_t end) {
+        step_share(w, grads, weights, begin, end);
     });
 }
 

@@ -6,12 +6,12 @@ Upstream: A step of a sub-group walks through host memory four times: gradients 
 memory and waits for its copy to the device (`_reassign_or_swap_out_partitioned_parameters`).
 
 Patch: One op (`one_pass_adam.cpp`, compiled with DeepSpeed's sources and flags) reads the gradient as it is, scales it,
-calls DeepSpeed's Adam and writes the 16-bit weights, tile by tile in the cache: the same arithmetic in the same order,
-so the same bits. Stage 3 copies from two buffers, page-locked unless `pin_memory` is false, on a stream of its own. In
-steps whose gradients the engine checks read, they are cast and scaled before. Without a compiler the run goes on as
-before and says so.
+calls DeepSpeed's Adam and writes the 16-bit weights, block by block in registers: the same arithmetic in the same
+order, so the same bits. Stage 3 copies from two buffers, page-locked unless `pin_memory` is false, on a stream of its
+own. In steps whose gradients the engine checks read, they are cast and scaled before. Without a compiler the run goes
+on as before and says so.
 
-Gain: 0.62 of the processor time of a sub-group's step on two shared cores (`benchmarks/cpu_step.py`).
+Gain: 0.50 of the processor time of a sub-group's step on two busy cores; 1.11 of Adam (`benchmarks/cpu_step.py`).
 """
 
 from __future__ import annotations

@@ -124,15 +124,20 @@ def build_engine(
     return engine
 
 
-def install_step(engine: Engine, patches: PatchStates, *, is_main_process: bool) -> PatchStates:
-    """Step CPU Adam in one pass over memory, where the patch `one-pass-adam` is applied. Returns the patches: this one
-    is skipped, with a line, where the engine or the machine does not allow it.
+def install_step(
+    engine: Engine, patches: PatchStates, distributed: Distributed, *, is_main_process: bool
+) -> PatchStates:
+    """Step CPU Adam in one pass over memory, where the patch `one-pass-adam` is applied. A collective. Returns the
+    patches: this one is skipped, with a line, where the engine or the machine of any rank does not allow it. The other
+    ranks step in one pass nevertheless: the bits are the same.
     """
     if not patches.is_applied("one-pass-adam"):
         return patches
-    reason = install_one_pass(engine)
-    if not reason:
+    reasons = distributed.all_gather_object(install_one_pass(engine))
+    refusals = [f"rank {rank}: {reason}" for rank, reason in enumerate(reasons) if reason]
+    if not refusals:
         return patches
+    reason = f"on {len(refusals)} of {len(reasons)} ranks, first {refusals[0]}"
     if is_main_process:
         print(f"patch one-pass-adam: skipped, {reason}", file=sys.stderr, flush=True)  # noqa: T201
     return patches.with_skipped("one-pass-adam", reason)

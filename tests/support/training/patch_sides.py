@@ -62,7 +62,8 @@ class Side:
         config = dict(render_ds_config(run).config)
         patches = resolve_patches(run, config, is_main_process=self.distributed.is_main_process)
         engine = build_engine(run, config, model, run.spec.train.max_steps, patches, self.distributed)
-        self._add_states(install_step(engine, patches, is_main_process=self.distributed.is_main_process))
+        is_main = self.distributed.is_main_process
+        self._add_states(install_step(engine, patches, self.distributed, is_main_process=is_main))
         return engine
 
     def train(

@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from harness.hostinfo.machine import can_link_libaio
-from harness.patches.one_pass_adam import DeviceCopies
+from harness.patches.one_pass_adam import PATCH, DeviceCopies
+from harness.patches.patch_registry import PatchState, PatchStates
 from tests.support.training.forked_ranks import ForkedRanks
 
 JOB = Path(__file__).parents[1] / "jobs" / "one_pass_steps.py"
@@ -72,6 +73,24 @@ def test_weights_masters_and_states_are_those_of_the_plain_order(name: str, side
 
 def test_tensors_of_each_format_are_those_of_three_passes(sides: dict[str, Any]) -> None:
     assert sides["tensors"] == []
+
+
+def test_a_refusal_of_any_rank_is_said_once_with_their_count(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was said by the first rank of itself alone: of a host without a compiler nobody heard."""
+    from harness.runtime import engine
+
+    monkeypatch.setattr(engine, "install_one_pass", lambda _: "")
+    ranks: Any = SimpleNamespace(all_gather_object=lambda mine: [mine, "no compiler", "", "no compiler"])
+    patches = PatchStates([PatchState(PATCH, "applied", "")])
+    states = engine.install_step(cast("Any", None), patches, ranks, is_main_process=True)
+    expected = "on 2 of 4 ranks, first rank 1: no compiler"
+    assert capsys.readouterr().err == f"patch one-pass-adam: skipped, {expected}\n"
+    assert [(state.state, state.reason) for state in states] == [("skipped", expected)]
+    ranks.all_gather_object = lambda mine: [mine] * 4
+    assert engine.install_step(cast("Any", None), patches, ranks, is_main_process=True) is patches
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("is_pinned", "expected"), [(False, 0), (True, 2)])

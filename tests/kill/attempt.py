@@ -67,6 +67,7 @@ class Report:
     steps: dict[int, str] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     output: str = ""
+    patches: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         body = asdict(self.kill) if self.kill else {"target": None}
@@ -176,6 +177,7 @@ def go(started: Started, kill: Any, drawn: random.Random, strike: Strike | None 
     report.wrong += _orphans(run_dir)  # waits for them: until they are gone, they still write and prune
     rows = read_rows(run_dir)
     report.steps = {int(row["step"]): float(row["loss"]).hex() for row in rows if row["type"] == "step"}
+    report.patches = next((dict(row["patches"]) for row in rows if row["type"] == "run"), {})
     report.completed = any(row["type"] == "end" and row["state"] == "completed" for row in rows)
     if sent and not report.completed and code == 0:
         report.wrong.append("it was killed and ended with code 0")

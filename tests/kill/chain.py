@@ -76,7 +76,8 @@ def run(plan: Plan, folder: Path, tell: Callable[[str], None] = lambda _: None) 
 def run_reference(plan: Plan, case: str, folder: Path, ranks: Any) -> Report:
     """The same run, left alone; it saves at its end only."""
     spec = write_spec(folder, steps=plan.steps, case=case, port=plan.port)
-    report = go(fork(spec, ranks, case, "checkpoint.save_steps=null"), None, random.Random(0))
+    overrides = ("checkpoint.save_steps=null", *LAYOUTS[case].reference)
+    report = go(fork(spec, ranks, case, *overrides), None, random.Random(0))
     if not report.completed or len(report.steps) != plan.steps:
         raise RuntimeError(f"the reference did not complete: {report.output[-3000:]}")
     return report
@@ -130,6 +131,9 @@ class _Chain:
         for step, loss in report.steps.items():
             if loss != self.reference.steps.get(step):
                 found.append(f"loss of step {step} is {loss}, should be {self.reference.steps.get(step)}")
+        patch, states = LAYOUTS[self.case].patch, report.patches
+        if patch and states and states.get(patch) != "applied":
+            found.append(f"patch {patch} is {states.get(patch)}")
         self.wrong += [f"{where}: {text}" for text in found]
 
     def _check_end(self) -> None:

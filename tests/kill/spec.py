@@ -20,6 +20,7 @@ train: {{max_steps: {steps}, per_device_train_batch_size: 1, gradient_accumulati
 optimizer: {{learning_rate: 0.003}}
 scheduler: {{type: cosine, warmup_steps: 4}}
 zero: {zero}
+precision: {precision}
 parallel: {parallel}
 checkpoint: {{save_steps: 1, save_total_limit: 3}}
 eval: {{max_batches: 1}}
@@ -29,19 +30,31 @@ launch: {{num_gpus: {ranks}, output_dir: "{output}", master_port: {port}}}
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the state is spread over the ranks; `zero` and `parallel` are sections of the spec."""
+    """How the state is spread over the ranks; `zero`, `parallel` and `precision` are sections of the spec. `reference`:
+    overrides of the run that nobody touches. `patch`: the one that every killed run must have applied.
+    """
 
     zero: str
     parallel: str = "{}"
     ranks: int = 2
+    precision: str = "{}"
+    reference: tuple[str, ...] = ()
+    patch: str = ""
 
 
 LAYOUTS = {
     "zero2": Layout("{stage: 2}"),
-    "zero3-cpu": Layout("{stage: 3, offload_optimizer: {device: cpu}}"),
+    "zero3-cpu": Layout(
+        "{stage: 3, offload_optimizer: {device: cpu}}",
+        precision="{bf16: true}",
+        reference=("launch.patches.one-pass-adam=off",),
+        patch="one-pass-adam",
+    ),
     "tensor-pipeline": Layout("{stage: 1}", "{tensor_parallel_size: 2, pipeline_parallel_size: 2}", ranks=4),
 }
-"""DeepSpeed's own shards of stage 2, stage 3 with its optimizer on the CPU, and tensor ranks in pipeline stages."""
+"""DeepSpeed's own shards of stage 2; stage 3 with its optimizer on the CPU, killed while it steps in one pass, whose
+reference steps in DeepSpeed's order; and tensor ranks in pipeline stages.
+"""
 
 
 def write_spec(folder: Path, *, steps: int, case: str, port: int) -> Path:
@@ -54,6 +67,6 @@ def write_spec(folder: Path, *, steps: int, case: str, port: int) -> Path:
         text.write_text("".join(" ".join(drawn.choices(words, k=12)) + ".\n" for _ in range(300)))
     file = folder / "killed.yaml"
     layout = LAYOUTS[case]
-    fields = {"zero": layout.zero, "parallel": layout.parallel, "ranks": layout.ranks}
+    fields = {"zero": layout.zero, "parallel": layout.parallel, "ranks": layout.ranks, "precision": layout.precision}
     file.write_text(SPEC.format(text=text, steps=steps, port=port, output=folder / "runs", **fields))
     return file

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Twenty faults of device code to seed: each leaves out one synchronisation, or one copy to the device.
+"""Twenty-five faults of device code to seed: each leaves out one synchronisation, or one copy to the device.
 
 They are what a detector of races has to find. Lines are of DeepSpeed 0.19.8. Streams of PyTorch do not wait for the
 default stream, nor it for them (`cudaStreamNonBlocking`): only waits, events, collectives' handles and the host order
@@ -26,6 +26,10 @@ _COORDINATOR = "deepspeed.runtime.zero.partitioned_param_coordinator:Partitioned
 _STATE_SWAPPER = "deepspeed.runtime.swap_tensor.pipelined_optimizer_swapper:PipelinedOptimizerSwapper"
 _PARAM_SWAPPER = "deepspeed.runtime.swap_tensor.partitioned_param_swapper:AsyncPartitionedParameterSwapper"
 _ACTIVATIONS = "deepspeed.runtime.activation_checkpointing.offload_activations:_ActivationOffloadEngine"
+
+_COPIES = "harness.patches.one_pass_adam:DeviceCopies"
+_ON_CPU = "the patch one-pass-adam: page-locked buffers, weights on the device"
+_SUB_GROUPS = "3 sub-groups"
 
 _SEVERAL_RANKS = "2 data-parallel ranks"
 _OVERLAP = "`overlap_comm`"
@@ -336,6 +340,72 @@ FAULTS = (
         " embedding looks up CPU indices in a weight on a GPU, which PyTorch refuses. DeepSpeed's engine moves no inputs.",
         (CodeEdit("harness.runtime.micro_batch:MicroBatch.to_model_inputs", "copy_to_device(t, device)", "t"),),
         ("no pipeline or sequence parallelism",),
+    ),
+    SeededFault(
+        "weights-buffer-written-while-copied",
+        ("zero3_cpu",),
+        "race",
+        "`take_buffer` of harness/patches/one_pass_adam.py does not wait for the copy out of the buffer, which was enqueued"
+        " two sub-groups before: Adam writes the weights of this one into what the device may still read.",
+        (CodeEdit(f"{_COPIES}.take_buffer", "sent.synchronize()", "pass"),),
+        (_ON_CPU, _SUB_GROUPS),
+    ),
+    SeededFault(
+        "weights-buffer-not-flipped",
+        ("zero3_cpu",),
+        "race",
+        "`take_buffer` waits for the copy before the last, as it does with two buffers, and returns the first buffer"
+        " always: Adam writes into what the last copy may still read.",
+        (
+            CodeEdit(
+                f"{_COPIES}.take_buffer",
+                "return self.buffers[self._next].narrow",
+                "return self.buffers[0].narrow",
+            ),
+        ),
+        (_ON_CPU, "2 sub-groups"),
+    ),
+    SeededFault(
+        "weights-copy-marked-before-it-begins",
+        ("zero3_cpu",),
+        "race",
+        "The event of a copy is recorded in front of it (`send`): the host waits for it before it writes the buffer again,"
+        " and the copy may not have begun.",
+        (
+            CodeEdit(
+                f"{_COPIES}.send",
+                "            target.copy_(source, non_blocking=True)\n"
+                "            event = self._accelerator.Event()\n"
+                "            event.record(self._stream)\n",
+                "            event = self._accelerator.Event()\n"
+                "            event.record(self._stream)\n"
+                "            target.copy_(source, non_blocking=True)\n",
+            ),
+        ),
+        (_ON_CPU, _SUB_GROUPS),
+    ),
+    SeededFault(
+        "weights-sent-before-stepped",
+        ("zero3_cpu",),
+        "race",
+        "The copy of a sub-group to the device begins in `step`, before Adam writes the buffer that it reads.",
+        (
+            CodeEdit(
+                "harness.patches.one_pass_adam:_Stage3Step.step",
+                "        try:\n            self._step(group)\n",
+                "        try:\n            self._copies.send(self._written, weights)\n            self._step(group)\n",
+            ),
+        ),
+        (_ON_CPU,),
+    ),
+    SeededFault(
+        "updated-weights-read-before-copied",
+        ("zero3_cpu",),
+        "race",
+        "Neither the compute stream nor the all-gather stream waits for the copies of updated weights (`finish`). The"
+        " gathers of the next forward pass read their targets, and nothing else orders the stream of the copies.",
+        (CodeEdit(f"{_COPIES}.finish", "stream.wait_stream(self._stream)", "pass"),),
+        (_ON_CPU,),
     ),
     SeededFault(
         "activation-offloaded-before-computed",

@@ -41,6 +41,7 @@ WAYS: dict[str, SmallRun] = {
     "zero2_small_bucket": SmallRun("llama-3.1-8b-zero2-two-nodes", (_SMALL_BUCKET,)),
     "zero3": SmallRun("llama-3.1-8b-zero3", (_GATHERED,)),
     "zero3_cpu": SmallRun("llama-3.1-70b-zero3-cpu-offload", (_GATHERED,)),
+    "zero3_cpu_groups": SmallRun("llama-3.1-70b-zero3-cpu-offload", (_GATHERED, "zero.sub_group_size=2000")),
     "zero3_nvme": SmallRun("llama-3.1-70b-zero3-nvme"),
     "zero3_nvme_params": SmallRun("llama-3.1-70b-zero3-nvme-all"),
     "zero2_cpu": SmallRun("llama-3.1-8b-zero2-two-nodes", ("zero.offload_optimizer.device=cpu",)),
@@ -79,6 +80,9 @@ _SETTINGS_OF_FAULT: dict[str, SmallRun] = {
     "loss-read-in-flight": WAYS["zero2"],
     "pinned-batch-cleared-in-flight": WAYS["zero2"],
     "inputs-left-on-host": WAYS["zero2"],
+    "weights-buffer-written-while-copied": WAYS["zero3_cpu_groups"],
+    "weights-buffer-not-flipped": WAYS["zero3_cpu_groups"],
+    "weights-copy-marked-before-it-begins": WAYS["zero3_cpu_groups"],
     "activation-offloaded-before-computed": WAYS["offloaded_activations"],
 }
 

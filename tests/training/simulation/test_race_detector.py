@@ -32,9 +32,10 @@ SAMPLE = (
     "norm-of-gradients-in-flight",
     "partitions-left-on-host",
     "activation-offloaded-before-computed",
+    "weights-copy-marked-before-it-begins",
 )
-PARTS_OF_OTHERS = ("zero0", "zero1", "zero2", "zero3_nvme", "lora")
-"""Ways by night: what they do, `zero2_small_bucket`, `zero3` and `zero3_nvme_params` do, too."""
+PARTS_OF_OTHERS = ("zero0", "zero1", "zero2", "zero3_cpu", "zero3_nvme", "lora")
+"""Ways by night: what they do, `zero2_small_bucket`, `zero3`, `zero3_cpu_groups` and `zero3_nvme_params` do, too."""
 WAYS_BY_DAY = {name: way for name, way in WAYS.items() if IS_NIGHT or name not in PARTS_OF_OTHERS}
 FIRST_SIDES = {
     "two_streams": "unordered: write zeros by default stream, read add by stream",

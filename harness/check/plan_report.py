@@ -80,11 +80,12 @@ def report_plan(
     of_batch = () if request is None else tuple(f for f in (batch_finding(request),) if f is not None)
     findings = [*of_batch, *of_gates, *place_findings(plan.findings, source)]
     if searched is not None and searched.best is not None and plan.time is not None:
-        others = [each for each in searched.usable if each is not searched.best]
-        plan = replace(plan, fastest_fitting=(searched.best, *others)[:NUM_ALTERNATIVES])
-    without, others = None, plan.alternatives if searched is None else searched.alternatives
+        slower = [each for each in searched.usable if each is not searched.best]
+        plan = replace(plan, fastest_fitting=(searched.best, *slower)[:NUM_ALTERNATIVES])
+    without = None
     if plan.model is not None and plan.fit.verdict is not False:
-        without = find_without_offload(plan.run, plan.model, plan.device, plan.capacity, others)
+        alternatives = plan.alternatives if searched is None else searched.alternatives
+        without = find_without_offload(plan.run, plan.model, plan.device, plan.capacity, alternatives)
     nearest_fit = _find_nearest_fit(plan, searched)
     return PlanReport(plan, searched, nearest_fit, tuple(findings), next_command, without_offload=without)
 

@@ -17,6 +17,7 @@ from harness.plan.search.alternatives import Alternative
 from harness.plan.settings.plan_settings import has_assumed_hosts
 from harness.plan.trainer_loop import TRAINERS
 from harness.plan.unknown_inputs import unknown_inputs
+from harness.plan.weights.trainable_split import has_known_targets
 from harness.run.objective_facts import facts_of
 from harness.units import format_count, format_trainable, pluralize
 from harness.views.plan_calibration import format_calibration
@@ -103,6 +104,8 @@ def _format_ranks_and_batch(plan: Plan) -> list[str]:
     if split is not None and split.frozen:
         count = format_trainable(split.num_trainable, split.num_parameters)
         lines.append(f"Train      {count} of the parameters; the others have neither gradients nor states")
+        if (lora := plan.run.spec.model.lora) and plan.model and not has_known_targets(plan.model, lora):
+            lines.append("           adapters at all linear layers are assumed: `model.lora.target_modules` decides")
     if plan.own_states is not None:
         lines += format_own_states(plan.own_states)
     return lines

@@ -144,3 +144,17 @@ def test_the_batch_that_would_fit_is_named(batch, micro, ranks, sizes):
     text = "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * "
     diagnosis = diagnose_text(f"AssertionError: {text}world_size {batch} != {micro} * 1 * {ranks}\n")
     assert f"data-parallel ranks{sizes and ': '}{sizes};" in diagnosis.change
+
+
+@pytest.mark.parametrize(
+    ("message", "release"),
+    [
+        ("ImportError: deepspeed>=0.9.3 is required for this module, but found deepspeed==0.8.3.", "deepspeed>=0.9.3"),
+        ("ImportError: huggingface-hub>=0.30.0,<1.0 is required, but found huggingface-hub==0.23.", "huggingface-hub"),
+        ("ImportError: tokenizers<0.20 is required for it, but found tokenizers==0.21.1.", "tokenizers<0.20"),
+    ],
+)
+def test_a_release_that_an_import_demands_is_no_missing_package(message, release):
+    found = diagnose_text(f'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n{message}\n')
+    assert found.cause == "LG227"
+    assert release in found.change

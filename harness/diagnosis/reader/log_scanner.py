@@ -31,6 +31,8 @@ _INTERRUPTION = re.compile(
     r"\d%\|.{0,200}\| {0,9}\d{1,9}/|it/s[,\]]|s/it[,\]]|^\[?(?:INFO|DEBUG|WARNING)\b|^\{'loss'|NCCL INFO"
 )
 """Lines that other threads or ranks write in the middle of a traceback."""
+_ELISIONS = ("[...]", "...", "\u2026", "[\u2026]", "<...>", "<snip>", "[snip]")
+"""Of lines that somebody left out of a traceback."""
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 _RANK_MAPPING = re.compile(r"global_rank_mapping=defaultdict\([^,]*, (\{.*\})\)")
 _HOST_RANKS = re.compile(r"'([^']+)': \[([\d, ]*)\]")
@@ -113,6 +115,9 @@ class LogScanner:
             if len(self._streams) > 8192:
                 self._streams.clear()
                 self._streams[parsed_line.stream] = stream
+        if self._open is not None and parsed_line.text.strip() in _ELISIONS:
+            self._open = self._open[0], line, self._open[2]
+            return
         self._update_ranks_and_hosts(parsed_line, stream)
         self._attempts.read_line(parsed_line)
         if self._ends_open_traceback(line, parsed_line, stream) and self._open is not None:
@@ -261,11 +266,9 @@ class LogScanner:
 
     def _finish_message(self, stream: LogStream) -> None:
         """Add the event of a message of several lines."""
-        if stream.message_start is None:
-            return
-        (line, parsed_line), parts = stream.message_start, stream.message_lines
-        stream.message_start, stream.message_lines = None, []
-        self._add_event(line, parsed_line, stream, " | ".join(parts))
+        if stream.message_start is not None:
+            start, stream.message_start = stream.message_start, None
+            self._add_event(*start, stream, " | ".join(stream.message_lines))
 
     def _read_root_cause(self, text: str) -> bool:
         """Read torchrun's summary of the first failure. Is the line a part of it?"""

@@ -20,10 +20,12 @@ from harness.spec.sections.model_spec import LoraSpec, ModelSpec
 
 DEFAULT_TARGETS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"), ("q_proj", "v_proj")),
+    **dict.fromkeys(("opt", "gptj", "gpt_neo", "stablelm", "mixtral"), ("q_proj", "v_proj")),
+    **dict.fromkeys(("bloom", "chatglm", "falcon", "gpt_neox"), ("query_key_value",)),
+    **dict.fromkeys(("gpt2", "gpt_bigcode"), ("c_attn",)),
     "phi": ("q_proj", "v_proj", "fc1", "fc2"),
-    "falcon": ("query_key_value",),
-    "gpt_neox": ("query_key_value",),
-    "gpt2": ("c_attn",),
+    "mpt": ("Wqkv",),
+    "codegen": ("qkv_proj",),
 }
 """The modules that `peft` adapts where `target_modules` is left out, by `model_type`."""
 _LAYER_INDEX = re.compile(r".*\.[^.]*\.(\d+)\.")
@@ -71,7 +73,7 @@ _RECENT: deque[tuple[ModelFacts, TrainableChoice | None, TrainableSplit]] = dequ
 
 
 def split_parameters(model: ModelFacts, choice: TrainableChoice | None) -> TrainableSplit:
-    """Split the parameters. Adapters whose targets are not known here leave everything trainable."""
+    """Split the parameters. Adapters whose targets are not known here are at all linear layers."""
     for known_model, known_choice, split in tuple(_RECENT):
         if known_choice == choice and known_model == model:
             return split
@@ -83,8 +85,10 @@ def _split_parameters(model: ModelFacts, choice: TrainableChoice | None) -> Trai
     parameters: list[tuple[Parameter, bool]] = [(parameter, True) for parameter in model.parameters()]
     if choice is None:
         return TrainableSplit(tuple(parameter for parameter, _ in parameters), ())
-    if choice.lora is not None and _has_known_targets(model, choice.lora):
-        parameters = list(_add_adapters(model, choice.lora))
+    if choice.lora is not None:
+        known = has_known_targets(model, choice.lora)
+        lora = choice.lora if known else choice.lora.model_copy(update={"target_modules": "all-linear"})
+        parameters = list(_add_adapters(model, lora))
     if choice.freeze or choice.train_only:
         parameters = [(p, trainable and _is_chosen(p, model, choice)) for p, trainable in parameters]
     return TrainableSplit(
@@ -92,8 +96,8 @@ def _split_parameters(model: ModelFacts, choice: TrainableChoice | None) -> Trai
     )
 
 
-def _has_known_targets(model: ModelFacts, lora: LoraSpec) -> bool:
-    """Not where `peft` has no default, nor where names may mean fused experts."""
+def has_known_targets(model: ModelFacts, lora: LoraSpec) -> bool:
+    """Does the split know what is adapted? Not where `peft` has no default, nor where names may mean fused experts."""
     targets = lora.target_modules or DEFAULT_TARGETS.get(model.family)
     if model.experts and not _is_all_linear(targets):
         return isinstance(targets, tuple) and _TARGETS_OUTSIDE_EXPERTS.issuperset(targets)

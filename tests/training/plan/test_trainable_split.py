@@ -13,7 +13,12 @@ import transformers
 from harness.check.machine_findings import check_adapter_targets
 from harness.errors import UserError
 from harness.facts.model_lookup import facts_from_config
-from harness.plan.weights.trainable_split import DEFAULT_TARGETS, TrainableChoice, split_parameters
+from harness.plan.weights.trainable_split import (
+    DEFAULT_TARGETS,
+    TrainableChoice,
+    has_known_targets,
+    split_parameters,
+)
 from harness.run.resolved_run import resolve_run
 from harness.runtime.models.lora import add_adapters
 from harness.runtime.models.trainable_parameters import freeze_parameters
@@ -43,6 +48,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("phi3", {**_SMALL, "intermediate_size": 80, "pad_token_id": None}, {"lora": _ALL}),
     ("gpt2", _GPT2, {"lora": {}}),
     ("gpt2", _GPT2, {"lora": _ALL}),
+    ("opt", {**_SMALL, "ffn_dim": 96, "word_embed_proj_dim": 48}, {"lora": {"r": 3}}),
+    ("mixtral", {**_SMALL, **_KV, "num_local_experts": 4}, {"lora": {"r": 3}}),
     ("mixtral", {**_SMALL, **_KV, "num_local_experts": 4}, {"lora": _ATTENTION}),
     ("qwen2_moe", {**_SMALL, **_KV, "num_experts": 4, "moe_intermediate_size": 24}, {"lora": _ATTENTION}),
     ("mixtral", {**_SMALL, **_KV, "num_local_experts": 4}, {"lora": _ALL}),
@@ -104,3 +111,16 @@ def test_default_targets_are_those_of_peft() -> None:
     known = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
     for family, targets in DEFAULT_TARGETS.items():
         assert tuple(known[family]) == targets, family
+
+
+@pytest.mark.parametrize("family", ["olmo2", "gpt_oss"])
+def test_adapters_with_unknown_targets_are_not_planned_as_full_training(family: str) -> None:
+    experts = {"num_local_experts": 4} if family == "gpt_oss" else {}
+    facts = facts_from_config({"model_type": family, **_SMALL, **_KV, **experts}).facts
+    assert facts is not None
+    lora = ModelSpec.model_validate({"name_or_path": "x", "lora": {"r": 3}}, strict=False).lora
+    assert lora is not None
+    assert not has_known_targets(facts, lora)
+    split = split_parameters(facts, TrainableChoice(lora))
+    assert split.trainable
+    assert all(".lora_" in each.name for each in split.trainable)

@@ -14,6 +14,7 @@ from harness.convert import shell_command
 from harness.convert.accelerate_launch import add_launch_options, take_precision
 from harness.convert.evaluation_settings import finish_evaluation
 from harness.convert.preference_settings import convert_preferences, find_objective, finish_preferences
+from harness.convert.program_clashes import find_clashes
 from harness.convert.programs.arctic import ARCTIC_TRAINING, flatten_values
 from harness.convert.programs.axolotl import AXOLOTL
 from harness.convert.programs.hf_trainer import HF_TRAINER
@@ -118,7 +119,7 @@ def _load_script(file: str, text: str, target: DeepSpeedTarget, release: str | N
         message = f"`{script or f'trl {verb}'}` trains by another loss, which a run spec does not have"
         fix = Fix("train it with TRL; the DeepSpeed JSON that it names can be checked with `harness validate-config`")
         raise UserError([Finding("SP040", "error", message, place=command.source.place(()), fix=fix)])
-    source = _with_config(command.source, command.config) if command.config else command.source
+    source = _with_config(command) if command.config else command.source
     if command.verb == "rlhf":
         source.data.setdefault("rlhf_type", "dpo")
     if script:
@@ -140,12 +141,14 @@ def _load_script(file: str, text: str, target: DeepSpeedTarget, release: str | N
     return config
 
 
-def _with_config(options: Source, config: str) -> Source:
+def _with_config(command: shell_command.ShellCommand) -> Source:
     """The YAML or JSON that a command names; its options win over the keys of the file."""
+    options, config = command.source, command.config
     path = find_referenced_file(options.file, config)
     if path is None:
         message = f"`{config}`, which has the settings of this command, is not on this machine"
-        raise UserError([Finding("SP021", "error", message, place=options.place(()))])
+        notes = tuple(find_clashes(options, command))
+        raise UserError([Finding("SP021", "error", message, place=options.place(()), notes=notes)])
     source = parse(read_text(path), path)
     spots = {**source.spots, **{key: spot for key, spot in options.spots.items() if key}}
     lines = {**source.extra_lines, options.file: options.text.split("\n")}
@@ -162,7 +165,10 @@ def _load_source(
     objective = find_objective(source, shell_command.verb_of(command))
     methods = find_unsupported_methods(source, objective)
     if methods:
-        loaded = LoadedSpec(source.file, source, None, methods, code=ExitCode.FINDINGS, format=file_format)
+        first = methods[0]._replace(notes=(*methods[0].notes, *find_clashes(source, command)))
+        loaded = LoadedSpec(
+            source.file, source, None, (first, *methods[1:]), code=ExitCode.FINDINGS, format=file_format
+        )
         return TrainerConfig(loaded, None)
     program = PROGRAMS[file_format]
     values = flatten_values(source.data) if program is ARCTIC_TRAINING else dict(source.data)
@@ -179,6 +185,9 @@ def _load_source(
         file.put("data.assistant_only_loss", False)
     _count_processes(file)
     fragment, json_file = _read_json(file)
+    zero = fragment.source.data.get("zero_optimization")
+    for clash in find_clashes(source, command, zero.get("stage") if isinstance(zero, Mapping) else None):
+        file.draft.add_note(source.place(()), f"for its own program: {clash}")
     loaded = load_deepspeed_json(fragment, (), target, "deepspeed" if program is ARCTIC_TRAINING else "hf")
     has_errors = any(map(is_error_of_file, loaded.findings))
     loaded = loaded._replace(format=file_format)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that a training program knows one by one, and refuses or ignores together with DeepSpeed: the file's own
+faults, which its run spec does not have. From LLaMA-Factory's issues 3949 and 6075, ms-swift's issue 3681, TRL's pull
+request 6403 and DeepSpeed's issue 3339.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from harness.convert.shell_command import ShellCommand
+from harness.convert.trainer_file import is_on
+from harness.spec.parse.source import Source
+
+_DEEPSPEED = re.compile(r"(?m)^\s*(?:\S*/)?deepspeed\s(?![^#]*--no_local_rank)")
+_DEVICES = re.compile(r"CUDA_VISIBLE_DEVICES=[\"']?(\d+(?:,\d+)+)")
+
+
+def find_clashes(source: Source, command: ShellCommand | None, stage: int | None = None) -> Iterator[str]:
+    """A sentence each: what happens, and what to write instead. `stage` is ZeRO's, where it is known."""
+    data, text = source.data, command.source.text if command is not None else ""
+    program, devices = command.program if command is not None else "", _DEVICES.search(text)
+    if program == "llama-factory" and command is not None and command.config and _DEEPSPEED.search(text):
+        yield (
+            f"the `deepspeed` launcher puts `--local_rank` before `{command.config}`, and LLaMA-Factory reads a file "
+            "only as its first argument: start `FORCE_TORCHRUN=1 llamafactory-cli train` with it on each host, or "
+            "write its keys as options"
+        )
+    if program == "swift" and command is not None and command.ranks is None and devices and data.get("deepspeed"):
+        count = devices[1].count(",") + 1
+        yield (
+            f"{count} GPUs are visible and one process starts: ms-swift then spreads the model over them, which it "
+            f"refuses with `deepspeed`: write `NPROC_PER_NODE={count}` before the command"
+        )
+    if (data.get("deepspeed") or data.get("config_file")) and stage in (None, 3):
+        if is_on(data.get("use_unsloth")):
+            yield "Unsloth loads by a `device_map`, which ZeRO stage 3 refuses: `use_unsloth: false`, or a lower stage"
+        if is_on(data.get("precompute_ref_log_probs")):
+            yield (
+                "`precompute_ref_log_probs` reads weights before DeepSpeed has an engine, and ZeRO stage 3 has them "
+                "partitioned: leave it out, or update TRL"
+            )
+    if is_on(data.get("only_optimize_lora")) and "lora_module_name" not in data:
+        yield (
+            "`only_optimize_lora` without `lora_module_name`: DeepSpeed-Chat's default, `decoder.layers.`, is OPT's; "
+            "where no layer has this name nothing is trained: name the model's layers"
+        )

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that a program refuses together with DeepSpeed, in made-up commands and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.convert.conversion import convert_file
+from harness.convert.program_clashes import find_clashes
+from harness.convert.shell_command import find_training_command
+from harness.errors import UserError
+from harness.facts.deepspeed_version import DeepSpeedTarget
+
+TARGET = DeepSpeedTarget("0.19.8", "asked for")
+_SWIFT = "swift sft --model org/model --dataset d.jsonl --deepspeed zero2"
+_CHAT = "deepspeed main.py --model_name_or_path org/neox --lora_dim 4 --only_optimize_lora --deepspeed"
+_DPO = "dpo.py --model_name_or_path org/model --dataset_name org/pairs"
+_FACTORY = "--stage sft --model_name_or_path org/model --dataset d --deepspeed ds.json"
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("deepspeed --num_gpus 4 src/train.py recipes/sft.yaml", "FORCE_TORCHRUN=1"),
+        ("/opt/bin/deepspeed --hostfile hosts src/train.py recipes/sft.yml", "FORCE_TORCHRUN=1"),
+        ("torchrun --nproc_per_node 4 src/train.py recipes/sft.yaml", ""),
+        ("llamafactory-cli train recipes/sft.yaml", ""),
+        ("deepspeed --no_local_rank src/train.py recipes/sft.yaml", ""),
+        (f"deepspeed src/train.py {_FACTORY}", ""),
+        (f"CUDA_VISIBLE_DEVICES=4,5 {_SWIFT}", "`NPROC_PER_NODE=2`"),
+        (f"export CUDA_VISIBLE_DEVICES=0,1,2,3\n{_SWIFT}", "`NPROC_PER_NODE=4`"),
+        (f"CUDA_VISIBLE_DEVICES=4 {_SWIFT}", ""),
+        (f"NPROC_PER_NODE=2 CUDA_VISIBLE_DEVICES=4,5 {_SWIFT}", ""),
+        (f"CUDA_VISIBLE_DEVICES=4,5 {_SWIFT.partition(' --deepspeed')[0]}", ""),
+        (f"deepspeed src/train.py {_FACTORY} --use_unsloth true", "`use_unsloth: false`"),
+        (f"deepspeed src/train.py {_FACTORY} --use_unsloth false", ""),
+        (f"accelerate launch --config_file z3.yaml {_DPO} --precompute_ref_log_probs", "partitioned"),
+        (f"accelerate launch --config_file z3.yaml {_DPO}", ""),
+        (_CHAT, "`lora_module_name`"),
+        (f"{_CHAT} --lora_module_name layers.", ""),
+    ],
+)
+def test_what_the_program_itself_refuses_is_said(script: str, said: str) -> None:
+    command = find_training_command("job.sh", script)
+    assert command is not None
+    found = list(find_clashes(command.source, command))
+    assert len(found) == bool(said), found
+    assert said in "".join(found)
+
+
+def test_a_lower_stage_takes_what_stage_3_refuses() -> None:
+    command = find_training_command("job.sh", f"deepspeed src/train.py {_FACTORY} --use_unsloth true")
+    assert command is not None
+    assert [bool(list(find_clashes(command.source, command, stage))) for stage in (2, 3)] == [False, True]
+
+
+def test_a_refused_file_says_it_too(tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("deepspeed src/train.py absent.yaml\n")
+    with pytest.raises(UserError) as absent:
+        convert_file(str(script), TARGET)
+    assert "FORCE_TORCHRUN" in absent.value.findings[0].notes[0]
+    script.write_text(f"CUDA_VISIBLE_DEVICES=0,1 {_SWIFT} --freeze_vit true\n")
+    with pytest.raises(UserError) as images:
+        convert_file(str(script), TARGET)
+    assert "NPROC_PER_NODE" in str([note for each in images.value.findings for note in each.notes])
+
+
+def test_a_converted_file_says_it(tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(f"accelerate launch --config_file z3.yaml {_DPO} --precompute_ref_log_probs\n")
+    notes = convert_file(str(script), TARGET).notes_of("manual")
+    assert any("for its own program: `precompute_ref_log_probs`" in note.message for note in notes)

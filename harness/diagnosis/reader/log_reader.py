@@ -21,11 +21,13 @@ from harness.diagnosis.rules.line_matcher import may_match_rule
 
 _WORDS = """rror raceback xception xit ailed ailure FAIL illed imeout NaN denied refused ignal bort ssert CANCELLED OOM
     nterrupt StopIteration global_rank_mapping xtension estart vict reempt spawned MainThread"""
+BOX_END = "\u2570\u2500\u2500"
+"""Of the box that rich draws around a traceback; its exception is below."""
 _PHRASES = (
     *("NCCL WARN", "imed out", "Warning: ", "Root Cause", "n fault", "urrent thread", "Thread 0x", '  File "'),
     *("LOAD REPORT", "newly init", "Process ", "Killing subprocess"),
 )
-FAILURE_WORDS = tuple(word.encode() for word in (*_WORDS.split(), *_PHRASES))
+FAILURE_WORDS = tuple(word.encode() for word in (*_WORDS.split(), *_PHRASES, BOX_END))
 """A line with one of these is read, as is one with a literal of a rule, and one that follows such a line: an exception
 that no rule knows, what the launcher says, stacks.
 """

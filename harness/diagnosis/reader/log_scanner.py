@@ -12,7 +12,7 @@ from harness.diagnosis.evidence.stack_traces import StackPlace, StackTraces
 from harness.diagnosis.reader.line_prefix import ParsedLine, parse_line
 from harness.diagnosis.reader.log_files import LogOrigin
 from harness.diagnosis.reader.log_reader import LogLine
-from harness.diagnosis.reader.log_stream import LogStream, update_event
+from harness.diagnosis.reader.log_stream import ELISIONS, LogStream, update_event
 from harness.diagnosis.rules.line_matcher import Match, is_exception_line, match_line
 
 MAX_EVENTS = 20_000
@@ -31,8 +31,6 @@ _INTERRUPTION = re.compile(
     r"\d%\|.{0,200}\| {0,9}\d{1,9}/|it/s[,\]]|s/it[,\]]|^\[?(?:INFO|DEBUG|WARNING)\b|^\{'loss'|NCCL INFO"
 )
 """Lines that other threads or ranks write in the middle of a traceback."""
-_ELISIONS = ("[...]", "...", "\u2026", "[\u2026]", "<...>", "<snip>", "[snip]")
-"""Of lines that somebody left out of a traceback."""
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 _RANK_MAPPING = re.compile(r"global_rank_mapping=defaultdict\([^,]*, (\{.*\})\)")
 _HOST_RANKS = re.compile(r"'([^']+)': \[([\d, ]*)\]")
@@ -115,8 +113,8 @@ class LogScanner:
             if len(self._streams) > 8192:
                 self._streams.clear()
                 self._streams[parsed_line.stream] = stream
-        if self._open is not None and parsed_line.text.strip() in _ELISIONS:
-            self._open = self._open[0], line, self._open[2]
+        if self._open is not None and parsed_line.text.strip() in ELISIONS:
+            self._open[0].is_elided, self._open = True, (self._open[0], line, self._open[2])
             return
         self._update_ranks_and_hosts(parsed_line, stream)
         self._attempts.read_line(parsed_line)
@@ -238,8 +236,9 @@ class LogScanner:
         elif stream.in_traceback and _INTERRUPTION.search(text):
             return
         elif not self._read_root_cause(text) and not self._continues_message(text, stream):
-            if _MULTI_LINE_START.search(text):
-                stream.message_start, stream.message_lines = (line, parsed_line), [text]
+            width = 0 if _MULTI_LINE_START.search(text) else stream.wraps_at(line, text)
+            if width is not None:
+                stream.start_message(line, parsed_line, width)
             elif not stream.in_traceback or (text and text[0] not in " \t^~"):
                 self._add_event(line, parsed_line, stream, text)
             elif stream.frames and not stream.frames[-1].code:
@@ -249,7 +248,7 @@ class LogScanner:
         """Does the line belong to the message above it?"""
         if stream.message_start is None:
             return False
-        if len(stream.message_lines) < 14 and text and not self._starts_message(text):
+        if len(stream.message_lines) < 14 and text and not self._starts_message(text) and stream.is_wrapped(text):
             stream.message_lines.append(text.strip())
             return True
         self._finish_message(stream)
@@ -258,7 +257,7 @@ class LogScanner:
     def _starts_message(self, text: str) -> bool:
         """Does the line start a message of its own?"""
         return (
-            text.startswith(("[", "Traceback"))
+            text.startswith(("[", "Traceback", "ERROR:", "WARNING:", "INFO:"))
             or bool(_CHAINED.match(text))
             or bool(_MULTI_LINE_START.search(text))
             or is_exception_line(text)
@@ -267,8 +266,7 @@ class LogScanner:
     def _finish_message(self, stream: LogStream) -> None:
         """Add the event of a message of several lines."""
         if stream.message_start is not None:
-            start, stream.message_start = stream.message_start, None
-            self._add_event(*start, stream, " | ".join(stream.message_lines))
+            self._add_event(*stream.message_start, stream, stream.take_message())
 
     def _read_root_cause(self, text: str) -> bool:
         """Read torchrun's summary of the first failure. Is the line a part of it?"""
@@ -294,7 +292,9 @@ class LogScanner:
         if match is None:
             if in_traceback and text and not parsed_line.text.startswith(" "):
                 stream.in_traceback = False
-            return
+            if not in_traceback or not stream.is_elided or text[:1] in ("", " "):
+                return
+            match = Match("", "root", False, {})
         if parsed_line.is_warning and match.level == "root":  # such as a socket that is tried again
             match = match._replace(level="echo", sure=False)
         is_chained, stream.is_chained = stream.is_chained, False

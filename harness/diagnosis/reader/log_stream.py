@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 
 from harness.diagnosis.diagnosis_types import Frame, LogEvent
 from harness.diagnosis.reader.line_prefix import ParsedLine
-from harness.diagnosis.reader.log_reader import LogLine
+from harness.diagnosis.reader.log_reader import BOX_END, LogLine
+from harness.diagnosis.rules.line_matcher import is_exception_line
 
 MAX_FRAMES = 60
 _LINES_OF_CUT = 8
 """A traceback that is still open so few lines before the end of its log was cut."""
+ELISIONS = frozenset(("...", "[...]", "\u2026", "[\u2026]", "<...>", "(...)", "<snip>", "[snip]"))
+"""Lines that stand for those which somebody left out of a quoted traceback."""
 _PROGRESS_OF_ANOTHER = 4
 """After so many signs of progress, an equal line is another failure."""
 
@@ -33,13 +36,41 @@ class LogStream:
     """Of the open traceback."""
     is_ignored: bool = False
     """Python prints an exception that it ignores."""
+    box: tuple[int, int] = (0, 0)
+    """Number and width of the last line of a box that rich drew around a traceback."""
+    wrap_width: int = 0
+    """Of the open message: rich breaks an exception at the width of the box above it. 0 for one that nobody broke."""
+    is_elided: bool = False
+    """Somebody who quoted the traceback left lines out."""
 
     def note_line(self, line: LogLine, parsed_line: ParsedLine) -> None:
         """Remember the last line of a traceback, and whether Python ignores the exception that follows."""
+        if parsed_line.text.startswith(BOX_END):
+            self.box = line.number, len(parsed_line.text.rstrip())
         if self.in_traceback or parsed_line.text.startswith("Traceback"):
             self.last_line = line, parsed_line
         elif parsed_line.text.startswith("Exception ignored in"):
             self.is_ignored = True
+
+    def wraps_at(self, line: LogLine, text: str) -> int | None:
+        """The width at which rich breaks the exception that starts here; None where none does below a box."""
+        is_below = self.box[0] == line.number - 1 and len(text) <= self.box[1]
+        return self.box[1] if is_below and is_exception_line(text) else None
+
+    def start_message(self, line: LogLine, parsed_line: ParsedLine, wrap_width: int) -> None:
+        """Open a message of several lines."""
+        self.message_start, self.message_lines, self.wrap_width = (line, parsed_line), [parsed_line.text], wrap_width
+
+    def is_wrapped(self, text: str) -> bool:
+        """Would the line have fitted above, if it were no part of the open message? True for one that nobody broke."""
+        width = self.wrap_width
+        return not width or len(text) <= width < len(self.message_lines[-1]) + 1 + len(text.split(" ", 1)[0])
+
+    def take_message(self) -> str:
+        """Close the message, and return its text."""
+        text = (" " if self.wrap_width else " | ").join(self.message_lines)
+        self.message_start, self.message_lines = None, []
+        return text
 
     def find_cut(self, num_lines: int) -> tuple[LogLine, ParsedLine] | None:
         """The last line of a traceback in which the log, of so many lines, ends; None where it does not."""

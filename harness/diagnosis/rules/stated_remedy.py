@@ -32,6 +32,13 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
         lambda match: f"add {match['what'].strip()}",
     ),
     (
+        re.compile(
+            r"(?:[Vv]alid|[Aa]llowed|[Pp]ossible|[Ss]upported) (?:values|choices|options) (?:for|of) (?:the )?"
+            r"(?P<what>[\w `'-]+?)(?: are:?|:) (?P<values>\[[^\]]{1,80}\])"
+        ),
+        lambda match: f"set the {match['what'].strip()} to one of {match['values']}",
+    ),
+    (
         re.compile(rf"{_NAME} (?:must|should|needs to|has to) be (?:set to )?{_VALUE}"),
         _describe_value,
     ),

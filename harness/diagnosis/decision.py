@@ -161,11 +161,12 @@ def _decide_unknown(diagnosis: Diagnosis) -> Decision | None:
 
 
 def _needs_more_memory(diagnosis: Diagnosis) -> bool:
-    """Was a rank killed while the host's memory was nearly full, or before a step that the log shows?"""
+    """Was a rank killed while the host's memory was nearly full, or before the log shows training?"""
     if diagnosis.cause != _KILLED:
         return False
     is_full = float(diagnosis.details.get("memory_percent", 0)) >= FULL_PERCENT
-    return is_full or diagnosis.phase is None or diagnosis.phase.step is None
+    phase = diagnosis.phase
+    return is_full or phase is None or (phase.step is None and phase.name != "training")
 
 
 def _is_at_start(diagnosis: Diagnosis) -> bool:

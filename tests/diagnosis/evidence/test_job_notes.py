@@ -51,7 +51,7 @@ def test_ranks_of_such_a_job_wait_in_every_attempt(line, words):
         ("LG073", "training", 9, "ncclSystemError: a call failed", "retry"),
         ("LG073", "engine", None, "Connection closed by peer", "retry"),
         ("LG003", "training", 90, "", "retry"),
-        ("LG003", "training", None, "", "change and retry"),
+        ("LG003", "first step", None, "", "change and retry"),
         ("LG003", "weights", None, "", "change and retry"),
     ],
 )

@@ -27,7 +27,7 @@ def find_clashes(source: Source, command: ShellCommand | None, stage: int | None
             "only as its first argument: start `FORCE_TORCHRUN=1 llamafactory-cli train` with it on each host, or "
             "write its keys as options"
         )
-    if program == "swift" and command is not None and command.ranks is None and devices and data.get("deepspeed"):
+    if program == "swift" and devices and "NPROC_PER_NODE=" not in text and data.get("deepspeed"):
         count = devices[1].count(",") + 1
         yield (
             f"{count} GPUs are visible and one process starts: ms-swift then spreads the model over them, which it "

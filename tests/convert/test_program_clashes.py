@@ -33,6 +33,7 @@ _FACTORY = "--stage sft --model_name_or_path org/model --dataset d --deepspeed d
         (f"export CUDA_VISIBLE_DEVICES=0,1,2,3\n{_SWIFT}", "`NPROC_PER_NODE=4`"),
         (f"CUDA_VISIBLE_DEVICES=4 {_SWIFT}", ""),
         (f"NPROC_PER_NODE=2 CUDA_VISIBLE_DEVICES=4,5 {_SWIFT}", ""),
+        (f"CUDA_VISIBLE_DEVICES=4,5 NNODES=$HOSTS NPROC_PER_NODE=6 {_SWIFT}", ""),
         (f"CUDA_VISIBLE_DEVICES=4,5 {_SWIFT.partition(' --deepspeed')[0]}", ""),
         (f"deepspeed src/train.py {_FACTORY} --use_unsloth true", "`use_unsloth: false`"),
         (f"deepspeed src/train.py {_FACTORY} --use_unsloth false", ""),

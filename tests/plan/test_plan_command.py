@@ -385,4 +385,4 @@ def test_a_certain_setting_is_named_where_the_fastest_is_not() -> None:
 
 def test_what_does_not_fit_names_the_largest_part() -> None:
     text = lines_of("--model llama-3-8b --gpus 1 --gpu RTX4090-24GB --max-length 131072 --host-memory 128GB")
-    assert "in the backward pass, 32.0 GiB of it inputs of 32 layers (gradient checkpointing)" in text
+    assert "in the backward pass; the most is 32.0 GiB inputs of 32 layers (gradient checkpointing), then" in text

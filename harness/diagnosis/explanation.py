@@ -39,7 +39,7 @@ from harness.diagnosis.first_cause import CauseSelection
 from harness.diagnosis.reader.line_prefix import parse_line
 from harness.diagnosis.reader.log_reader import LogReader
 from harness.diagnosis.reader.log_scanner import LogScanner
-from harness.diagnosis.rules.stated_remedy import find_stated_remedy
+from harness.diagnosis.rules.stated_remedy import correct_for_variables, find_stated_remedy
 from harness.diagnosis.verdict_priority import VERDICT_NOTE
 
 _LIBRARY_PATH = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>")
@@ -111,7 +111,7 @@ def _explain_failure(
     elif not first.cause:
         versions = merge_facts(readers).versions
         change = describe_next_step(first.text, first.frames, versions) if first.line_number else change
-    change = first.change or change
+    change = correct_for_variables(first.change or change, text)
     remedy = find_stated_remedy(first.text)
     if not first.cause or _NAMED_BY_THE_MESSAGE.match(change):
         change = remedy or change

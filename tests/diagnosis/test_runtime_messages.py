@@ -109,7 +109,7 @@ options, do those steps only if you trust the source of the checkpoint.
         (FRACTION, "SP006", "transformers"),
         (AUTO, "HF003", "auto"),
         (AUTO_AFTER_ANOTHER, "SP007", "auto"),
-        (UNPICKLED.format(name="deepspeed.runtime.zero.config.ZeroStageEnum"), "LG035", "newer releases"),
+        (UNPICKLED.format(name="deepspeed.runtime.zero.config.ZeroStageEnum"), "LG035", "0.16.0"),
         (UNPICKLED.format(name="numpy.core.multiarray.scalar"), "LG035", "2.6"),
     ],
     ids=["shards", "width", "fraction", "auto", "auto second", "deepspeed", "pickle"],

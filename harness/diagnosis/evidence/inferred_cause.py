@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cause that follows from where an exception was raised or from what it demands, whatever its words: a release of
-a package that is required, a program that refuses its configuration, an optimizer that cannot use ZeRO's partitions.
+a package that is required, a program that refuses its configuration, a kind of Python's exceptions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.diagnosis.diagnosis_types import Frame, LogEvent
+from harness.diagnosis.diagnosis_types import LogEvent
 from harness.diagnosis.evidence.missing_ranks import describe_mismatch
 from harness.diagnosis.evidence.python_errors import InferredCause, infer_kind
 from harness.diagnosis.rules.stated_remedy import find_stated_remedy
@@ -27,9 +27,6 @@ _DEMANDS = re.compile(
 )
 _EXCEPTION_NAME = re.compile(r"^(?:[\w.]+\.)?(?P<name>\w+(?:Error|Exception|Conflict|NotFound)): ")
 _PYDANTIC = re.compile(r"validation errors? for (?P<model>\w+) \|(?: [\w.]+ \|)* Value error, (?P<message>.+?) \[type=")
-_ENGINE_STEP = re.compile(r"(?:^|/)deepspeed/runtime/")
-_OPTIMIZER_OF_OTHERS = re.compile(r"(?:^|/)(?:deepspeed|torch|bitsandbytes|apex|transformers|accelerate)/")
-_MATRIX_OPTIMIZER = re.compile(r"newton_?schulz|zeropower|orthogonali[sz]|\bmuon|shampoo|\bsoap\b", re.IGNORECASE)
 
 
 def name_cause(first: LogEvent, events: Sequence[LogEvent], text: bytes = b"") -> LogEvent:
@@ -52,27 +49,6 @@ def find_requirement(text: str) -> tuple[str, str]:
         return "", ""
     name = re.sub("(?i)^pytorch$", "torch", wanted[0]["name"])
     return name, wanted[0]["spec"].replace(" ", "")
-
-
-def _infer_own_optimizer(event: LogEvent, _: bytes) -> InferredCause | None:
-    """ZeRO steps an optimizer of the user's own, which fails on what it is given."""
-    frames = event.frames
-    last = frames[-1] if frames else Frame("", 0, "")
-    place = f"{last.file} {last.function}".replace("\\", "/")
-    is_own = not _OPTIMIZER_OF_OTHERS.search(last.file.replace("\\", "/"))
-    steps = [
-        i for i, f in enumerate(frames) if f.function in ("step", "_optimizer_step") and _ENGINE_STEP.search(f.file)
-    ]
-    is_stepped = bool(steps) and any(f.function == "step" for f in frames[steps[-1] + 1 :])
-    if not is_own or not (is_stepped or _MATRIX_OPTIMIZER.search(place)):
-        return None
-    return InferredCause(
-        "LG121",
-        f"an optimizer that is not DeepSpeed's or torch's failed in its step (`{last.function}`): ZeRO gives it flat "
-        "pieces of the weights with one dimension, not matrices",
-        'use DeepSpeed\'s own Muon (`"optimizer": {"type": "Muon"}`), an optimizer that works element by element '
-        "(AdamW, Lion), or ZeRO stage 0, where it gets whole matrices, and biases and norms that AdamW should take",
-    )
 
 
 def _infer_requirement(event: LogEvent, _: bytes) -> InferredCause | None:
@@ -101,4 +77,4 @@ def _infer_refusal(event: LogEvent, _: bytes) -> InferredCause | None:
     )
 
 
-_RULES = (_infer_own_optimizer, _infer_requirement, _infer_refusal, infer_kind)
+_RULES = (_infer_requirement, _infer_refusal, infer_kind)

@@ -124,7 +124,8 @@ def _read_writer(text: str, prefixes: _Prefixes) -> int:
 def _is_host_name(name: str, rest: str) -> bool:
     """`worker-0: ` is a host, `ValueError: ` and `OSError: ` are none."""
     lower = name.lower()
-    if lower in _NOT_HOST_NAMES or lower.endswith(("error", "exception", "warning", "interrupt", "exit", "iteration")):
+    ends = ("error", "exception", "warning", "interrupt", "exit", "iteration", ".py", ".sh")
+    if lower in _NOT_HOST_NAMES or lower.endswith(ends):
         return False
     if "." in name and not re.search(r"\d|\.(?:com|net|org|internal|local|cluster)", name):
         return False  # a module's name

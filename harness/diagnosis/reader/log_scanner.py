@@ -12,7 +12,7 @@ from harness.diagnosis.evidence.stack_traces import StackPlace, StackTraces
 from harness.diagnosis.reader.line_prefix import ParsedLine, parse_line
 from harness.diagnosis.reader.log_files import LogOrigin
 from harness.diagnosis.reader.log_reader import LogLine
-from harness.diagnosis.reader.log_stream import ELISIONS, LogStream, update_event
+from harness.diagnosis.reader.log_stream import ELISION, LogStream, update_event
 from harness.diagnosis.rules.line_matcher import Match, is_exception_line, match_line
 
 MAX_EVENTS = 20_000
@@ -20,7 +20,7 @@ MAX_EVENTS = 20_000
 MAX_EVENTS_WITH_TEXT = 1000
 """Later ones are only counted: nobody reads their text."""
 MAX_EVENTS_WITH_FRAMES = 300
-_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)(?:, in (.+))?$')
+_FRAME = re.compile(r'^(\s*)File "([^"]+)", line (\d+)(?:, in (.+))?$')
 _MULTI_LINE_START = re.compile(
     r"validation errors? for \w+|Error\(s\) in loading state_dict|Error building extension|"
     r"Weights only load failed|"
@@ -113,9 +113,12 @@ class LogScanner:
             if len(self._streams) > 8192:
                 self._streams.clear()
                 self._streams[parsed_line.stream] = stream
-        if self._open is not None and parsed_line.text.strip() in ELISIONS:
-            self._open[0].is_elided, self._open = True, (self._open[0], line, self._open[2])
-            return
+        if elision := ELISION.match(parsed_line.text):
+            parsed_line = parsed_line._replace(text=parsed_line.text[elision.end() :])
+            if self._open is not None:
+                self._open[0].is_elided, self._open = True, (self._open[0], line, self._open[2])
+                if not parsed_line.text:
+                    return
         self._update_ranks_and_hosts(parsed_line, stream)
         self._attempts.read_line(parsed_line)
         if self._ends_open_traceback(line, parsed_line, stream) and self._open is not None:
@@ -154,15 +157,10 @@ class LogScanner:
         """The log has ended, after so many lines."""
         for stream in self._streams.values():
             self._finish_message(stream)
-            if (last_line := stream.find_cut(num_lines)) is not None:
-                self._add_cut_traceback(*last_line, stream)
-
-    def _add_cut_traceback(self, line: LogLine, parsed_line: ParsedLine, stream: LogStream) -> None:
-        """The log was cut before the exception was named."""
-        text = "the log ends in the middle of a traceback, before the exception"
-        event = self._make_event(line, parsed_line, stream, Match("", "root", False, {}), text)
-        if len(self.events) < MAX_EVENTS:
-            self.events.append(event)
+            last_line = stream.find_cut(num_lines)
+            if last_line is not None and len(self.events) < MAX_EVENTS:
+                text = "the log ends in the middle of a traceback, before the exception"
+                self.events.append(self._make_event(*last_line, stream, Match("", "root", False, {}), text))
 
     def drop_log(self) -> None:
         """The log that has ended is no text: forget its events."""
@@ -223,13 +221,14 @@ class LogScanner:
     def _process_line(self, line: LogLine, parsed_line: ParsedLine, stream: LogStream) -> None:
         """Collect tracebacks and messages of several lines. Any other line may be an event."""
         text = parsed_line.text
-        if text.startswith(_TRACEBACK_STARTS):
+        if text.lstrip().startswith(_TRACEBACK_STARTS):
             self._finish_message(stream)
-            if text.startswith("Original") and stream.last_event is not None and _CAUGHT.search(stream.last_event.text):
+            if "Original" in text and stream.last_event is not None and _CAUGHT.search(stream.last_event.text):
                 self._remove_event(stream.last_event, stream.last_key)  # the exception itself follows
-            stream.frames, stream.in_traceback, stream.is_uncaught = [], True, parsed_line.has_rank_tag
+            stream.open_traceback()
+            stream.is_uncaught = parsed_line.has_rank_tag
         elif match := _FRAME.match(text):
-            stream.add_frame(Frame(match[1], int(match[2]), match[3] or ""))
+            stream.add_frame(Frame(match[2], int(match[3]), match[4] or ""), len(match[1]))
         elif _CHAINED.match(text):
             self._finish_message(stream)
             stream.is_chained = True
@@ -239,8 +238,8 @@ class LogScanner:
             width = 0 if _MULTI_LINE_START.search(text) else stream.wraps_at(line, text)
             if width is not None:
                 stream.start_message(line, parsed_line, width)
-            elif not stream.in_traceback or (text and text[0] not in " \t^~"):
-                self._add_event(line, parsed_line, stream, text)
+            elif not stream.in_traceback or stream.is_left_of_frames(text):
+                self._add_event(line, parsed_line, stream, text.strip() if stream.in_traceback else text)
             elif stream.frames and not stream.frames[-1].code:
                 stream.frames[-1] = replace(stream.frames[-1], code=text.strip()[:_MAX_CODE])
 
@@ -290,9 +289,9 @@ class LogScanner:
         in_traceback, frames = stream.in_traceback, tuple(stream.frames)
         match = match_line(text, frames if in_traceback else (), in_traceback=in_traceback)
         if match is None:
-            if in_traceback and text and not parsed_line.text.startswith(" "):
+            if in_traceback and text:
                 stream.in_traceback = False
-            if not in_traceback or not stream.is_elided or text[:1] in ("", " "):
+            if not in_traceback or not stream.is_elided or not text:
                 return
             match = Match("", "root", False, {})
         if parsed_line.is_warning and match.level == "root":  # such as a socket that is tried again

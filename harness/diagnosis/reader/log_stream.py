@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from harness.diagnosis.diagnosis_types import Frame, LogEvent
@@ -13,8 +14,11 @@ from harness.diagnosis.rules.line_matcher import is_exception_line
 MAX_FRAMES = 60
 _LINES_OF_CUT = 8
 """A traceback that is still open so few lines before the end of its log was cut."""
-ELISIONS = frozenset(("...", "[...]", "\u2026", "[\u2026]", "<...>", "(...)", "<snip>", "[snip]"))
-"""Lines that stand for those which somebody left out of a quoted traceback."""
+ELISION = re.compile(
+    r"\s*(?:[\[(<][^\[\]()<>]{0,60}?(?:\.\.|\u2026|snip|omit|truncat|left out)[^\[\]()<>]{0,60}[\])>]|\.{3,}|\u2026)"
+    r"(?:\s+|$)"
+)
+"""What stands for the lines that somebody left out of a quoted traceback, on a line of its own or before another."""
 _PROGRESS_OF_ANOTHER = 4
 """After so many signs of progress, an equal line is another failure."""
 
@@ -42,6 +46,8 @@ class LogStream:
     """Of the open message: rich breaks an exception at the width of the box above it. 0 for one that nobody broke."""
     is_elided: bool = False
     """Somebody who quoted the traceback left lines out."""
+    frame_indent: int = 0
+    """Of the last frame: the exception stands to its left, however deep a program or a quote has put both."""
 
     def note_line(self, line: LogLine, parsed_line: ParsedLine) -> None:
         """Remember the last line of a traceback, and whether Python ignores the exception that follows."""
@@ -78,10 +84,23 @@ class LogStream:
             return None
         return self.last_line if num_lines - self.last_line[0].number <= _LINES_OF_CUT else None
 
-    def add_frame(self, frame: Frame) -> None:
+    def open_traceback(self) -> None:
+        """A traceback begins."""
+        self.frames, self.in_traceback, self.is_elided, self.frame_indent = [], True, False, 0
+
+    def is_left_of_frames(self, text: str) -> bool:
+        """Does the line end the open traceback, by its place? Carets mark a part of a line of source; behind lines that
+        somebody left out, the indentation of an exception says nothing.
+        """
+        plain = text.lstrip()
+        is_left = len(text) - len(plain) < max(self.frame_indent, 1)
+        return plain[:1] not in ("", "^", "~") and (is_left or (self.is_elided and is_exception_line(plain)))
+
+    def add_frame(self, frame: Frame, indent: int = 2) -> None:
         """Add a frame to the open traceback, or begin one: in an excerpt, or a log that was cut."""
         if not self.in_traceback:
-            self.frames, self.in_traceback = [], True
+            self.open_traceback()
+        self.frame_indent = indent
         if len(self.frames) >= MAX_FRAMES:
             del self.frames[MAX_FRAMES // 2]
         self.frames.append(frame)

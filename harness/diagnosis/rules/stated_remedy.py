@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The remedy that an error message states itself: "Do not set `x` in the config", "without specifying a y in z"."""
+"""The remedy that an error message states itself: "Do not set `x` in the config", "without specifying a y in z"; a
+remedy that is no longer one, since the log shows its variable of the environment.
+"""
 
 from __future__ import annotations
 
@@ -76,3 +78,27 @@ def find_stated_remedy(text: str) -> str:
             remedy = describe(match)
             return remedy[0].lower() + remedy[1:]
     return ""
+
+
+_SHOWN = re.compile(
+    rb"(?<!\S)(?<!\bset )(?<!\btry )(?<!\buse )(?<!\bwith )(?<!\bpass )(?<!\band )(?<!\bor )"
+    rb"([A-Z][A-Z0-9]*_[A-Z0-9_]+)(?:=| set by environment to )[\"']?([^\s\"';]+?)\.?(?=[\s\"';]|$)"
+)
+_MENTION = re.compile(
+    r"(?P<verb>\bset )?(?P<quote>`?)(?P<name>[A-Z][A-Z0-9]*_[A-Z0-9_]+)(?:=(?P<value>[\w.]+))?(?P=quote)"
+    r"(?P<to> to (?=the |an? ))?"
+)
+
+
+def correct_for_variables(change: str, text: bytes) -> str:
+    """The change, where the log shows a variable that it sets: the same value is no remedy, another is checked."""
+    shown = {name.decode(): value.decode(errors="replace") for name, value in _SHOWN.findall(text)}
+
+    def describe(mention: re.Match[str]) -> str:
+        name, verb, value = mention["name"], mention["verb"] or "", shown.get(mention["name"])
+        if value is not None and mention["value"] == value:
+            return f"{name} is {value} already" if verb else f"{name} ({value} already)"
+        is_open = value is not None and verb and mention["to"]
+        return f"check that `{name}` ({value} in this log) names " if is_open else mention[0]
+
+    return _MENTION.sub(describe, change) if shown else change

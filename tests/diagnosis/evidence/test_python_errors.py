@@ -178,3 +178,73 @@ def test_the_name_of_zero_keeps_its_letters():
     error = "AssertionError: ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"
     diagnosis, _ = explain(error, ("deepspeed/runtime/pipe/engine.py", "__init__", "assert a"))
     assert diagnosis.title.startswith("ZeRO stage")
+
+
+@pytest.mark.parametrize(
+    ("error", "frames"),
+    [
+        ("AssertionError: zero stage 2 requires an optimizer",
+         [("trl/models/utils.py", "prepare_deepspeed", "model, *_ = deepspeed.initialize(model=model)")]),
+        ("ValueError: ZeRO inference only makes sense with ZeRO Stage 3 - please adjust your config",
+         [("/job/kto.py", "__init__", "self.ref_model = wrap(ref_model)")]),
+        ("IndexError: list index out of range", [("/job/fit.py", "load", "teacher = start(net)")]),
+    ],
+)  # fmt: skip
+def test_a_model_without_an_optimizer_got_the_configuration_of_the_trained_one(error, frames):
+    inner = ("deepspeed/runtime/zero/stage_1_and_2.py", "__init__", "dtype = optimizer.param_groups[0]['params'][0]")
+    diagnosis, decision = explain(error, *frames, inner)
+    assert (diagnosis.cause, diagnosis.confidence, decision.action) == ("LG084", "likely", "change and retry")
+    assert ("is not trained" in diagnosis.title, decision.changes) == (True, {})
+    assert "is not trained (a reference" not in explain(error, inner)[0].title
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: The size of tensor a (0) must match the size of tensor b (64) at non-singleton dimension 0",
+        "RuntimeError: shape '[4, 4]' is invalid for input of size 0: [0]",
+        "IndexError: index 3 is out of bounds for dimension 0 with size (0,)",
+    ],
+)
+def test_a_size_of_0_in_a_model_that_is_created_below_zero_init(error):
+    frames = [("deepspeed/runtime/zero/partition_parameters.py", "wrapper", "f(module, *args, **kwargs)"),
+              ("/job/tower.py", "__init__", "self.w.data[i] = 0")]  # fmt: skip
+    diagnosis, _ = explain(error, *frames)
+    assert (diagnosis.cause, "below `zero.Init`" in diagnosis.title) == ("LG083", True)
+    assert "below `zero.Init`" not in explain(error, frames[1])[0].title
+
+
+@pytest.mark.parametrize("part", ["'ds_shape': (0,)", "'ds_numel': 0, 'ds_shape': (3, 0)", "'ds_numel': 0"])
+def test_a_parameter_that_was_empty_when_it_was_partitioned(part):
+    frame = ("deepspeed/runtime/zero/partitioned_param_coordinator.py", "fetch_sub_module", "assert a, b")
+    error = f"AssertionError: {{'id': 9, 'status': 'NOT_AVAILABLE', {part}, 'persist': True}}"
+    assert "already empty" in explain(error, frame)[0].title
+    whole = error.replace("(0,)", "(8,)").replace("(3, 0)", "(3, 8)").replace("'ds_numel': 0", "'ds_numel': 8")
+    assert "already empty" not in explain(whole, frame)[0].title
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "name"),
+    [
+        ("/job/tools/deepspeed_to_megatron.py", "main", "attention.norm.weight"),
+        ("/job/hf2odd.py", "rows", "odd_norm"),
+        ("/job/c.py", "convert_megatron_checkpoint", "model.layers.0.odd"),
+    ],
+)
+def test_a_name_that_a_converter_does_not_know(file, function, name):
+    diagnosis, decision = explain(f"KeyError: '{name}'", (file, function, "key = TABLE[name]"))
+    assert (diagnosis.cause, decision.action) == ("LG163", "change and retry")
+    assert f"looks for '{name}'" in diagnosis.title
+    assert explain(f"KeyError: '{name}'", ("/job/fit.py", "run", "key = TABLE[name]"))[0].cause != "LG163"
+
+
+@pytest.mark.parametrize("quote", ["'", "`"])
+@pytest.mark.parametrize("name", ["AcceleratorState", "PartialState"])
+def test_an_accelerator_state_has_two_possible_causes(quote, name):
+    error = (
+        f"AttributeError: {quote}{name}{quote} object has no attribute {quote}odd{quote}. This happens if it was reset"
+    )
+    diagnosis, decision = explain(error, ("accelerate/state.py", "__getattr__", "raise AttributeError("))
+    assert (diagnosis.confidence, decision.action) == ("likely", "change and retry")
+    assert "1.9 or later" in diagnosis.change
+    assert "before an Accelerator existed" in diagnosis.title

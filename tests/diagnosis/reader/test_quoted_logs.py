@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.diagnosis.reader.line_prefix import parse_line
 from tests.support.tracebacks import diagnose_text
 
 _FRAMES = 'Traceback (most recent call last):\n  File "/job/train.py", line 9, in <module>\n    main()\n'
@@ -12,7 +13,9 @@ _WIDTH = 60
 _BOX = f"│{' /job/train.py:9 in <module>':<{_WIDTH - 2}}│\n╰{'─' * (_WIDTH - 2)}╯\n"
 
 
-@pytest.mark.parametrize("elision", ["[...]", "...", "…", "<snip>"])
+@pytest.mark.parametrize(
+    "elision", ["[...]", "...", "…", "<snip>", "[..snip..]", "[... 30 lines omitted ...]", "<truncated>"]
+)
 @pytest.mark.parametrize("rank", ["", "[rank3]: "])
 def test_lines_left_out_do_not_end_a_traceback(elision, rank):
     frames = "".join(f"{rank}{line}\n" for line in _FRAMES.splitlines())
@@ -56,3 +59,23 @@ def test_a_message_that_rich_broke_is_one_message(message, cause):
 def test_a_line_that_would_have_fitted_is_another_one():
     found = diagnose_text(f"{_BOX}ValueError: odd\nall other ranks have ended\n")
     assert found.message == "ValueError: odd"
+
+
+@pytest.mark.parametrize("before", ["[...] ", "  [...]\n  ", "[...]\n    "])
+def test_an_exception_behind_left_out_lines_ends_the_traceback_however_it_stands(before):
+    found = diagnose_text(f"{_FRAMES}{before}OddError: the disk is odd\n")
+    assert (found.message, found.where) == ("OddError: the disk is odd", "/job/train.py:9 in <module>")
+    assert diagnose_text(f"{before.strip()} OddError: the disk is odd\n").message == "OddError: the disk is odd"
+
+
+@pytest.mark.parametrize("indent", ["  ", "      ", "\t"])
+def test_an_indented_traceback_ends_where_its_frames_do(indent):
+    text = f"{_FRAMES}OddError: the disk is odd\nafterwards\n"
+    found = diagnose_text("".join(f"{indent}{line}\n" for line in text.splitlines()))
+    assert (found.message, found.where) == ("OddError: the disk is odd", "/job/train.py:9 in <module>")
+
+
+@pytest.mark.parametrize("name", ["train.py", "zero_to_fp32.py", "run-2.sh"])
+def test_the_name_of_a_program_is_no_host(name):
+    assert parse_line(f"{name}: error: odd".encode()).host == ""
+    assert parse_line(b"node-2: error: odd").host == "node-2"

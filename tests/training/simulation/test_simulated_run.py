@@ -46,15 +46,21 @@ def run_plan(
     changes = {"XDG_CACHE_HOME": str(folder / "cache"), "TMPDIR": str(folder / "tmp"), **environ}
     extensions = os.environ.get("TORCH_EXTENSIONS_DIR") or str(Path.home() / ".cache" / "simulated_cuda_of_tests")
     (folder / "tmp").mkdir(exist_ok=True)
-    return subprocess.run(
+    with subprocess.Popen(
         command,
         cwd=folder,
         env=child_environ({"TORCH_EXTENSIONS_DIR": extensions, **changes}),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=300,
-        check=False,
-    )
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=300)
+        finally:  # its worker too, which holds the pipes
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 @pytest.fixture(scope="module")

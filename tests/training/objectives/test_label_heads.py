@@ -43,7 +43,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, forked: ForkedRanks) -> Pa
                 if name == "lora":
                     spec["model"]["lora"] = {"target_modules": "all-linear", "r": RANK}
                 write(folder / name, spec, ranks)
-                jobs.append({"run": str(folder / name), "adapters": False})
+                jobs.append({"run": str(folder / name), "adapters": False, "gradients": False})
         file = folder / f"jobs-{ranks}.json"
         file.write_text(json.dumps(jobs))
         forked.run(JOBS / "preference_many.py", str(file), ranks=ranks, timeout=300)

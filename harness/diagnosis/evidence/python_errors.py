@@ -24,7 +24,6 @@ class InferredCause(NamedTuple):
 
 
 _KINDS = tuple(read_entries(CATALOGUE / "phases" / "python_errors.txt").values())
-_PACKAGE = re.compile(r"(?:site|dist)-packages/(?P<name>[A-Za-z]\w*)(?=/)")
 _STANDARD = re.compile(r"^<|/lib/python3[^/]*/(?!(?:site|dist)-packages/)")
 _PASSED_ON = re.compile(r"\(\*args, \*\*(?:kwargs|kw)\)|\(\*inputs?, \*\*kwargs\)|_call_impl\(|^raise\b")
 """A line that hands on the arguments of its caller."""
@@ -35,6 +34,8 @@ _OWNED = re.compile(
 )
 """Packages by the names that they define."""
 _KNOWN_ROOTS = ("deepspeed", "torch", "transformers", "accelerate", "peft", "trl", "datasets", "vllm", "flash_attn")
+_PACKAGE = re.compile(rf"(?:(?:site|dist)-packages/|^(?=(?:{'|'.join(_KNOWN_ROOTS)})/))(?P<name>[A-Za-z]\w*)(?=/)")
+"""A quote may have shortened the path to the package."""
 _ZERO3_FILE = re.compile(r"deepspeed/runtime/zero/(?:partition|parameter_offload|stage3)")
 _ZERO3 = re.compile(
     rb"(?i)zero[-_ ]?(?:stage[-_ ]?)?3(?!\d)|ds_?z3|zero_?stage[\"'=: .]+3(?!\d)|[\"']stage[\"']: ?3\b|stage=3\b"

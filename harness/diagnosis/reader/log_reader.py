@@ -24,7 +24,7 @@ _WORDS = """rror raceback xception xit ailed ailure FAIL illed imeout NaN denied
 BOX_END = "\u2570\u2500\u2500"
 """Of the box that rich draws around a traceback; its exception is below."""
 _PHRASES = (
-    *("NCCL WARN", "imed out", "Warning: ", "Root Cause", "n fault", "urrent thread", "Thread 0x", '  File "'),
+    *("NCCL WARN", "imed out", "Warning: ", "Root Cause", "n fault", "urrent thread", "Thread 0x", 'File "'),
     *("LOAD REPORT", "newly init", "Process ", "Killing subprocess"),
 )
 FAILURE_WORDS = tuple(word.encode() for word in (*_WORDS.split(), *_PHRASES, BOX_END))
@@ -167,7 +167,7 @@ class LogReader:
         if _MESSAGE_START.search(raw):
             self._lines_to_keep = LINES_AFTER_TRACEBACK
         else:
-            may_continue = b"Error: " in raw or b"Exception: " in raw or b'  File "' in raw
+            may_continue = b"Error: " in raw or b"Exception: " in raw or b'File "' in raw
             self._lines_to_keep = max(self._lines_to_keep - 1, _LINES_AFTER_EXCEPTION if may_continue else 0)
 
 

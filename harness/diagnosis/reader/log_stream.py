@@ -19,6 +19,9 @@ ELISION = re.compile(
     r"(?:\s+|$)"
 )
 """What stands for the lines that somebody left out of a quoted traceback, on a line of its own or before another."""
+_LAUNCHER = re.compile(
+    r"/bin/(?:accelerate|torchrun|deepspeed)$|torch/distributed/(?:run|launcher|elastic)|accelerate/commands/"
+)
 _PROGRESS_OF_ANOTHER = 4
 """After so many signs of progress, an equal line is another failure."""
 
@@ -79,8 +82,11 @@ class LogStream:
         return text
 
     def find_cut(self, num_lines: int) -> tuple[LogLine, ParsedLine] | None:
-        """The last line of a traceback in which the log, of so many lines, ends; None where it does not."""
-        if not self.in_traceback or self.last_line is None:
+        """The last line of a traceback in which the log, of so many lines, ends; None where it does not, and in that of
+        a launcher, which tells of a rank that has ended before.
+        """
+        is_of_launcher = self.frames and all(_LAUNCHER.search(frame.file) for frame in self.frames)
+        if not self.in_traceback or self.last_line is None or is_of_launcher:
             return None
         return self.last_line if num_lines - self.last_line[0].number <= _LINES_OF_CUT else None
 

@@ -79,3 +79,22 @@ def test_an_indented_traceback_ends_where_its_frames_do(indent):
 def test_the_name_of_a_program_is_no_host(name):
     assert parse_line(f"{name}: error: odd".encode()).host == ""
     assert parse_line(b"node-2: error: odd").host == "node-2"
+
+
+@pytest.mark.parametrize(
+    "file", ["/opt/env/bin/accelerate", "/opt/env/bin/torchrun", "/s/accelerate/commands/launch.py"]
+)
+def test_the_cut_traceback_of_a_launcher_is_no_first_failure(file):
+    cut = f'Traceback (most recent call last):\n  File "{file}", line 8, in <module>\n'
+    failed = "[ERROR] failed (exitcode: 1) local_rank: 0 (pid: 7) of binary: /opt/env/bin/python\n"
+    assert diagnose_text(failed + cut).cause == "LG074"
+    assert "middle of a traceback" in diagnose_text(failed + cut.replace(file, "/job/train.py")).message
+
+
+@pytest.mark.parametrize("root", ["vllm", "trl", "transformers"])
+def test_a_shortened_path_still_names_its_package(root):
+    error = "TypeError: OddArgs.__init__() got an unexpected keyword argument 'odd'"
+    found = diagnose_text(
+        f' File "/job/fit.py", line 2, in main\n go()\n File "{root}/odd.py", line 3, in f\n x = OddArgs(\n{error}\n'
+    )
+    assert (found.cause, f"`{root}` calls it" in found.title) == ("LG227", True)

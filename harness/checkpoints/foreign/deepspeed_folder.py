@@ -36,7 +36,7 @@ def inspect_tag(found: Inspection, folder: Path) -> None:
     body = _outline(found, folder, models[0]) if models else {}
     state = _outline(found, folder, optimizers[0]).get("optimizer_state_dict") if optimizers else None
     state = state if isinstance(state, dict) else {}
-    stage = _stage_of(models, optimizers, state, body.get("ds_config"))
+    stage = _stage_of(models, optimizers, state, body)
     ranks = _int(body.get("dp_world_size")) or max((s.data or 0 for s in (*models, *optimizers)), default=0) + 1
     tensor = _int(body.get("mp_world_size")) or len({s.tensor for s in models if s.tensor is not None}) or 1
     _add_degrees(found, shards, body, stage, ranks)
@@ -52,14 +52,17 @@ _STAGES = ("disabled", "optimizer_states", "gradients", "weights")
 """DeepSpeed's `ZeroStageEnum`, in the order of its values."""
 
 
-def _stage_of(models: list[Shard], optimizers: list[Shard], state: Mapping[str, Any], config: Any) -> int | None:
-    """The ZeRO stage; None where the shards that would say it are missing. `config`: the writer's DeepSpeed JSON."""
+def _stage_of(
+    models: list[Shard], optimizers: list[Shard], state: Mapping[str, Any], body: Mapping[str, Any]
+) -> int | None:
+    """The ZeRO stage; None where the shards that would say it are missing, or cannot be read. `body`: of a model's."""
     if any(shard.data is not None for shard in models):
         return 3
+    config = body.get("ds_config")
     zero = config.get("zero_optimization") if isinstance(config, dict) else None
     asked = zero.get("stage") if isinstance(zero, dict) else None
     if not optimizers:  # without ZeRO there are none, else all of them are gone
-        return asked if asked in (1, 2) else 0
+        return asked if asked in (1, 2) else 0 if body else None
     stage = state.get("zero_stage")
     if not isinstance(stage, int):
         member = getattr(stage, "member", None)

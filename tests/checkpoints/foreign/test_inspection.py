@@ -181,6 +181,12 @@ def test_a_broken_save_is_never_whole(fault: str, tmp_path: Path) -> None:
     assert not any("zero_to_fp32" in command for command, _ in found.uses)
 
 
+def test_an_empty_model_state_has_no_stage(tmp_path: Path) -> None:
+    (write_save(tmp_path, 0, ranks=1) / "mp_rank_00_model_states.pt").write_bytes(b"")
+    found = inspect_folder(tmp_path)
+    assert (found.facts["ZeRO stage"], found.problems[0]) == ("not known", "`mp_rank_00_model_states.pt` has 0 bytes")
+
+
 def test_nothing_of_a_hostile_shard_runs(tmp_path: Path) -> None:
     tag = write_save(tmp_path, 0, 1)
     marker = tmp_path / "ran"

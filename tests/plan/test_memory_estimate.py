@@ -374,6 +374,29 @@ def test_three_figures_of_the_peak_each_within_its_range() -> None:
     ranges = (m.allocated_peak_range, m.reserved_peak_range, m.nvidia_smi_peak_range)
     assert all(low < figure < high for figure, (low, high) in zip(figures, ranges, strict=True))
     assert [low for low, _ in ranges] == sorted(low for low, _ in ranges)
+    for each, gaps in ((m, 1.08), (fewer, 1.04)):
+        assert each.gpu_peak_range[1] == int(gaps * each.allocated_peak_range[1]) + outside
+
+
+def test_torch_steps_no_list_of_tensors_on_the_cpu() -> None:
+    block = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "torch_adam": True}}}
+    items = memory(TINY, ranks=2, cluster={"gpu": "cpu"}, zero={"stage": 1}, deepspeed=block).items
+    assert not [row for row in items if row.description == "square roots of Adam's states"]
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_adam_of_torch_has_a_root_of_each_state_that_it_steps(stage: int) -> None:
+    """4 bytes an element of the partition; of a sub-group at stage 3."""
+
+    def rows(**params: bool) -> dict[str, int]:
+        block = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-5, **params}}}
+        items = memory(zero={"stage": stage}, deepspeed=block).items
+        return {row.description: row.bytes for row in items if "step" in row.phases}
+
+    name = "square roots of Adam's states"
+    assert name not in rows() | rows(torch_adam=True, fused=True)
+    states = rows(torch_adam=True)["optimizer states, from the first step on" if stage else "optimizer states"]
+    assert rows(torch_adam=True)[name] == states // 2 if stage < 3 else 4e9 < rows(torch_adam=True)[name] < states // 2
 
 
 def test_adapters_save_less_than_a_model_that_is_trained_whole() -> None:

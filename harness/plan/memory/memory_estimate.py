@@ -171,11 +171,12 @@ class MemoryEstimate:
 
     @property
     def gpu_peak_range(self) -> tuple[int, int]:
-        """Bytes that training needs of a GPU: the least and the most that most runs allocate, with the CUDA context and
-        NCCL's buffers. What the allocator only reserves, it gives back when the GPU is full.
+        """Bytes that training needs of a GPU, with the CUDA context and NCCL's buffers: the least that most runs
+        allocate; the most, with the smallest gaps measured. Blocks that are free the allocator gives back when the GPU
+        is full, gaps between tensors it cannot.
         """
-        low, high = self.allocated_peak_range
-        return low + self._outside_torch, high + self._outside_torch
+        low = self.allocated_peak_range[0]
+        return low + self._outside_torch, self._reserved_share.of(self.allocated_peak_range[1])[0] + self._outside_torch
 
     @property
     def reserved_peak(self) -> int:
@@ -255,7 +256,8 @@ def estimate_memory(
     if pooled:  # host pages that nothing is written to cost nothing: of a bucket, what the gradients fill
         bucket_size = min(settings.reduce_bucket_size, partitions.total)
         pins = settings.pin_memory and settings.pins_natively  # `CPU_Accelerator.pin_memory` returns its argument else
-        settings = replace(settings, reduce_bucket_size=bucket_size, activation_device="none", pin_memory=pins)
+        own = {"activation_device": "none", "steps_by_foreach": False}
+        settings = replace(settings, reduce_bucket_size=bucket_size, pin_memory=pins, **own)
     candidates = [
         *model_state_items(settings, partitions),
         *gathered_items(model, settings, partitions, layer_activation_bytes_on_gpu(model, settings)),

@@ -24,7 +24,7 @@ from harness.plan.memory.memory_items import (
     memory_item,
     pinned_item,
 )
-from harness.plan.memory.model_states_zero3 import master_and_state_items, stage3_items
+from harness.plan.memory.model_states_zero3 import foreach_item, master_and_state_items, stage3_items
 from harness.plan.memory.zero_partitions import ZeroPartitions
 from harness.plan.settings.plan_settings import PlanSettings
 
@@ -124,6 +124,7 @@ def _stage0_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
 
 def _stage0_state_items(settings: PlanSettings, num_parameters: int) -> Iterator[MemoryItem]:
     """An engine with masters steps once while it is built, so that a checkpoint's states come beside its own."""
+    yield foreach_item(settings, num_parameters)
     states = ElementBytes(4 * settings.num_states, num_parameters, "P")
     if not settings.mixed_precision:
         label = ("states", "optimizer states, from the first step on")

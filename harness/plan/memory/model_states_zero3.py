@@ -296,6 +296,8 @@ def master_and_state_items(
         if is_pinned
         else memory_item(tier, ("master", name), master, source)
     )
+    if tier == "gpu":
+        yield foreach_item(settings, min(count, partitions.largest_sub_group) if settings.stage == 3 else count)
     label = ("states", "optimizer states, from the first step on")
     source = "exp_avg and exp_avg_sq, or the momentum"
     phases = OPTIMIZER if tier == "gpu" else TRAINING  # on the host they are parts of the file that is read
@@ -304,6 +306,13 @@ def master_and_state_items(
         momentum = ElementBytes(settings.momentum_bytes, muon, "P of matrices / N")
         label = ("states", "momentum of the matrices, by Muon")
         yield memory_item(tier, label, momentum, "runtime/zero/muon/muon_optimizer.py", phases)
+
+
+def foreach_item(settings: PlanSettings, numel: int) -> MemoryItem:
+    """The square roots of the second states, of all that is stepped at once."""
+    roots = ElementBytes(settings.state_bytes * settings.steps_by_foreach, numel, "elements of a step")
+    row = memory_item("gpu", ("temporary", "square roots of Adam's states"), roots, "torch _multi_tensor_adam", STEP)
+    return at_moments(row, "update")
 
 
 def _align_for_aio(numel: int) -> int:

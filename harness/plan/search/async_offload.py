@@ -55,7 +55,6 @@ class ZenFlow:
     topk_ratio: float = 0.1
     is_overlapped: bool = False
     is_offloaded: bool = False
-    reserved_cores: float = 0.5
 
     @property
     def title(self) -> str:
@@ -91,7 +90,6 @@ def read_async_offload(settings: PlanSettings, zero: object, max_grad_norm: floa
             _number(zenflow, "topk_ratio", 0.1),
             zenflow.get("overlap_step") is True,
             zenflow.get("offload") is True,
-            _number(zenflow, "pt_reserved_cores_perc", 0.5),
         )
     if isinstance(offload, Mapping) and offload.get("super_offload") is True:
         return SuperOffload(_number(offload, "cpuadam_cores_perc", 0.8), max_grad_norm > 0)

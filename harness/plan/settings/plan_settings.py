@@ -110,6 +110,7 @@ class PlanSettings:
     """The engine keeps the states of a first optimizer, of all parameters."""
     flattens_masters: bool = True
     """The master weights are one buffer."""
+    steps_by_foreach: bool = False  # torch's Adam: a list of tensors at once, with a temporary for each
     autocast_bytes: int = 0
     """Bytes of a gradient that autocast communicates in a format and buckets of its own; 0 where there is one."""
     copies_for_save: bool = False
@@ -226,8 +227,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         optimizer_device = "cpu"  # stage_1_and_2.py: any offload device is the CPU
     width = 2 if spec.precision.bf16 or spec.precision.fp16 else 4
     # Without DeepSpeed ms-swift loads bf16 weights and steps these: no masters, and states in bf16.
-    has_no_masters = run.trainer == "swift" and stage == 0 and spec.precision.bf16
-    mixed = width == 2 and not has_no_masters
+    mixed = width == 2 and not (run.trainer == "swift" and stage == 0 and spec.precision.bf16)
     kind = Optimizer.of(spec.deepspeed.get("optimizer"), spec.optimizer.type, spec.optimizer.momentum)
     is_offloaded = optimizer_device != "none"
     master, state = _master_and_state_bytes(spec) if mixed else (width, width)
@@ -306,6 +306,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         binds_cores=bool(spec.launch.bind_cores_to_rank),
         keeps_first_states=kind.keeps_first_states(stage=stage, is_offloaded=is_offloaded, mixed_precision=mixed),
         flattens_masters=stage > 0 or kind.is_fused,
+        steps_by_foreach=kind.steps_by_foreach(of_loop=bool(run.trainer) and "optimizer" not in spec.deepspeed),
         reentrant_checkpointing=spec.train.gradient_checkpointing_use_reentrant or _offloads_activations(spec),
         steps_matrices_by_muon=kind.is_muon,
         keeps_logits=run.trainer == "accelerate",

@@ -73,7 +73,8 @@ class Outcome(NamedTuple):
 
 def draw(way: str, *, answer: bool) -> list[str]:
     """Types of this answer, the same at each call."""
-    known = [kind for kind in model_table.types_that_hold("causal") if model_table.holds(kind, way) is answer]
+    rows = model_table.read_table()["rows"]
+    known = [kind for kind in rows if model_table.holds(kind, "causal") and model_table.holds(kind, way) is answer]
     return random.Random(way).sample(known, min(DRAWN, len(known)))  # noqa: S311
 
 

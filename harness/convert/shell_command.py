@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training command in a shell script: `swift sft --key value`, `llamafactory-cli train`, `trl sft`, and a script of
-one's own under `accelerate launch`, `deepspeed`, `torchrun` or `python` that takes TrainingArguments.
+"""A training command in a shell script: `swift sft --key value`, `llamafactory-cli train`, `trl sft`, `axolotl train`,
+OpenRLHF, Megatron-DeepSpeed, and a script of one's own under `accelerate launch`, `deepspeed`, `torchrun` or `python`
+that takes TrainingArguments.
 
 Users of ms-swift keep their settings in such scripts. Nothing is run: variables that the script sets are filled in, and
 what only a shell could compute stays as it is.
@@ -20,24 +21,22 @@ from typing import Any, NamedTuple
 from harness.findings import Place
 from harness.spec.parse.source import EntryPlace, KeyPath, Source
 
-_PROGRAMS = (
-    ("swift", re.compile(r"(?:^|[/\s])(?:swift(?:/cli/|\s+)(?P<verb>sft|pt|rlhf)(?:\.py)?)(?=\s|$)")),
-    ("megatron", re.compile(r"(?:^|\s)megatron\s+(?P<verb>sft|pt|rlhf)(?=\s|$)")),
-    (
-        "llama-factory",
-        re.compile(r"(?:^|[/\s])(?:llamafactory-cli\s+(?P<verb>train)|train_bash\.py|src/train\.py)(?=\s|$)"),
+_PATTERNS = {
+    "swift": r"(?:^|[/\s])(?:swift(?:/cli/|\s+)(?P<verb>sft|pt|rlhf)(?:\.py)?)(?=\s|$)",
+    "megatron": r"(?:^|\s)megatron\s+(?P<verb>sft|pt|rlhf)(?=\s|$)",
+    "llama-factory": r"(?:^|[/\s])(?:llamafactory-cli\s+(?P<verb>train)|train_bash\.py|src/train\.py)(?=\s|$)",
+    "trl": r"(?:^|\s)(?:trl\s+|\S*/scripts/(?:run_)?)(?P<verb>sft|dpo|kto|reward|grpo|orpo)(?:\.py)?(?=\s|$)",
+    "axolotl": r"(?:^|\s)\S*axolotl(?:\s+|[./]cli[./])(?P<verb>train)(?:\.py)?(?=\s|$)",
+    "openrlhf": r"(?:^|\s)\S*openrlhf[./]cli[./]train_(?P<verb>\w+)(?:\.py)?(?=\s|$)",
+    "script": (
+        r"(?:^|[/\s])(?:accelerate(?:\s+|-)launch|deepspeed|torchrun|python[\d.]*)\s(?:.*?\s)??"
+        r"(?P<script>[^\s-]\S*\.py)\s(?=.*--model_name_or_path[\s=])"
     ),
-    (
-        "trl",
-        re.compile(r"(?:^|\s)(?:trl\s+|\S*/scripts/(?:run_)?)(?P<verb>sft|dpo|kto|reward|grpo|orpo)(?:\.py)?(?=\s|$)"),
-    ),
-)
-_OWN_SCRIPT = re.compile(
-    r"(?:^|[/\s])(?:accelerate(?:\s+|-)launch|deepspeed|torchrun|python[\d.]*)\s(?:.*?\s)??(?P<script>[^\s-]\S*\.py)\s"
-    r"(?=.*--model_name_or_path[\s=])"
-)
-"""A script of one's own with TrainingArguments, whatever it is called."""
-_VERB = re.compile(r"(?:run_)?([a-z]+)")
+    "megatron-deepspeed": r"(?:^|\s)\S*(?P<verb>pretrain)_\w+\.py(?=\s)",
+}
+_PROGRAMS = {program: re.compile(pattern) for program, pattern in _PATTERNS.items()}
+"""`script`: one of one's own with TrainingArguments, whatever it is called."""
+_VERB = re.compile(r"(?:.*/)?(?:run_)?([a-z]+).*|.+")
 _LAUNCHER_NAMES = {"nproc_per_node": "NPROC_PER_NODE", "nnodes": "NNODES"}
 _LAUNCHER_NAMES |= {"num_gpus": "NPROC_PER_NODE", "num_nodes": "NNODES"}
 """Options of torchrun and of the `deepspeed` launcher -> the variables that count ranks."""
@@ -51,7 +50,6 @@ _FLAGS = frozenset(
     tpu tpu_cluster tpu_use_sudo use_deepspeed use_fsdp use_megatron_lm use_parallelism_config""".split()
 )
 """Options of `accelerate launch` without a value: a test asks the parser of the installed release for them."""
-_TRL_SCRIPT = re.compile(r"^trl (sft|dpo|kto|reward|grpo|orpo)$|/scripts/(run_)?(sft|dpo|kto|reward|grpo|orpo)\.py$")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(\S*|\"[^\"]*\"|'[^']*')\s*(?:#.*)?")
 _COUNT = re.compile(r"[0-9]{1,6}")
 _MAX_PLACES = 1000
@@ -81,6 +79,8 @@ class ShellCommand(NamedTuple):
     hosts: int = 1
     launch: Mapping[str, Any] = MappingProxyType({})
     """Options of `accelerate launch` before the script, but those that count ranks or name its YAML."""
+    script: str = ""
+    """One of one's own, whose name has the verb: `sft_gpt_oss.py`."""
 
 
 def is_shell_script(file: str, text: str) -> bool:
@@ -91,38 +91,39 @@ def is_shell_script(file: str, text: str) -> bool:
 def find_training_command(file: str, text: str) -> ShellCommand | None:
     """The first training command of the script; None for a script without one."""
     variables: dict[str, str] = {}
-    commands: list[tuple[str, str, int, str]] = []
+    commands: list[tuple[str, re.Match[str], int, str]] = []
     for first_line, line in _logical_lines(text):
         assignment = _ASSIGNMENT.fullmatch(line)
+        command = line if assignment is None else assignment[2].strip("\"'")
         if assignment is not None:
-            variables[assignment[1]] = _fill_in(assignment[2].strip("\"'"), variables)
-            continue
-        for program, pattern in _PROGRAMS:
-            match = pattern.search(line)
+            variables[assignment[1]] = _fill_in(command, variables)
+            if " " not in command or " -" not in variables[assignment[1]]:  # no command, which `eval` would run
+                continue
+        for program, pattern in _PROGRAMS.items():
+            match = pattern.search(command)
             if match is not None:
-                commands.append((program, match["verb"] or "train", first_line, line))
+                commands.append((program, match, first_line, command))
                 break
-        else:
-            match = _OWN_SCRIPT.search(line)
-            if match is not None:
-                commands.append(("script", match["script"], first_line, line))
     if not commands:
         return None
-    program, verb, first_line, line = commands[0]
-    words = _split_words(_fill_in(line[:_MAX_COMMAND], variables)[:_MAX_COMMAND])
-    script = verb if program == "script" else ""
-    launcher = dict(_launcher_options(words, script))
-    options, config = _read_options(words, script)
+    program, match, first_line, line = commands[0]
+    parts = (line[:_MAX_COMMAND][: match.end()], line[:_MAX_COMMAND][match.end() :])
+    before, after = (_split_words(_fill_in(part, variables)[:_MAX_COMMAND]) for part in parts)
+    names = match.groupdict()
+    launcher = dict(_launcher_options(before))
+    options, config = _read_options(after)
     options = _turn_off(options)
     options |= {name: _read_value(launcher[name]) for name in _ACCELERATE_NAMES if name in launcher}
     spots = _find_places(file, text, first_line, options)
-    inline = {name: value for name, _, value in (word.partition("=") for word in words) if value}
+    inline = {name: value for name, _, value in (word.partition("=") for word in before) if value}
     variables = {**variables, **inline, **launcher}
     ranks, nodes = _count_ranks(variables), variables.get("NNODES", "1")
     hosts = int(nodes) if _COUNT.fullmatch(nodes) else 1
     source = Source(file, "yaml", text, options, spots)
-    own = _read_launch_options(words)
-    return ShellCommand(program, verb, source, ranks, config, len(commands) - 1, hosts, own)
+    own = _read_launch_options(before)
+    script = names.get("script") or ""
+    verb = names.get("verb") or _VERB.sub(r"\1", script) or "train"
+    return ShellCommand(program, verb, source, ranks, config, len(commands) - 1, hosts, own, script)
 
 
 def _read_launch_options(words: list[str]) -> dict[str, Any]:
@@ -193,35 +194,19 @@ def _split_words(line: str) -> list[str]:
         return line.split()
 
 
-def verb_of(command: ShellCommand | None) -> str:
-    """The verb by which a command trains; a script by its name, `sft` for `examples/scripts/sft_gpt_oss.py`."""
-    if command is None or command.program != "script":
-        return "" if command is None else command.verb
-    script = command.verb
-    match = _VERB.match(script.rsplit("/", 1)[-1])
-    return match[1] if match is not None else ""
-
-
-def _read_options(words: list[str], script: str) -> tuple[dict[str, Any], str]:
+def _read_options(words: list[str]) -> tuple[dict[str, Any], str]:
+    """The options behind a program, up to the end of its command, and the file that it names before them."""
     options: dict[str, Any] = {}
     config = ""
     name = ""
-    seen_program = False
-    for before, word in zip(["", *words], words, strict=False):
+    for word in words:
         if word in (";", "&&", "||", "|", "&") or word.startswith((">", "2>")):
-            if seen_program:
-                break
-            continue
-        is_program = re.search(r"(^|/)(sft|pt|rlhf|train|train_bash)(\.py)?$", word) or (script and word == script)
-        is_value = seen_program and word != script  # such as `--dataset_train_split train`
-        if not is_value and (is_program or _TRL_SCRIPT.search(f"{before} {word}")):
-            seen_program = True
-            options, name = {}, ""
-        elif word.startswith("--") and len(word) > 2:
+            break
+        if word.startswith("--") and len(word) > 2:
             name, has_value, value = word[2:].partition("=")
             name = name.replace("-", "_")
             options[name] = _read_value(value) if has_value else True
-        elif seen_program and config and not name and "=" in word:  # LLaMA-Factory's `key=value` after a file
+        elif config and not name and "=" in word:  # LLaMA-Factory's `key=value` after a file
             key, _, value = word.partition("=")
             options[key] = _read_value(value)
         elif name:
@@ -232,7 +217,7 @@ def _read_options(words: list[str], script: str) -> tuple[dict[str, Any], str]:
             else:
                 options[name] = previous if isinstance(previous, list) else [previous]
                 options[name].append(value)
-        elif seen_program and word.endswith((".yaml", ".yml", ".json")):
+        elif word.endswith((".yaml", ".yml", ".json")):
             config = word
     return options, config
 
@@ -272,11 +257,9 @@ def _find_places(file: str, text: str, first_line: int, options: dict[str, Any])
     return spots
 
 
-def _launcher_options(words: list[str], script: str) -> Iterator[tuple[str, str]]:
+def _launcher_options(words: list[str]) -> Iterator[tuple[str, str]]:
     """Options of the launcher that count ranks, by the names of their variables, and those of `accelerate launch`."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
-        if script and word == script:
-            return
         name, has_value, value = word.partition("=")
         name = name.removeprefix("--").replace("-", "_")
         if word.startswith("--") and name in (*_LAUNCHER_NAMES, *_ACCELERATE_NAMES):

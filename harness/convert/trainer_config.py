@@ -17,6 +17,7 @@ from harness.convert.preference_settings import convert_preferences, find_object
 from harness.convert.program_clashes import find_clashes
 from harness.convert.programs.arctic import ARCTIC_TRAINING, flatten_values
 from harness.convert.programs.axolotl import AXOLOTL
+from harness.convert.programs.command_flags import BY_FLAGS, rename_flags
 from harness.convert.programs.hf_trainer import HF_TRAINER
 from harness.convert.programs.llama_factory import LLAMA_FACTORY
 from harness.convert.programs.ms_swift import MS_SWIFT, fill_preset
@@ -54,6 +55,7 @@ _SHELL_FORMATS: dict[str, ConfigFormat] = {
     "swift": "swift-config",
     "llama-factory": "llama-factory-yaml",
     "trl": "trl-yaml",
+    "axolotl": "axolotl-yaml",
 }
 
 
@@ -102,33 +104,34 @@ def _load_script(file: str, text: str, target: DeepSpeedTarget, release: str | N
     if command is None:
         message = (
             "this script contains none of the supported commands: `swift sft`, `swift pt`, `swift rlhf`, "
-            "`llamafactory-cli train`, `trl sft`, `trl dpo`, `trl kto`, `trl reward`, or a launcher with a script and "
-            "`--model_name_or_path`"
+            "`llamafactory-cli train`, `trl sft`, `trl dpo`, `trl kto`, `trl reward`, `axolotl train`, "
+            "`openrlhf.cli.train_sft`, Megatron-DeepSpeed, or a launcher with a script and `--model_name_or_path`"
         )
         raise UserError([Finding("SP016", "error", message, place=Place(file, 1, 1))])
-    if command.program == "megatron":
+    by_megatron = command.program == "megatron-deepspeed" and not command.source.data.get("deepspeed_config")
+    if command.program == "megatron" or by_megatron:
         message = "this script trains with Megatron, without DeepSpeed: there is nothing to convert"
         raise UserError([Finding("SP016", "error", message, place=command.source.place(()))])
-    script = command.verb if command.program == "script" else ""
-    verb = shell_command.verb_of(command)
+    command = command._replace(verb="reward") if command.verb == "rm" else command  # OpenRLHF's name for it
+    script, verb = command.script, command.verb
     if re.search(r"vlm|vision|multimodal", script):
         message = f"`{script}` trains on images by its name, which a run spec does not read"
         fix = Fix("train it with its own program; text alone can be converted under another name")
         raise UserError([Finding("SP040", "error", message, place=command.source.place(()), fix=fix)])
-    if (command.program == "trl" and verb not in ("sft", "dpo", "kto", "reward")) or verb in _OTHER_LOSSES:
-        message = f"`{script or f'trl {verb}'}` trains by another loss, which a run spec does not have"
-        fix = Fix("train it with TRL; the DeepSpeed JSON that it names can be checked with `harness validate-config`")
+    if (command.program in ("trl", "openrlhf") and verb not in _OWN_VERBS) or verb in _OTHER_LOSSES:
+        message = f"`{script or f'{command.program} {verb}'}` trains by another loss, which a run spec does not have"
+        fix = Fix("train it with its own program; a DeepSpeed JSON is checked with `harness validate-config`")
         raise UserError([Finding("SP040", "error", message, place=command.source.place(()), fix=fix)])
     source = _with_config(command) if command.config else command.source
     if command.verb == "rlhf":
         source.data.setdefault("rlhf_type", "dpo")
+    source = rename_flags(command.program, source) if command.program in BY_FLAGS else source
     if script:
         found = detect_format(source._replace(syntax="yaml"))
         file_format = found if found in PROGRAMS else "trainer-yaml"
         file_format = "trl-yaml" if verb in _OWN_VERBS and found == "trainer-yaml" else file_format
     else:
-        file_format = _SHELL_FORMATS[command.program]
-    command = command._replace(verb=verb)
+        file_format = _SHELL_FORMATS.get(command.program, "trainer-yaml")
     config = _load_source(source, file_format, target, release, command)
     if config.file is not None and script and verb not in _OWN_VERBS:
         text = f"`{script}` is a script of its own: the spec trains the next token, with the Trainer's defaults"
@@ -162,7 +165,7 @@ def _load_source(
     release: str | None,
     command: shell_command.ShellCommand | None = None,
 ) -> TrainerConfig:
-    objective = find_objective(source, shell_command.verb_of(command))
+    objective = find_objective(source, command.verb if command is not None else "")
     methods = find_unsupported_methods(source, objective)
     if methods:
         first = methods[0]._replace(notes=(*methods[0].notes, *find_clashes(source, command)))
@@ -170,7 +173,7 @@ def _load_source(
             source.file, source, None, (first, *methods[1:]), code=ExitCode.FINDINGS, format=file_format
         )
         return TrainerConfig(loaded, None)
-    program = PROGRAMS[file_format]
+    program = BY_FLAGS.get(command.program if command is not None else "", PROGRAMS[file_format])
     values = flatten_values(source.data) if program is ARCTIC_TRAINING else dict(source.data)
     file = TrainerFile(
         program, source, values, release or program.releases[1], ranks=command.ranks if command else None

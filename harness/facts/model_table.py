@@ -41,11 +41,6 @@ def holds(model_type: Any, question: str) -> bool | None:
     return None if row is None else row.answer_to(question).holds
 
 
-def types_that_hold(question: str) -> list[str]:
-    """The model types of which the answer is yes, in alphabetical order."""
-    return [name for name in read_table()["rows"] if holds(name, question)]
-
-
 def tensor_plan(model_type: str) -> Mapping[str, str]:
     """The tensor plan of `transformers` for a type, style by name of module, without the embeddings; empty without."""
     index = read_table()["plan_of"].get(model_type)

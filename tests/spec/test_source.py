@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from harness.errors import ExitCode, UserError
 from harness.spec.parse import json_parser, yaml_parser
-from harness.spec.parse.source_parser import read_source
+from harness.spec.parse.source import Source, read_text
+from harness.spec.parse.source_parser import parse
 
 REFUSED = {
     "empty.yaml": (b"", "SP003", 1, 1),
@@ -47,6 +48,10 @@ REFUSED = {
     "after.json": (b"{} {}", "SP002", 1, 4),
     "string.json": (b'{"a": "x\ny"}', "SP002", 1, 9),
 }
+
+
+def read_source(file: str) -> Source:
+    return parse(read_text(file), file)
 
 
 @pytest.mark.parametrize("name", REFUSED)

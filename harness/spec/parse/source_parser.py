@@ -6,12 +6,7 @@ from __future__ import annotations
 from harness.errors import UserError
 from harness.findings import Place
 from harness.spec.parse import json_parser
-from harness.spec.parse.source import Source, input_error, is_json, read_text
-
-
-def read_source(file: str) -> Source:
-    """Read and parse a file; `-` is standard input. Raises UserError with findings that name line and column."""
-    return parse(read_text(file), file)
+from harness.spec.parse.source import Source, input_error, is_json
 
 
 def parse(text: str, file: str) -> Source:
@@ -23,7 +18,7 @@ def parse(text: str, file: str) -> Source:
             "SP016",
             "this is a shell script, not a configuration",
             Place(file, 1, 1),
-            "name the file that it passes on; `harness adopt` converts `swift sft` and `llamafactory-cli train`",
+            f"name the file that it passes on, or make a run spec of its command: `harness adopt {file} > spec.yaml`",
         )
     from harness.spec.parse import yaml_parser
 

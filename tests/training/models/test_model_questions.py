@@ -22,7 +22,7 @@ from harness.runtime.model_questions.rank_pair import MachineError, ask_ranks, f
 from tests.support.training.forked_ranks import ForkedRanks
 
 NIGHTLY = os.environ.get("HARNESS_NIGHTLY") == "1"
-CAUSAL = model_table.types_that_hold("causal")
+CAUSAL = [name for name in model_table.read_table()["rows"] if model_table.holds(name, "causal")]
 
 
 RUNS = [(way, kind) for way in WAYS if way != "alone" for answer in (True, False) for kind in draw(way, answer=answer)]

@@ -17,9 +17,12 @@ from harness.diagnosis.catalogue import causes_by_id
 from harness.diagnosis.diagnosis_types import Action, Diagnosis
 
 _CODE = re.compile(
-    r"(?P<verb>\b(?:remove|set) )?`(?P<text>[^`]+)`(?: to (?P<value>`[\w.+-]+`|-?\d[\w.+-]*\b|true|false|null))?"
+    r"(?P<verb>\b(?:remove|set|without|no|leave out) )?`(?P<text>[^`]+)`"
+    r"(?: to (?P<value>`[\w.+-]+`|-?\d[\w.+-]*\b|true|false|null))?"
 )
-"""A setting as a change writes it: `key: value`, `"key": {"key": value}`, "remove `key`", "set `key` to value"."""
+"""A setting as a change writes it: `key: value`, `"key": {"key": value}`, "remove `key`", "set `key` to value",
+"without `key=value`".
+"""
 _KEY = re.compile(r"\"?(?P<key>(?![A-Z]+\b)[A-Za-z_][\w.]*)\"?\s?[:=](?!=)\s?(?P<value>\S.*)", re.DOTALL)
 """One word in capitals is a place to fill in, such as `HOST:0,1`."""
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
@@ -229,7 +232,7 @@ def _parse_setting(text: str, verb: str, value: str) -> dict[str, Any]:
     value_text = setting["value"] if setting is not None else ""
     if setting is None or re.search(r"[\s()<>{}]|^[A-Z]+$", value_text) or _EXPRESSION.fullmatch(value_text):
         return {}
-    return {setting["key"]: _parse_value(setting["value"])}
+    return {setting["key"]: _parse_value(setting["value"]) if verb in ("", "set ") else None}
 
 
 def _parse_value(text: str) -> Any:

@@ -81,6 +81,10 @@ def test_settings_are_changed_and_scripts_are_stopped():
         ("set `tokenizer.pad_token = tokenizer.eos_token`", {}),
         ("if you trust it, set `TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1`", {}),
         ("remove `torch.autocast` from the script", {}),
+        ('load the model without `device_map="auto"`, and move it', {"device_map": None}),
+        ("leave out `create_graph=True`, or set `a.b: 1`", {"create_graph": None}),
+        ("use `sparse=False` and no `sparse_gradients: true`", {"sparse": False, "sparse_gradients": None}),
+        ("a JSON of its own without `optimizer`", {}),
         ("remove `engine.half` and set `model.config.use_cache: false`", {}),
     ],
 )

@@ -105,7 +105,7 @@ ITEM_GROUPS: Mapping[str, tuple[str, ...]] = {
         "small_gradients",
     ),
     "masters": ("master",),
-    "optimizer states": ("states", "first_states", "unused_states", "momentum"),
+    "optimizer states": ("states", "first_states", "unused_states", "momentum", "roots"),
     "activations": ("activations", "logits", "recompute"),
     "buffers and temporaries": ("bucket", "temporary", "swap", "save", "staged", "resume", "rounding", "unreleased"),
     "assumed": ("context", "nccl", "slack", "held", "process", "heap", "export"),
@@ -256,8 +256,7 @@ def estimate_memory(
     if pooled:  # host pages that nothing is written to cost nothing: of a bucket, what the gradients fill
         bucket_size = min(settings.reduce_bucket_size, partitions.total)
         pins = settings.pin_memory and settings.pins_natively  # `CPU_Accelerator.pin_memory` returns its argument else
-        own = {"activation_device": "none", "steps_by_foreach": False}
-        settings = replace(settings, reduce_bucket_size=bucket_size, pin_memory=pins, **own)
+        settings = replace(settings, reduce_bucket_size=bucket_size, activation_device="none", pin_memory=pins)
     candidates = [
         *model_state_items(settings, partitions),
         *gathered_items(model, settings, partitions, layer_activation_bytes_on_gpu(model, settings)),
@@ -276,10 +275,10 @@ def estimate_memory(
 
 
 def _is_for_a_gpu_alone(item: MemoryItem) -> bool:
-    """On the CPU accelerator nothing is page-locked: torch keeps no cache of it, and a save needs no blocks of it.
+    """On the CPU accelerator nothing is page-locked, nor stepped by lists: torch has no cache, a save no blocks.
     States that are read are already where the optimizer wants them, and not copied, and neither are updated weights.
     """
-    return item.kind in ("cache", "staged", "outgoing") or (item.tier, item.kind) == ("gpu", "resume")
+    return item.kind in ("cache", "staged", "outgoing", "roots") or (item.tier, item.kind) == ("gpu", "resume")
 
 
 @dataclass(frozen=True, slots=True)

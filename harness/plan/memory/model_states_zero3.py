@@ -311,7 +311,7 @@ def master_and_state_items(
 def foreach_item(settings: PlanSettings, numel: int) -> MemoryItem:
     """The square roots of the second states, of all that is stepped at once."""
     roots = ElementBytes(settings.state_bytes * settings.steps_by_foreach, numel, "elements of a step")
-    row = memory_item("gpu", ("temporary", "square roots of Adam's states"), roots, "torch _multi_tensor_adam", STEP)
+    row = memory_item("gpu", ("roots", "square roots of Adam's states"), roots, "torch _multi_tensor_adam", STEP)
     return at_moments(row, "update")
 
 

@@ -8,6 +8,7 @@ Writes no file; the text is checked as a run spec before it is returned.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -144,20 +145,10 @@ def _is_ignored_key(finding: Finding) -> bool:
 
 def _without_ignored_keys(source: Source, ignored: list[Finding]) -> Source:
     """The source without these keys: the draft has nothing of them."""
-    paths = [source.user_path(split_key(finding.key)) for finding in ignored]
-    data = source.data
-    for path in paths:
-        data = _without_path(data, path)
-    return source._replace(data=data)
-
-
-def _without_path(data: Any, path: tuple[Any, ...]) -> Any:
-    if not isinstance(data, dict) or path[0] not in data:
-        return data
-    if len(path) == 1:
-        return {name: value for name, value in data.items() if name != path[0]}
-    block = _without_path(data[path[0]], path[1:])
-    return {name: block if name == path[0] else value for name, value in data.items() if name != path[0] or block}
+    rest = Draft(deepcopy(source.data))
+    for finding in ignored:
+        rest.drop(source.user_path(split_key(finding.key)))
+    return source._replace(data=rest.spec)
 
 
 def _add_missing_fields(draft: Draft, source: Source, loaded: LoadedSpec) -> None:

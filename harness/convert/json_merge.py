@@ -69,6 +69,11 @@ def merge_trainer_fields(draft: Draft, config: TrainerConfig) -> None:
             draft.put(key, value, file.draft.remarks.get(key, ""))
         elif key in _COMPARED_BY_TRAINER and file.program is not ARCTIC_TRAINING:
             _add_mismatch_note(file, key, value, current)
+    is_off_by_default = config.has_json and file.program.name in ("the Trainer", "TRL", "LLaMA-Factory")
+    for name in ("bf16", "fp16") if is_off_by_default else ():
+        block = source.data.get(name)
+        if isinstance(block, Mapping) and block.get("enabled") is True and not file.draft.get(f"precision.{name}"):
+            _add_mismatch_note(file, name, False, True)
     draft.notes = [*draft.notes, *file.draft.notes]
     draft.files |= file.draft.files
 

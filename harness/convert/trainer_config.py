@@ -89,12 +89,8 @@ def load_trainer_config(file: str, target: DeepSpeedTarget, release: str | None 
         if is_json(file, text):
             return None  # DeepSpeed's own reader takes more than JSON
         raise
-    if is_json(file, text):
-        return (
-            _load_source(source, "swift-config", target, release) if detect_format(source) == "swift-config" else None
-        )
     file_format = detect_format(source)
-    if file_format is None or file_format not in PROGRAMS:
+    if file_format is None or file_format not in (["swift-config"] if is_json(file, text) else PROGRAMS):
         return None
     return _load_source(source, file_format, target, release)
 
@@ -179,11 +175,8 @@ def _load_source(
         program, source, values, release or program.releases[1], ranks=command.ranks if command else None
     )
     file.launch = dict(command.launch) if command is not None else {}
-    if command is not None and command.ranks and command.hosts == 1:
-        file.put("launch.num_gpus", command.ranks)
-    elif command is not None and command.ranks:
-        file.put("cluster.num_nodes", command.hosts)
-        file.put("cluster.gpus_per_node", command.ranks // command.hosts)
+    if command is not None and command.ranks:
+        _put_ranks(file, command.ranks, command.hosts)
     if command is not None and command.verb == "pt":
         file.put("data.assistant_only_loss", False)
     _count_processes(file)
@@ -244,7 +237,8 @@ def _read_accelerate(file: TrainerFile) -> DeepSpeedJson | None:
         preset = fill_preset({"deepspeed": _PROFILES[str(name)]})
         return DeepSpeedJson(file.source._replace(data=preset or {}, spots={}))
     empty = file.source._replace(data={}, spots={})
-    source = None if name is None else _parse_if_here(file.source.file, str(name))
+    path = None if name is None else find_referenced_file(file.source.file, str(name))
+    source = None if path is None else parse(read_text(path), path)
     if name is not None and source is None:
         file.add_manual(key, "is not on this machine: set `zero` as there (`harness adopt` converts it)")
     if name is None and not file.launch:
@@ -252,8 +246,7 @@ def _read_accelerate(file: TrainerFile) -> DeepSpeedJson | None:
     source = add_launch_options(file, source or empty)
     ranks = source.data.get("num_processes")
     if file.ranks is None and isinstance(ranks, int) and source.data.get("num_machines", 1) == 1:
-        file.ranks = ranks
-        file.put("launch.num_gpus", ranks)
+        _put_ranks(file, ranks)
     kind = source.data.get("distributed_type")
     if kind == "DEEPSPEED":
         return to_deepspeed_json(source)
@@ -264,11 +257,6 @@ def _read_accelerate(file: TrainerFile) -> DeepSpeedJson | None:
     return DeepSpeedJson(empty)
 
 
-def _parse_if_here(base: str, name: str) -> Source | None:
-    path = find_referenced_file(base, name)
-    return None if path is None else parse(read_text(path), path)
-
-
 def _count_processes(file: TrainerFile) -> None:
     """`--num_processes` of all machines, as `accelerate launch` and the TRL command take it."""
     if file.program not in (HF_TRAINER, TRL):
@@ -276,6 +264,10 @@ def _count_processes(file: TrainerFile) -> None:
     ranks, hosts = file.take_value("num_processes"), file.take_value("num_machines") or 1
     if not isinstance(ranks, int) or not isinstance(hosts, int) or hosts < 1 or ranks < hosts:
         return
+    _put_ranks(file, ranks, hosts)
+
+
+def _put_ranks(file: TrainerFile, ranks: int, hosts: int = 1) -> None:
     file.ranks = ranks
     if hosts == 1:
         file.put("launch.num_gpus", ranks)

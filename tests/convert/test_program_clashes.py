@@ -37,6 +37,11 @@ _FACTORY = "--stage sft --model_name_or_path org/model --dataset d --deepspeed d
         (f"CUDA_VISIBLE_DEVICES=4,5 {_SWIFT.partition(' --deepspeed')[0]}", ""),
         (f"deepspeed src/train.py {_FACTORY} --use_unsloth true", "`use_unsloth: false`"),
         (f"deepspeed src/train.py {_FACTORY} --use_unsloth false", ""),
+        (f"deepspeed src/train.py {_FACTORY} --predict_with_generate", "`predict_with_generate`"),
+        (f"deepspeed {_DPO} --deepspeed ds.json --predict_with_generate", ""),
+        (f"deepspeed {_DPO} --deepspeed ds.json --device_map auto", "`device_map`"),
+        (f"NPROC_PER_NODE=2 \\\nCUDA_VISIBLE_DEVICES=4,5 \\\n\n{_SWIFT}", "with no empty line"),
+        (f"NPROC_PER_NODE=2 \\\nCUDA_VISIBLE_DEVICES=4,5 \\\n{_SWIFT}", ""),
         (f"accelerate launch --config_file z3.yaml {_DPO} --precompute_ref_log_probs", "partitioned"),
         (f"accelerate launch --config_file z3.yaml {_DPO}", ""),
         (_CHAT, "`lora_module_name`"),
@@ -55,6 +60,37 @@ def test_a_lower_stage_takes_what_stage_3_refuses() -> None:
     command = find_training_command("job.sh", f"deepspeed src/train.py {_FACTORY} --use_unsloth true")
     assert command is not None
     assert [bool(list(find_clashes(command.source, command, stage))) for stage in (2, 3)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("stage", "more", "count"), [(1, "", 0), (2, "", 1), (3, "", 1), (3, "--no-pipeline-parallel", 0)]
+)
+def test_a_pipeline_of_megatron_has_no_stage_above_1(stage: int, more: str, count: int) -> None:
+    script = f"deepspeed pretrain_gpt.py --pipeline-model-parallel-size 1 --deepspeed --deepspeed_config ds.json {more}"
+    command = find_training_command("job.sh", script)
+    assert command is not None
+    assert len(list(find_clashes(command.source, command, stage))) == count
+
+
+@pytest.mark.parametrize(
+    ("flag", "enabled", "count"), [("", True, 1), ("--bf16", True, 0), ("", '"auto"', 0), ("", False, 0)]
+)
+def test_a_precision_of_the_json_alone_is_refused_by_the_trainer(
+    flag: str, enabled: object, count: int, tmp_path: Path
+) -> None:
+    (tmp_path / "ds.json").write_text(
+        f'{{"bf16": {{"enabled": {str(enabled).lower()}}}, "zero_optimization": {{"stage": 2}}}}'
+    )
+    script = tmp_path / "job.sh"
+    script.write_text(
+        f"deepspeed my.py --model_name_or_path org/model --deepspeed ds.json --learning_rate 1e-5 {flag}\n"
+    )
+    notes = [
+        note.message
+        for note in convert_file(str(script), TARGET).notes
+        if "the Trainer refuses the pair" in note.message
+    ]
+    assert len(notes) == count
 
 
 def test_a_refused_file_says_it_too(tmp_path: Path) -> None:

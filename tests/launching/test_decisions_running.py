@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.launching.supervise.restart_files import read_restarts
 from harness.verdicts import read_verdict
 from tests.launching.test_signals import SPEC
 from tests.support.disk_faults import FOREVER, build_disk_faults, describe_fault
 from tests.support.launch_process import PORT, Launched, clean_up
+from tests.support.restarts import read_restarts
 
 pytestmark = pytest.mark.training
 RESTARTS = ("--max-restarts", "3", "--set", "launch.restart_delay_seconds=0.2", "--set", "train.max_steps=12")

@@ -12,10 +12,10 @@ import signal
 
 import pytest
 
-from harness.launching.supervise.restart_files import read_restarts
 from harness.verdicts import read_verdict
 from tests.launching.test_signals import SPEC
 from tests.support.launch_process import Launched, clean_up, left_over_buffers
+from tests.support.restarts import read_restarts
 
 pytestmark = pytest.mark.training
 

@@ -18,7 +18,6 @@ from harness.launching.setup.environment import Variable
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise import hang_detector, space_wait
 from harness.launching.supervise.launch_runner import run_launch
-from harness.launching.supervise.restart_files import read_restarts
 from harness.launching.supervise.termination import grace_seconds
 from harness.locks import RUN_LOCK
 from harness.run.resolved_run import resolve_run
@@ -28,6 +27,7 @@ from harness.spec.run_spec import RunSpec
 from harness.spec.sections.launch_spec import LaunchSpec
 from harness.verdicts import read_verdict
 from harness.views.screen import Screen
+from tests.support.restarts import read_restarts
 
 RANK = Path(__file__).parents[1] / "support" / "pretend_rank.py"
 

@@ -13,7 +13,6 @@ import pytest
 
 from harness import input_limits
 from harness.checkpoints.evaluations import Evaluations
-from harness.launching.supervise.restart_files import read_restarts
 from harness.run_records import run_files
 from harness.run_records.rank_statuses import read_statuses
 from harness.run_records.run_files import read_metrics
@@ -22,6 +21,7 @@ from harness.run_records.run_record import read_run_record
 from harness.verdicts import VERDICT, read_verdict
 from tests.security.attempts import Attempt, attempt_param
 from tests.security.hostile_calls import call, within
+from tests.support.restarts import read_restarts
 
 PRIVATE = "what only the reader may know"
 FILES = (

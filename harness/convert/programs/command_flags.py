@@ -39,7 +39,7 @@ def rename_flags(program: str, source: Source) -> Source:
         key, _, value = name.partition("=")
         given = source.data.get(flag, json.loads(default or "null"))
         if given not in (None, -1) and (is_on(given) or not value):  # -1: never, of steps
-            draft.put(key, value or given)
+            draft.put(key, int(value) if value.isdigit() else value or given)
         if (flag,) in source.spots:
             spots[tuple(key.split("."))] = source.spots[(flag,)]
     return source._replace(data=draft.spec, spots=spots)

@@ -10,11 +10,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from harness.file_io import write_atomically
 from harness.launching.supervise.restart_policy import Attempt
-from harness.run_records.run_files import json_of
 from harness.secret_text import hide_passwords_in
 from harness.verdicts import VERDICT
 
@@ -26,12 +24,6 @@ def write_restarts(run_dir: Path, attempts: Sequence[Attempt]) -> None:
     """Write `restarts.json`. Raises OSError."""
     body = {"format_version": FORMAT_VERSION, "attempts": [asdict(attempt) for attempt in attempts]}
     write_atomically(run_dir / RESTARTS, json.dumps(hide_passwords_in(body), indent=1) + "\n")
-
-
-def read_restarts(run_dir: Path) -> list[dict[str, Any]]:
-    """The attempts in `restarts.json`; empty when the run was never restarted."""
-    attempts = json_of(run_dir / RESTARTS).get("attempts")
-    return [attempt for attempt in attempts if isinstance(attempt, dict)] if isinstance(attempts, list) else []
 
 
 def log_name(attempt: int) -> str:

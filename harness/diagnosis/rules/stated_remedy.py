@@ -91,14 +91,16 @@ _MENTION = re.compile(
 
 
 def correct_for_variables(change: str, text: bytes) -> str:
-    """The change, where the log shows a variable that it sets: the same value is no remedy, another is checked."""
+    """The change, where the log shows a variable that it sets: the same value is no remedy, another is checked. Each is
+    written as NAME=VALUE, which is where secrets are looked for.
+    """
     shown = {name.decode(): value.decode(errors="replace") for name, value in _SHOWN.findall(text)}
 
     def describe(mention: re.Match[str]) -> str:
         name, verb, value = mention["name"], mention["verb"] or "", shown.get(mention["name"])
         if value is not None and mention["value"] == value:
-            return f"{name} is {value} already" if verb else f"{name} ({value} already)"
+            return f"`{name}={value}` is set already" if verb else f"`{name}={value}` (set already)"
         is_open = value is not None and verb and mention["to"]
-        return f"check that `{name}` ({value} in this log) names " if is_open else mention[0]
+        return f"check that `{name}={value}` of this log names " if is_open else mention[0]
 
     return _MENTION.sub(describe, change) if shown else change

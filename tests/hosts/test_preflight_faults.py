@@ -188,7 +188,7 @@ def test_more_slots_than_devices_and_a_torch_that_cannot_use_them(box, tmp_path,
     assert asked.says("HO017", "has 2 slots and 1 accelerators")
     first = asked.body["hosts"][0]
     assert first["accelerators"] == ["NVIDIA H100 80GB HBM3"]
-    assert first["torch"]["version"] == first["packages"]["torch"]
+    assert first["torch"]["version"].partition("+")[0] == first["packages"]["torch"].partition("+")[0]
     assert ("EN054" in asked.found) is (first["torch"]["count"] == 0)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     with box.sshd(1, path), box.sshd(2, path):

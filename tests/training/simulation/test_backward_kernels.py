@@ -6,6 +6,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import torch
+
 from harness.launching.process.child_process import child_environ
 
 SCRIPT = """
@@ -39,4 +41,5 @@ print(before, backward())
 def test_silu_is_one_operator() -> None:
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, env=child_environ({}), capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout.strip() == "(True, False) (False, True)", done.stdout + done.stderr
+    without = "(True, False)" if torch.version.cuda is None else "(False, True)"  # a CUDA build has the kernel itself
+    assert done.stdout.strip() == f"{without} (False, True)", done.stdout + done.stderr

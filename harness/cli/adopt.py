@@ -27,7 +27,8 @@ def adopt(
         typer.Argument(
             metavar="FILE",
             help="A DeepSpeed JSON; a YAML of accelerate, axolotl, LLaMA-Factory, ArcticTraining, TRL or ms-swift; or "
-            "a script with `swift sft`, `llamafactory-cli train`, `trl sft`, or a launcher and a script of one's own.",
+            "a script with `swift sft`, `llamafactory-cli train`, `trl sft`, `axolotl train`, OpenRLHF, Megatron-"
+            "DeepSpeed, or a launcher and a script of one's own.",
         ),
     ],
     output: Annotated[

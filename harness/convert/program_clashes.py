@@ -17,7 +17,8 @@ _DEEPSPEED = re.compile(r"(?m)^\s*(?:\S*/)?deepspeed\s(?![^#]*--no_local_rank)")
 _LOST = re.compile(r"NPROC_PER_NODE=[^\n]*\\\n(?:\s*\w+=\S+ *\\\n)*\s*\n")
 """An empty line ends a continued one: what stands before it sets variables of the shell alone."""
 _AT_STAGE_3 = {
-    "use_unsloth": "Unsloth loads by a `device_map`, which ZeRO stage 3 refuses: `use_unsloth: false`, or a lower one",
+    "use_unsloth": "Unsloth loads by a `device_map`, which ZeRO stage 3 refuses: `use_unsloth: false`, or a lower"
+    " stage",
     "device_map": "`device_map`: `transformers` refuses it at ZeRO stage 3: leave it out",
     "precompute_ref_log_probs": "`precompute_ref_log_probs` reads weights before DeepSpeed has an engine, and ZeRO"
     " stage 3 has them partitioned: leave it out, or update TRL",

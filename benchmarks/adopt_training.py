@@ -2,9 +2,10 @@
 """Ten drawn examples of LLaMA-Factory, axolotl, TRL and ms-swift: their tokens and labels, and five steps of training.
 
 The examples, their stand-ins and their made-up records are those of `adopt_examples.py`. Each is drawn by a seed among
-those that `adopt` converts without a setting left to the user. The program tokenizes by its own command, up to its
-first step (`program_rows.py`), and the harness by `harness data`; ids and labels of all sequences are compared. Then
-`harness launch` trains five steps. The programs come from the overlays of `import_cells.py`.
+those that `adopt` converts without a setting left to the user; where the program itself gives no rows, the next is
+drawn. The program tokenizes by its own command, up to its first step (`program_rows.py`), and the harness by
+`harness data`; ids and labels of all sequences are compared. Then `harness launch` trains five steps. The programs come
+from the overlays of `import_cells.py`.
 
     python benchmarks/adopt_training.py LLaMA-Factory axolotl trl ms-swift [--seed 59]
 """
@@ -172,24 +173,20 @@ def harness(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[s
     )
 
 
-def draw(example_lists: dict[str, list[tuple[Example, Path]]], seed: int) -> Iterator[tuple[Example, Path]]:
-    """The examples in the order of the seed, as far as `adopt` converts them whole."""
-    for program, examples in example_lists.items():
-        shuffled = random.Random(seed).sample(examples, len(examples))  # noqa: S311 - a draw
-        count = 0
-        for example, folder in shuffled:
-            if count == DRAWN[program]:
-                break
-            if OTHER_LOSSES.search(example.path.read_text(encoding="utf-8") + example.name):
-                continue
-            use_stand_ins(example, folder)
-            answer = harness(["adopt", str(example.path), "-o", "spec.yaml"], folder)
-            print(f"  {answer.returncode} {example.name}", file=sys.stderr, flush=True)
-            if answer.returncode == 0 and not re.search(r"set `data\.(train|eval)`|a placeholder", answer.stderr):
-                count += 1
-                fill_models(folder)
-                harness(["adopt", str(example.path), "-o", "spec.yaml"], folder)
-                yield example, folder
+def draw(examples: list[tuple[Example, Path]], seed: int, only: str) -> Iterator[tuple[Example, Path]]:
+    """The examples of a program in the order of the seed, as far as `adopt` converts them whole."""
+    for example, folder in random.Random(seed).sample(examples, len(examples)):  # noqa: S311 - a draw
+        if OTHER_LOSSES.search(example.path.read_text(encoding="utf-8") + example.name):
+            continue
+        if not re.search(only, example.name):
+            continue
+        use_stand_ins(example, folder)
+        answer = harness(["adopt", str(example.path), "-o", "spec.yaml"], folder)
+        print(f"  {answer.returncode} {example.name}", file=sys.stderr, flush=True)
+        if answer.returncode == 0 and not re.search(r"set `data\.(train|eval)`|a placeholder", answer.stderr):
+            fill_models(folder)
+            harness(["adopt", str(example.path), "-o", "spec.yaml"], folder)
+            yield example, folder
 
 
 def program_arguments(example: Example, folder: Path) -> list[str]:
@@ -343,7 +340,7 @@ def main() -> None:
     parser.add_argument("checkouts", nargs="+", type=Path)
     parser.add_argument("--seed", type=int, default=59)
     parser.add_argument("--folder", type=Path, help="keeps the files of each example here")
-    parser.add_argument("--only", default="", help="drawn examples in whose name this pattern is")
+    parser.add_argument("--only", default="", help="examples in whose name this pattern is")
     parser.add_argument("--tokens", action="store_true", help="train nothing")
     parser.add_argument("--list", action="store_true", help="draw alone")
     options = parser.parse_args()
@@ -362,19 +359,26 @@ def main() -> None:
                 replace_hub_datasets(copy)
             for example in COUNTERS[checkout.name](copy):
                 lists.setdefault(example.program, []).append((example, copy))
-        for example, folder in draw(lists, options.seed):
-            if options.list or not re.search(options.only, example.name):
-                print(f"{example.program:14} {example.name}", flush=True)
-                continue
-            result = try_example(example, folder, trains=not options.tokens)
-            state = "trained" if result.trained else "NOT TRAINED"
-            print(
-                f"{example.program:14} {example.name:60} {result.equal} equal of {result.theirs} theirs, "
-                f"{result.ours} ours; {state}",
-                flush=True,
-            )
-            if result.problem and not result.trained:
-                print(result.problem, flush=True)
+        for program, examples in lists.items():
+            compared = 0
+            for example, folder in draw(examples, options.seed, options.only):
+                result = None if options.list else try_example(example, folder, trains=not options.tokens)
+                print(describe(example, result), flush=True)
+                compared += result is None or result.theirs > 0
+                if compared == DRAWN[program]:
+                    break
+
+
+def describe(example: Example, result: Result | None) -> str:
+    """The line of an example, with its problem below it."""
+    if result is None:
+        return f"{example.program:14} {example.name}"
+    state = "trained" if result.trained else "NOT TRAINED"
+    line = (
+        f"{example.program:14} {example.name:60} {result.equal} equal of {result.theirs} theirs, "
+        f"{result.ours} ours; {state}"
+    )
+    return f"{line}\n{result.problem}" if result.problem and not result.trained else line
 
 
 if __name__ == "__main__":

@@ -32,11 +32,12 @@ from tests.support.training.import_cells import JOBS, Cell, CellResult, compare,
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = {
     "trl": "trl==1.16.0",
-    "axolotl": "axolotl==0.19.0 trl==1.9.0 addict numba llvmlite",
+    "axolotl": "axolotl==0.19.0 trl==1.9.0 addict numba llvmlite colorama fire termcolor zstandard scipy posthog"
+    " backoff fastcore evaluate triton axolotl-contribs-lgpl axolotl-contribs-mit",
     "llamafactory": "llamafactory==0.9.5 trl==0.24.0 omegaconf torchaudio",
     "swift": "ms-swift==4.6.0 modelscope modelscope_hub json_repair",
 }
-"""Of each program: itself, and what the import of its trainer lacks in this environment (2026-11-29)."""
+"""Of each program: itself, and what the import of its trainer or command lacks in this environment (2026-11-29)."""
 PROGRAMS = ("bare", "accelerate", "trainer")
 CELLS = (
     *(

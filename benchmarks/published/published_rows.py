@@ -59,7 +59,9 @@ def plan_row(row: Mapping[str, Any]) -> PlannedRow:
     why_not = _why_unplannable(row)
     if why_not:
         return PlannedRow(row, None, why_not)
-    plan = make_plan(resolve_run(RunSpec.model_validate(spec_of(row)), name=row["id"]), with_alternatives=False)
+    run = resolve_run(RunSpec.model_validate(spec_of(row)), name=row["id"])
+    alone = "pure_bf16" in row.get("features", []) and not row.get("zero_stage")
+    plan = make_plan(run._replace(trainer="swift") if alone else run, with_alternatives=False)
     if plan.time is None or plan.memory is None:
         return PlannedRow(row, None, "; ".join(finding.message for finding in plan.findings) or "no memory planned")
     return PlannedRow(row, plan)
@@ -108,6 +110,10 @@ def spec_of(row: Mapping[str, Any]) -> dict[str, Any]:
         "tuned_defaults": False,
         "launch": {"patches": {"one-pass-adam": "off"}},  # they were measured without it
     }
+    if "base_nf4" in features:
+        model["quantization"] = {"load_in_4bit": True}
+    if row.get("zero_stage") and {"pure_bf16", "bf16_masters"} & set(features):
+        spec["deepspeed"] = {"bf16": {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}}
     if row["precision"] != "fp32":
         spec["precision"] = {row["precision"]: True}
     degrees = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "sp": "sequence_parallel_size"}

@@ -18,10 +18,11 @@ _TRAINERS = {"LLaMA-Factory": "llama-factory", "axolotl": "axolotl", "ms-swift":
 
 
 class TrainerSpec(NamedTuple):
-    """The run spec of a program's file, and whose loop trains it."""
+    """The run spec of a program's file, whose loop trains it, and the optimizer as the file names it."""
 
     text: str
     trainer: str
+    optimizer: str
 
 
 def read_trainer_spec(file: str, target: DeepSpeedTarget) -> TrainerSpec | None:
@@ -38,4 +39,6 @@ def read_trainer_spec(file: str, target: DeepSpeedTarget) -> TrainerSpec | None:
         return None
     converted = convert_file(file, target)
     text = converted.text.replace(*_PLACEHOLDER)
-    return TrainerSpec(text, _TRAINERS.get(converted.program, "trainer"))
+    file = converted.trainer.file if converted.trainer is not None else None
+    optimizer = file.take_value("optim", "optimizer") if file is not None else None
+    return TrainerSpec(text, _TRAINERS.get(converted.program, "trainer"), str(optimizer or ""))

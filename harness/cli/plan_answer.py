@@ -48,7 +48,7 @@ def print_plan(values: dict[str, Any]) -> None:
     check_options(given)
     if answer := answer_question(given, (*MACHINE_QUESTIONS, SIMULATE)):
         exit_with_answer(answer, format, given.write)
-    raw, request, spec = None, None, given.spec
+    raw, request, adopted, spec = None, None, None, given.spec
     trainer_name = str(trainer.value) if trainer else ""
     if spec is None:
         request = given.to_request()
@@ -61,6 +61,7 @@ def print_plan(values: dict[str, Any]) -> None:
         check = auto_plan.check_for_search(check_for_plan) if given.search else check_for_plan
         checked = check(spec, given.overrides, given.hostfile, given.world_size, here=given.here, text=text)
     run = (checked.run if checked.report.ok else None) or exit_on_errors(checked, "Nothing was planned")
+    run = run._replace(loop_optimizer=adopted.optimizer) if adopted else run
     searched, calibrations = None, load_calibrations(given.calibration)
     if given.search or (request is not None and request.stage is None):
         raw = raw or run.spec.model_dump(mode="json", exclude_unset=True)

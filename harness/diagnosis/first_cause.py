@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -158,7 +159,8 @@ def _pick_first(events: Sequence[LogEvent]) -> tuple[LogEvent, bool]:
         return reason, False
     known_events = [e for e in events if e.cause]
     if not first.cause and known_events and not (first.is_uncaught and known_events[0].rank != first.rank):
-        return known_events[0], True
+        earlier = itertools.takewhile(lambda e: e is not known_events[0], events)
+        return known_events[0], any(e.text != known_events[0].text for e in earlier)
     rivals = {e.cause for e in known_events if e.cause != first.cause and e.rank != first.rank}
     return first, bool(rivals) and bool(first.cause)
 

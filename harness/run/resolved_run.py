@@ -76,6 +76,8 @@ class ResolvedRun(NamedTuple):
     """The model as its check found it, for all who ask after that; not in `to_json`."""
     trainer: str = ""
     """Whose loop trains it, a key of `plan.trainer_loop.TRAINERS`; empty for that of the harness."""
+    loop_optimizer: str = ""
+    """The name of its optimizer there; empty for the default."""
 
     def find_model(self, base_dir: Path | None = None, *, build: bool = False, estimate: bool = False) -> ModelLookup:
         """The facts of the run's model, looked up once; the arguments are those of `facts.find_model`."""
@@ -91,6 +93,12 @@ class ResolvedRun(NamedTuple):
         outputs = labels.num_labels or len(labels.label_names) or _UNKNOWN_LABELS
         facts = found.facts.with_label_head(1 if self.spec.objective == "reward" else outputs)
         return found._replace(facts=facts)
+
+    @property
+    def loop_makes_unfused(self) -> bool:
+        """Does another loop make an unfused Adam? The Trainer's is fused by default (transformers 5, torch 2.8)."""
+        name = self.loop_optimizer or ("" if self.trainer == "accelerate" else "fused")
+        return bool(self.trainer) and "fused" not in name and "optimizer" not in self.spec.deepspeed
 
     @property
     def sequences_a_row(self) -> int:

@@ -90,6 +90,28 @@ def test_what_has_another_reading_is_not_certain(text):
     assert diagnose_text(text).confidence != "certain"
 
 
+@pytest.mark.parametrize(
+    ("frame", "message", "cause"),
+    [
+        ('zero/partitioned_param_coordinator.py", line 7, in record_parameters\n    q.popleft()',
+         "IndexError: pop from an empty deque", "LG101"),
+        ('zero/stage3.py", line 525, in defragment\n    assert len(set(t.dtype for t in tensors)) == 1',
+         "AssertionError", "LG301"),
+        ('zero/stage_1_and_2.py", line 9, in independent_gradient_partition_epilogue\n    n = grad.numel()',
+         "AttributeError: 'NoneType' object has no attribute 'numel'", "LG105"),
+        ('zenflow/zenflow_stage_1_and_2.py", line 300, in step\n    g.narrow(0, 0, 4)',
+         "RuntimeError: narrow() cannot be applied to a 0-dim tensor.", "LG113"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_says_the_same_without_frames_has_no_other_error(frame, message, cause):
+    traceback = TRACEBACK.format("train.py", "main", "step()") + f'  File "/x/deepspeed/runtime/{frame}\n{message}\n'
+    named = "".join(f"[rank0]: {line}\n" for line in traceback.splitlines())
+    for first, is_contested in ((message, False), ("ValueError: the tokenizer has no end", True)):
+        diagnosis = diagnose_text(f"[rank2]: {first}\n{named}")
+        notes = [note for note in diagnosis.notes if "may have come first" in note]
+        assert (diagnosis.cause, bool(notes)) == (cause, is_contested)
+
+
 def test_the_port_of_the_rendezvous_is_still_certain():
     frame = TRACEBACK.format("site-packages/torch/distributed/rendezvous.py", "_create_c10d_store", "TCPStore(host)")
     diagnosis = diagnose_text(frame + PORT_TAKEN)

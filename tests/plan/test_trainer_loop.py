@@ -100,6 +100,25 @@ def test_the_file_of_a_program_is_planned_as_its_own_trainer(write: Write, text:
     assert "With `harness launch` it " in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", FACTORY + "optim: OPTIMIZER\n"),
+        ("b.yaml", "base_model: Qwen/Qwen2.5-7B\nsequence_len: 512\nmicro_batch_size: 1\nbf16: true\n"
+         "datasets: [{path: d.jsonl, type: chat_template}]\noptimizer: OPTIMIZER\n"),
+        ("c.sh", "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen2.5-7B --train_type full --dataset d.jsonl "
+         "--deepspeed zero2 --optim OPTIMIZER\n"),
+    ],
+)  # fmt: skip
+def test_the_optimizer_that_a_file_names_is_planned(write: Write, name: str, text: str) -> None:
+    """The unfused one has a square root of each state that it steps."""
+    plans = {
+        optimizer: run("plan", write(name, text.replace("OPTIMIZER", optimizer)), "--world-size", "8", "--long").stdout
+        for optimizer in ("adamw_torch", "adamw_torch_fused")
+    }
+    assert ["square roots of Adam's states" in text for text in plans.values()] == [True, False]
+
+
 def test_ms_swift_without_deepspeed_has_no_masters(write: Write) -> None:
     """8 bytes a parameter and the logits, where the spec has 16."""
     script = "swift sft --model Qwen/Qwen2.5-1.5B --train_type full --dataset d.jsonl --max_length 512\n"

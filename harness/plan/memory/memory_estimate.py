@@ -257,6 +257,7 @@ def estimate_memory(
         bucket_size = min(settings.reduce_bucket_size, partitions.total)
         pins = settings.pin_memory and settings.pins_natively  # `CPU_Accelerator.pin_memory` returns its argument else
         settings = replace(settings, reduce_bucket_size=bucket_size, activation_device="none", pin_memory=pins)
+        settings = replace(settings, step_temporaries=(2 * settings.step_temporaries[0], 2))
     candidates = [
         *model_state_items(settings, partitions),
         *gathered_items(model, settings, partitions, layer_activation_bytes_on_gpu(model, settings)),
@@ -275,10 +276,10 @@ def estimate_memory(
 
 
 def _is_for_a_gpu_alone(item: MemoryItem) -> bool:
-    """On the CPU accelerator nothing is page-locked, nor stepped by lists: torch has no cache, a save no blocks.
+    """On the CPU accelerator nothing is page-locked: torch keeps no cache of it, and a save needs no blocks of it.
     States that are read are already where the optimizer wants them, and not copied, and neither are updated weights.
     """
-    return item.kind in ("cache", "staged", "outgoing", "roots") or (item.tier, item.kind) == ("gpu", "resume")
+    return item.kind in ("cache", "staged", "outgoing") or (item.tier, item.kind) == ("gpu", "resume")
 
 
 @dataclass(frozen=True, slots=True)

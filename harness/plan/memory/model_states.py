@@ -24,7 +24,7 @@ from harness.plan.memory.memory_items import (
     memory_item,
     pinned_item,
 )
-from harness.plan.memory.model_states_zero3 import foreach_item, master_and_state_items, stage3_items
+from harness.plan.memory.model_states_zero3 import master_and_state_items, stage3_items, step_item
 from harness.plan.memory.zero_partitions import ZeroPartitions
 from harness.plan.settings.plan_settings import PlanSettings
 
@@ -118,14 +118,18 @@ def _stage0_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
         label = ("temporary", "gradients that create the states")
         yield memory_item("gpu", label, zeros, "f16 initialize_optimizer_states", ("load",))
     yield from _first_state_items(settings, partitions)
-    yield from _stage0_state_items(settings, num_parameters)
+    yield from _stage0_state_items(settings, partitions)
     yield _all_reduce_item(settings, partitions)
 
 
-def _stage0_state_items(settings: PlanSettings, num_parameters: int) -> Iterator[MemoryItem]:
+def _stage0_state_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     """An engine with masters steps once while it is built, so that a checkpoint's states come beside its own."""
-    yield foreach_item(settings, num_parameters)
-    states = ElementBytes(4 * settings.num_states, num_parameters, "P")
+    num_parameters = partitions.total
+    yield step_item(
+        settings, num_parameters if settings.step_temporaries[0] < 2 else partitions.largest_gradient, "gpu"
+    )
+    width = 4 if settings.mixed_precision else settings.state_bytes
+    states = ElementBytes(width * settings.num_states, num_parameters, "P")
     if not settings.mixed_precision:
         label = ("states", "optimizer states, from the first step on")
         yield memory_item("gpu", label, states, "torch optimizer", OPTIMIZER)

@@ -243,6 +243,7 @@ def _nvme_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) ->
         settings.optimizer_buffers * master_bytes, _align_for_aio(partitions.largest_sub_group), "largest sub-group / N"
     )
     yield memory_item("host", ("swap", "optimizer swap buffers"), buffers, "swap/utils.py SwapBufferManager")
+    yield step_item(settings, max(partitions.nvme_sub_groups, default=0), "host")
     label = ("states", "master weights and optimizer states")
     blocks = ElementBytes(master_bytes + state_bytes, sum(map(_align_for_aio, partitions.nvme_sub_groups)), "P / N")
     yield memory_item("nvme", label, blocks, "swap/optimizer_utils.py")
@@ -296,8 +297,7 @@ def master_and_state_items(
         if is_pinned
         else memory_item(tier, ("master", name), master, source)
     )
-    if tier == "gpu":
-        yield foreach_item(settings, min(count, partitions.largest_sub_group) if settings.stage == 3 else count)
+    yield step_item(settings, min(count, partitions.largest_sub_group) if settings.stage == 3 else count, tier)
     label = ("states", "optimizer states, from the first step on")
     source = "exp_avg and exp_avg_sq, or the momentum"
     phases = OPTIMIZER if tier == "gpu" else TRAINING  # on the host they are parts of the file that is read
@@ -308,10 +308,10 @@ def master_and_state_items(
         yield memory_item(tier, label, momentum, "runtime/zero/muon/muon_optimizer.py", phases)
 
 
-def foreach_item(settings: PlanSettings, numel: int) -> MemoryItem:
-    """The square roots of the second states, of all that is stepped at once."""
-    roots = ElementBytes(settings.state_bytes * settings.steps_by_foreach, numel, "elements of a step")
-    row = memory_item("gpu", ("roots", "square roots of Adam's states"), roots, "torch _multi_tensor_adam", STEP)
+def step_item(settings: PlanSettings, numel: int, tier: Tier) -> MemoryItem:
+    """The square roots of the second states, of all that is stepped at once; on the CPU their quotients too."""
+    roots = ElementBytes(settings.state_bytes * settings.step_temporaries[tier == "host"], numel, "elements of a step")
+    row = memory_item(tier, ("roots", "square roots of Adam's states"), roots, "torch optim/adam.py", STEP)
     return at_moments(row, "update")
 
 

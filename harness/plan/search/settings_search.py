@@ -87,6 +87,7 @@ class CandidateSettings:
         world = run.parallel_dims.world_size
         other = resolve_run(spec, name=run.name, cluster=run.cluster, world_size=world, kind=run.kind)
         if run.trainer:
+            other = other._replace(loop_optimizer=run.loop_optimizer)
             return settings_of(with_trainer(other, run.trainer, self._model))
         return settings_of(other._replace(tuned_defaults=tuned_defaults_for(other, self._model)))
 

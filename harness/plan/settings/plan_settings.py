@@ -110,7 +110,7 @@ class PlanSettings:
     """The engine keeps the states of a first optimizer, of all parameters."""
     flattens_masters: bool = True
     """The master weights are one buffer."""
-    steps_by_foreach: bool = False  # torch's Adam: a list of tensors at once, with a temporary for each
+    step_temporaries: tuple[int, int] = (0, 0)  # of torch's Adam, as long as what is stepped: on GPU, on CPU
     autocast_bytes: int = 0
     """Bytes of a gradient that autocast communicates in a format and buckets of its own; 0 where there is one."""
     copies_for_save: bool = False
@@ -306,7 +306,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         binds_cores=bool(spec.launch.bind_cores_to_rank),
         keeps_first_states=kind.keeps_first_states(stage=stage, is_offloaded=is_offloaded, mixed_precision=mixed),
         flattens_masters=stage > 0 or kind.is_fused,
-        steps_by_foreach=kind.steps_by_foreach(of_loop=bool(run.trainer) and "optimizer" not in spec.deepspeed),
+        step_temporaries=kind.step_temporaries(of_loop=run.loop_makes_unfused),
         reentrant_checkpointing=spec.train.gradient_checkpointing_use_reentrant or _offloads_activations(spec),
         steps_matrices_by_muon=kind.is_muon,
         keeps_logits=run.trainer == "accelerate",

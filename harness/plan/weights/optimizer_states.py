@@ -49,9 +49,13 @@ class Optimizer(NamedTuple):
         """DeepSpeed's FusedAdam; under fp16 and bf16 stage 0 flattens the masters of that one alone."""
         return self.name in _FUSED and not self.params.get("torch_adam")
 
-    def steps_by_foreach(self, *, of_loop: bool) -> bool:
-        """Is it torch's Adam, unfused? `of_loop`: the training loop makes it, and not DeepSpeed."""
-        return self.name in _FUSED and (of_loop or bool(self.params.get("torch_adam"))) and not self.params.get("fused")
+    def step_temporaries(self, *, of_loop: bool) -> tuple[int, int]:
+        """Those of torch's Adam, unfused, on a GPU and on the CPU. `of_loop`: the loop makes it, for which accelerate
+        takes DeepSpeed's on the CPU (`map_pytorch_optim_to_deepspeed`).
+        """
+        if self.name not in _FUSED or self.params.get("fused"):
+            return 0, 0
+        return (1, 2) if self.params.get("torch_adam") else (int(of_loop), 0)
 
     def num_states(self, *, stage: int, is_offloaded: bool) -> int:
         """States of an element, of Muon those of its Adam. Lion on the CPU has a second one that nothing reads

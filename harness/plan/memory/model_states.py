@@ -95,16 +95,10 @@ def _gradient_phases(settings: PlanSettings) -> tuple[Phase, ...]:
 
 def _stage0_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     param_bytes, num_parameters = settings.param_bytes, partitions.total
-    yield memory_item(
-        "gpu", ("parameters", "parameters"), ElementBytes(param_bytes, num_parameters, "P"), "model dtype"
-    )
-    yield memory_item(
-        "gpu",
-        ("gradients", "gradients"),
-        ElementBytes(param_bytes, num_parameters, "P"),
-        "torch .grad",
-        _gradient_phases(settings) + STEP,
-    )
+    whole = ElementBytes(param_bytes, num_parameters, "P")
+    yield memory_item("gpu", ("parameters", "parameters"), whole, "model dtype")
+    label, phases = ("gradients", "gradients"), _gradient_phases(settings) + STEP
+    yield memory_item("gpu", label, whole, "torch .grad", phases)
     if settings.mixed_precision:
         yield memory_item(
             "gpu", ("master", "fp32 master weights"), ElementBytes(4, num_parameters, "P"), "f16 fp32_groups_flat"

@@ -283,13 +283,8 @@ def master_and_state_items(
     count = partitions.partition_size if num_elements is None else num_elements
     muon = partitions.muon_partition * count // max(1, partitions.partition_size)
     master_bytes, state_bytes = settings.master_bytes, settings.state_bytes * settings.num_states
-    name = (
-        "second copy of the weights"
-        if not settings.mixed_precision
-        else "fp32 master weights"
-        if master_bytes == 4
-        else "master weights"
-    )
+    name = "fp32 master weights" if master_bytes == 4 else "master weights"
+    name = name if settings.mixed_precision else "second copy of the weights"
     master = ElementBytes(master_bytes, count, "P / N")
     is_pinned = tier == "host" and settings.stage < 3  # stage 3 leaves them pageable
     yield (

@@ -84,7 +84,7 @@ def measured_seconds(planned: PlannedRow) -> float | None:
 
 
 def _is_pure_16_bit(row: Mapping[str, Any]) -> bool:
-    """Weights, masters and states in 16 bits, which the spec of a row does not say."""
+    """Weights, masters and states in 16 bits, by loops that keep other buffers than DeepSpeed's."""
     is_named = "pure_bf16" in row.get("features", [])
     return is_named or any(str(text).startswith("pure") for text in row.get("assumed", []))
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from harness.plan.planner import make_plan
 from harness.plan.time.step_time import StepTime
-from tests.support.plan_inputs import plan_of
+from tests.support.plan_inputs import plan_of, run_of
 
 
 def time_of(**sections: Any) -> StepTime:
@@ -24,6 +25,17 @@ def test_few_tokens_are_bound_by_launches() -> None:
     assert compute[3] > 2 * compute[2]
     compiled = time_of(data={"max_length": 32}, train={"torch_compile": True}).seconds_of("compute")
     assert compiled < compute[0]
+
+
+def test_weights_without_masters_are_multiplied_in_their_own_format() -> None:
+    """ms-swift without DeepSpeed steps bf16 weights: no fp32 matrix is computed with."""
+    run = run_of("llama-3.1-8b", zero={"stage": 0})
+    seconds = []
+    for trainer in ("trainer", "swift"):
+        time = make_plan(run, trainer=trainer).time
+        assert time is not None
+        seconds.append(time.seconds_of("compute"))
+    assert seconds[0] == pytest.approx(seconds[1])
 
 
 def test_a_larger_micro_batch_is_never_slower() -> None:

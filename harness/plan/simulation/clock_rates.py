@@ -80,7 +80,7 @@ def clock_rates(plan: Plan) -> ClockRates | None:
 
 
 def _rates(work: StepWork, settings: PlanSettings, device: Device, rates: Rates, fitted: FittedRates) -> ClockRates:
-    peak = device.flops_16 if settings.mixed_precision else device.flops_32
+    peak = device.flops_16 if settings.param_bytes == 2 else device.flops_32
     experts = fitted.expert_share if work.compute.experts else 1.0
     matmul = rates.efficiency or fitted.matmul_share(device.name, work.compute.width, work.compute.rows) * experts
     forward, backward = fitted.attention_shares(device.name, settings.seq_length)

@@ -42,7 +42,7 @@ def _gpu_seconds(
     """Products, attention, and the traffic of everything else: norms, activations, residuals, logits and their loss.
     Also the seconds of attention alone.
     """
-    peak = device.flops_16 if settings.mixed_precision else device.flops_32
+    peak = device.flops_16 if settings.param_bytes == 2 else device.flops_32
     if rates.efficiency:
         executed = work.matmul_flops + work.attention_forward_flops + work.attention_backward_flops / 1.25
         return executed / (peak * rates.efficiency), 0.0

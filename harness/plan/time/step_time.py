@@ -102,7 +102,7 @@ def estimate_step_time(
     rates = rates or Rates()
     work, links = work or count_step_work(model, settings), group_rates(settings, device, rates)
     parts = time_parts(work, settings, device, rates, links, fitted)
-    peak = device.flops_16 if settings.mixed_precision else device.flops_32
+    peak = device.flops_16 if settings.param_bytes == 2 else device.flops_32
     flops = settings.tokens_per_step * model_flops_per_token(model, settings.seq_length)
     return _sum_parts(parts, settings.tokens_per_step, flops / (peak * settings.world_size))
 

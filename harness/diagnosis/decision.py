@@ -62,7 +62,7 @@ _REASONS: Mapping[Action, str] = {
 }
 
 
-_KILLED = "LG003"
+_KILLED = ("LG003", "LG247")
 FULL_PERCENT = 80.0
 """Of the host's memory, in the last line that tells it: the rest is soon gone."""
 _EXCEPTION = re.compile(r"^(?:[\w.]+\.)?(?P<name>\w+(?:Error|Exception))(?::|$| \|)")
@@ -151,8 +151,8 @@ def has_remedy(change: str) -> bool:
 
 
 def _decide_unknown(diagnosis: Diagnosis) -> Decision | None:
-    """Stop after an exception that Python raises for code or values, or for anything before the first step ended;
-    nothing is decided of any other, nor of one that tells of a machine or a network.
+    """No retry after an exception that Python raises for code or values, or for anything before the first step ended,
+    but what its message or its package tells to change; nothing is decided of others, nor of machines and networks.
     """
     match = _EXCEPTION.match(diagnosis.message)
     if match is None or _MAY_PASS.search(diagnosis.message):
@@ -160,12 +160,13 @@ def _decide_unknown(diagnosis: Diagnosis) -> Decision | None:
     name = match["name"]
     if name not in _OF_THE_INPUT and (name not in _OF_ANYTHING or not _is_at_start(diagnosis)):
         return None
-    return Decision("stop", f"{name} is raised for code or values, which a retry does not change (cause unknown)")
+    action: Action = "change and retry" if has_remedy(diagnosis.change) else "stop"
+    return Decision(action, f"{name} is raised for code or values, which a retry does not change (cause unknown)")
 
 
 def _needs_more_memory(diagnosis: Diagnosis) -> bool:
     """Was a rank killed while the host's memory was nearly full, or before the log shows training?"""
-    if diagnosis.cause != _KILLED:
+    if diagnosis.cause not in _KILLED:
         return False
     is_full = float(diagnosis.details.get("memory_percent", 0)) >= FULL_PERCENT
     phase = diagnosis.phase

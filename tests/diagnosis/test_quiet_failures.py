@@ -131,3 +131,68 @@ def test_a_program_of_one_process_below_a_launcher_of_ranks(tool):
     assert (found.cause, found.confidence) == ("LG065", "likely")
     assert f"`python {tool}.py ...`" in found.change
     assert "parse it" in diagnose_text("train.py: error: unrecognized arguments: --local_rank=1\n").change
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "filelock.py - DEBUG: Attempting to acquire lock {n} on /nfs/odd/kernel.lock",
+        "DEBUG:filelock:Lock {n} not acquired on /nfs/odd/kernel.lock, waiting 0.05 seconds ...",
+        "[rank{n}] waiting for lock /nfs/odd/kernel.lock",
+        "worker {n}: still waiting on the file lock: /nfs/odd/kernel.lock",
+    ],
+)
+def test_a_log_that_ends_with_waits_for_a_lock_waits_for_it(line):
+    waits = "".join(line.format(n=n) + "\n" for n in (3, 4))
+    diagnosis = diagnose_text(f"all done\n{waits}")
+    assert (diagnosis.state, diagnosis.cause, diagnosis.confidence) == ("failed", "LG026", "likely")
+    assert "/nfs/odd/kernel.lock" in diagnosis.title
+    assert decide_action(diagnosis).action == "change and retry"
+    for healthy in (f"{waits}epoch 1\n", f"{waits}Lock 4 acquired on /nfs/odd/kernel.lock\n", line.format(n=3)):
+        assert diagnose_text(healthy).state == "no failure seen"
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted", "is_same"),
+    [("11.7", "11.8", True), ("12.4", "12.1", True), ("9.1", "11.8", False), ("13.0", "12.8", False)],
+)
+def test_the_check_of_cuda_is_skipped_within_one_major_version_alone(own, wanted, is_same):
+    said = (
+        f"Installed CUDA version {own} does not match the version torch was compiled with {wanted}, unable to compile"
+    )
+    decision = decide_action(diagnose_text(f"Exception: >- DeepSpeed Op Builder: {said}\n"))
+    assert (decision.changes == {"DS_SKIP_CUDA_CHECK": 1}) is is_same
+    assert decision.action == "change and retry"
+
+
+@pytest.mark.parametrize(("batch", "micro", "steps"), [(8, 2, 1), (64, 1, 4), (512, 8, 2)])
+def test_one_rank_of_several_is_said_to_be_counted(batch, micro, steps):
+    said = f"micro_batch_per_gpu * gradient_acc_step * world_size {batch} != {micro} * {steps} * 1"
+    diagnosis = diagnose_text(
+        f"AssertionError: Check batch related parameters. train_batch_size is not equal to {said}\n"
+    )
+    assert "counts one rank" in diagnosis.title
+    assert "launcher" in diagnosis.change
+    assert "counts one rank" not in diagnose_text(f"AssertionError: Check batch related parameters. train_batch_size is "
+                                                  f"not equal to {said}6\n").title  # fmt: skip
+
+
+@pytest.mark.parametrize(("cached", "is_much"), [("2.10", False), ("3.00", False), ("9.50", True)])
+def test_a_few_percent_that_torch_keeps_are_no_fragmentation(cached, is_much):
+    said = (
+        "Tried to allocate 512.00 MiB (GPU 1; 79.15 GiB total capacity; 70.00 GiB already allocated; 10.00 MiB free; "
+    )
+    reserved = f"{70 + float(cached):.2f} GiB reserved in total by PyTorch)"
+    notes = diagnose_text(f"torch.cuda.OutOfMemoryError: CUDA out of memory. {said}{reserved}\n").notes
+    assert any("fragmentation" in note for note in notes) is is_much
+    assert any("too little" in note for note in notes) is not is_much
+
+
+@pytest.mark.parametrize(
+    "shown", ["NPROC_PER_NODE=2 swift sft", "accelerate launch fit.py", "num_processes: 3", "--num_gpus=4"]
+)
+def test_a_command_with_ranks_is_no_single_process(shown):
+    error = "RuntimeError: Error(s) in loading state_dict for Odd:\n  size mismatch for a.weight: copying a param with shape "
+    error += "torch.Size([4]) from checkpoint, the shape in current model is torch.Size([0]).\n"
+    assert any("python SCRIPT" in note for note in diagnose_text(error).notes)
+    assert not any("python SCRIPT" in note for note in diagnose_text(f"{shown}\n{error}").notes)

@@ -138,7 +138,7 @@ def test_a_healthy_log_that_says_what_was_not_saved_has_a_note(line):
 
 @pytest.mark.parametrize(
     ("batch", "micro", "ranks", "sizes"),
-    [(100, 4, 6, "96 or 120"), (8, 4, 3, "12"), (7, 1, 2, "6 or 8"), (16, 2, 1, "")],
+    [(100, 4, 6, "96 or 120"), (8, 4, 3, "12"), (7, 1, 2, "6 or 8"), (16, 2, 16, "32")],
 )
 def test_the_batch_that_would_fit_is_named(batch, micro, ranks, sizes):
     text = "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * "

@@ -132,10 +132,11 @@ def compare_numbers(text: str) -> tuple[str, ...]:
     if wanted and total and wanted > total:
         notes.append("the request alone is larger than the GPU: one tensor, most often logits, a mask or a flat buffer")
     if wanted and unallocated >= wanted:
-        notes.append(
-            f"torch had {format_bytes(unallocated)} reserved but not allocated: fragmentation; set "
-            "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
+        remedy = "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`"
+        meaning = (
+            f"fragmentation; set {remedy}" if unallocated * 20 > total else f"too little for {remedy} to be enough"
         )
+        notes.append(f"torch had {format_bytes(unallocated)} reserved but not allocated: {meaning}")
     others = (
         sum(_parse_size(size) for size in re.findall(rf"Process \d+ has {_SIZE} memory in use", text)) if own else 0
     )

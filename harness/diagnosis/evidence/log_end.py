@@ -7,37 +7,25 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.diagnosis.catalogue import causes_by_id
+from harness.diagnosis.catalogue import CATALOGUE, causes_by_id
 from harness.diagnosis.decision import FULL_PERCENT
 from harness.diagnosis.diagnosis_types import Diagnosis, LogEvent
+from harness.entry_file import read_entries
 
 _ENDED = re.compile(
     rb"train_runtime|[Tt]raining (?:is )?(?:completed|finished|done)|exits successfully|[Ss]aved? (?:the )?final|"
     rb"successfully finished|^(?:real|user|sys)\s+\d+m|\b[Dd]one[.!]?\s*$|[Ff]inished[.!]?\s*$|\bcompleted\b"
 )
-_PARTS = (
-    (re.compile(rb"Loading (?:checkpoint shards|weights|safetensors)|from_pretrained"), "the loading of a model"),
-    (re.compile(rb"[Ss]aving|checkpoint\S* is about to be saved|\[Torch\] Saving|Saving model checkpoint"), "a save"),
-    (re.compile(rb"\*\*\* Running Eval|^Evaluat(?:ing|ion)\b|\b[Ee]valuating\b"), "an evaluation"),
-    (re.compile(rb"^(?:Map|Filter|Tokeniz\w+|Generating)\b.*%\|"), "the preparation of data"),
-    (re.compile(rb"PyTorch extensions root|Building extension|ninja"), "the build of an op"),
-    (re.compile(rb"NCCL INFO|[Ii]nitializing torch distributed|endezvous"), "the setup of communication"),
-)
-_RATE = re.compile(rb"it/s|s/it|SamplesPerSec|oss['\"]?\s?[=:]\s?\d|\bstep[s=: ]+\d|\d%\|")
+_ENDS = read_entries(CATALOGUE / "phases" / "log_ends.txt")
+_PARTS = tuple((re.compile(fields["words"].encode()), name) for name, fields in _ENDS.items() if "words" in fields)
 _LAST_LINES = 12
 _STARTED = re.compile(rb"\[launch\.py.*spawned with command")
-_STARTED_NOTE = (
-    "the log ends after the launcher started the ranks, which printed nothing: they may still import packages, wait"
-    " for each other, or wait for the lock of a compiled op that a killed build left behind (the file `lock` in a "
-    "folder below TORCH_EXTENSIONS_DIR, by default ~/.cache/torch_extensions); `py-spy dump --pid PID` of a rank "
-    "shows which"
-)
-_NEXT_STEP = (
-    "if the job failed, read the logs of its other ranks and hosts, the scheduler's log, and `dmesg` on each host; if "
-    "it still runs, `py-spy dump --pid PID` of each rank shows where it waits"
-)
 
 _NO_HOSTFILE, _HOSTS_WANTED = "LG075", "LG179"
+_LOCK = re.compile(
+    r"(?i)(?:attempting to acquire|waiting (?:for|on)(?: the)?)(?: file)? ?lock\b.{0,60}?(?P<path>[/~]\S+)|"
+    r"\block\b.{0,40} not acquired on (?P<other>[/~][^\s,]+)"
+)
 _KILLING = re.compile(r"\bKilling subprocess \d+")
 _STOPPED = re.compile(r"Main process received SIG|exits with return code")
 _MEMORY_IN_USE = re.compile(
@@ -45,15 +33,6 @@ _MEMORY_IN_USE = re.compile(
     rb"(?P<percent>\d{1,3}(?:\.\d{1,2})?) ?%"
 )
 """DeepSpeed's `see_memory_usage`, and what monitors of other programs print."""
-_KILLED_TITLE = "the launcher ended all ranks because one exited, and the log does not say why"
-_FULL_CHANGE = (
-    "use less of the host's memory (fewer ranks or data loader workers per host, no `pin_memory`, NVMe instead of CPU "
-    "offload), or give the container more; `Killed process` in `dmesg` of that host confirms it"
-)
-_KILLED_CHANGE = (
-    f"a rank that exits without a message was most often killed because the host ran out of memory: {_FULL_CHANGE}; "
-    "else read that rank's own log (`--enable_each_rank_log FOLDER`)"
-)
 _KILLED_CAUSE = "LG003"
 
 
@@ -61,18 +40,12 @@ def describe_open_end(tail: bytes) -> str:
     """The next step where a log shows no failure, by its last bytes."""
     rows = [row for row in tail.split(b"\n") if row.strip()][-_LAST_LINES:]
     if not rows or any(_ENDED.search(row) for row in rows):
-        return _NEXT_STEP
+        return _ENDS["unknown"]["text"]
     if _STARTED.search(rows[-1]):
-        return _STARTED_NOTE
-    for row in reversed(rows):
-        part = next((name for pattern, name in _PARTS if pattern.search(row)), "")
-        if part or _RATE.search(row):
-            return (
-                f"the log ends in the middle of {part or 'the training'}, without an end or an error: the job may "
-                "still run, or hang, or was killed from outside (SIGKILL, the host's memory, a lost node, a time "
-                "limit), which leaves no message; check `dmesg`, the scheduler and the exit code"
-            )
-    return _NEXT_STEP
+        return _ENDS["started"]["text"]
+    parts = (name for row in reversed(rows) for pattern, name in _PARTS if pattern.search(row))
+    part = next(parts, "")
+    return _ENDS["open"]["text"].format(part=part) if part else _ENDS["unknown"]["text"]
 
 
 def note_memory(first: LogEvent, tail: bytes, *, has_phase: bool) -> tuple[LogEvent, tuple[str, ...]]:
@@ -84,7 +57,7 @@ def note_memory(first: LogEvent, tail: bytes, *, has_phase: bool) -> tuple[LogEv
         return first, ()
     is_full = float(percent) >= FULL_PERCENT and not first.change and not has_phase
     details = {**first.details, "memory_percent": percent}
-    first = replace(first, details=details, change=_FULL_CHANGE if is_full else first.change)
+    first = replace(first, details=details, change=_ENDS["full"]["change"] if is_full else first.change)
     return first, (f"{percent} % of the host's memory was in use shortly before",)
 
 
@@ -97,15 +70,22 @@ def diagnose_silent_end(events: Sequence[LogEvent], last_lines: tuple[tuple[int,
     """The diagnosis of a log without a failure; None where nothing points to one. `last_lines`: (number, text)."""
     killing = next((line for line in last_lines if _KILLING.search(line[1])), None)
     if killing is not None and not any(_STOPPED.search(text) for _, text in last_lines):
-        number, text = killing
+        (number, text), ends = killing, _ENDS["killed"]
         memory = _find_percent("\n".join(text for _, text in last_lines).encode())
         notes = (f"{memory} % of the host's memory was in use shortly before",) if memory else ()
         return Diagnosis(
-            *("failed", "likely", "LG003", _KILLED_TITLE, text, _KILLED_CHANGE),
+            *("failed", "likely", "LG003", ends["text"], text, ends["change"].format(full=_ENDS["full"]["change"])),
             line=number,
             lines=last_lines[-10:],
             notes=notes,
             details={"memory_percent": memory} if memory else {},
+        )
+    waits = [(number, text, match) for number, text in last_lines if (match := _LOCK.search(text))]
+    if len(waits) > 1 and waits[-1][0] == last_lines[-1][0]:
+        number, text, match = waits[-1]
+        title = _ENDS["locked"]["text"].format(path=match["path"] or match["other"])
+        return Diagnosis(
+            "failed", "likely", "LG026", title, text, _ENDS["locked"]["change"], line=number, lines=last_lines[-10:]
         )
     warning = next((e for e in events if e.cause == _NO_HOSTFILE), None)
     if warning is None:

@@ -52,7 +52,10 @@ def _area_of(frame: Frame) -> tuple[str, str]:
         if re.search(rf"(?:^|/|-)(?:{fields['files']})", file):
             return area, fields["step"]
     if match := _PACKAGE.search(file):
-        return f"the package `{match[1]}`", f"check that its release fits the others: `pip show {match[1]}`"
+        return (
+            f"the package `{match[1]}`",
+            f"install another release of `{match[1]}`, which fits the others (`pip show {match[1]}`)",
+        )
     if not file.startswith(("/usr/", "<")) and "/lib/python3" not in file:
         return _SCRIPT, "read that line of the script, with the values that it had"
     return "", ""

@@ -57,7 +57,7 @@ _RATE_WORDS = (b"it/s", b"s/it", b"SamplesPerSec=", b"samples/s")
 _WRITER_PREFIX = re.compile(rb"(?:[A-Za-z][\w.-]*: )?(?:\[[a-z]+\d+\]: ?)?")
 _LOSS = re.compile(rb"oss['\"]?\s?[=:]\s?\d")
 _MESSAGE_START = re.compile(
-    rb"Traceback \(most|alidation error|Root Cause|Error\(s\) in loading|building extension|incompatible |Error: $|"
+    rb"Traceback \(most|alidation error|Root Cause|Error\(s\) in loading|building extension|incompatible |Error: ?$|"
     rb"most recent call first|: \"MainThread\"$|LOAD REPORT|mismatch \w+ +values|different metadata than"
 )
 _COLOUR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")

@@ -24,7 +24,7 @@ _FRAME = re.compile(r'^(\s*)File "([^"]+)", line (\d+)(?:, in (.+))?$')
 _MULTI_LINE_START = re.compile(
     r"validation errors? for \w+|Error\(s\) in loading state_dict|Error building extension|"
     r"Weights only load failed|"
-    r"incompatible (?:constructor|function) arguments|Error: $|values that mismatch \w+ +values:|NCCL error in: |"
+    r"incompatible (?:constructor|function) arguments|Error: ?$|values that mismatch \w+ +values:|NCCL error in: |"
     r"LOAD REPORT from|have different metadata than|following adapter|because of the following error"
 )
 _INTERRUPTION = re.compile(
@@ -37,7 +37,7 @@ _HOST_RANKS = re.compile(r"'([^']+)': \[([\d, ]*)\]")
 _TRACEBACK_STARTS = ("Traceback (most recent call last)", "Original Traceback (most", "Error executing job")
 _CAUGHT = re.compile(r"^[\w.]+: Caught \w+ in ")
 """The exception of a data loader's worker, or of a replica, as its parent raises it again."""
-_MAX_CODE = 200
+_MAX_CODE, _SAYS_NO_MORE = 200, "For further information visit"
 _SHORT_TEXT = 60
 _WRAPPED_CAUSES = ("", "LG054", "LG067", "LG072", "LG073")
 """Causes that an outer exception replaces: an unknown one, a file, the network."""
@@ -157,7 +157,7 @@ class LogScanner:
         """The log has ended, after so many lines."""
         for stream in self._streams.values():
             self._finish_message(stream)
-            last_line = stream.find_cut(num_lines)
+            last_line = stream.find_cut(num_lines, self._lines_before)
             if last_line is not None and len(self.events) < MAX_EVENTS:
                 text = "the log ends in the middle of a traceback, before the exception"
                 self.events.append(self._make_event(*last_line, stream, Match("", "root", False, {}), text))
@@ -247,8 +247,8 @@ class LogScanner:
         """Does the line belong to the message above it?"""
         if stream.message_start is None:
             return False
-        if len(stream.message_lines) < 14 and text and not self._starts_message(text) and stream.is_wrapped(text):
-            stream.message_lines.append(text.strip())
+        if len(stream.message_lines) < 24 and text and not self._starts_message(text) and stream.is_wrapped(text):
+            stream.message_lines += [] if _SAYS_NO_MORE in text else [text.strip()]
             return True
         self._finish_message(stream)
         return False

@@ -47,6 +47,8 @@ class LogStream:
     """Number and width of the last line of a box that rich drew around a traceback."""
     wrap_width: int = 0
     """Of the open message: rich breaks an exception at the width of the box above it. 0 for one that nobody broke."""
+    is_headless: bool = False
+    """The open traceback began with a frame."""
     is_elided: bool = False
     """Somebody who quoted the traceback left lines out."""
     frame_indent: int = 0
@@ -81,24 +83,33 @@ class LogStream:
         self.message_start, self.message_lines = None, []
         return text
 
-    def find_cut(self, num_lines: int) -> tuple[LogLine, ParsedLine] | None:
-        """The last line of a traceback in which the log, of so many lines, ends; None where it does not, and in that of
-        a launcher, which tells of a rank that has ended before.
+    def find_cut(self, num_lines: int, lines_before: int) -> tuple[LogLine, ParsedLine] | None:
+        """The last line of a traceback in which the log, of so many lines, ends; None where it does not, in that of a
+        launcher, which tells of a rank that has ended before, and where the exception was quoted above its frames.
         """
         is_of_launcher = self.frames and all(_LAUNCHER.search(frame.file) for frame in self.frames)
         if not self.in_traceback or self.last_line is None or is_of_launcher:
             return None
-        return self.last_line if num_lines - self.last_line[0].number <= _LINES_OF_CUT else None
+        last, event = self.last_line[0].number, self.last_event
+        is_near = event is not None and last + lines_before - event.line_number <= 3 * len(self.frames)
+        if event is not None and is_near and self.is_headless and not event.frames and is_exception_line(event.text):
+            event.frames = tuple(self.frames)
+            return None
+        return self.last_line if num_lines - last <= _LINES_OF_CUT else None
 
     def open_traceback(self) -> None:
         """A traceback begins."""
         self.frames, self.in_traceback, self.is_elided, self.frame_indent = [], True, False, 0
+        self.is_headless = False
 
     def is_left_of_frames(self, text: str) -> bool:
         """Does the line end the open traceback, by its place? Carets mark a part of a line of source; behind lines that
-        somebody left out, the indentation of an exception says nothing.
+        somebody left out, in a quote without indentation, or among those of another writer, a place says little.
         """
         plain = text.lstrip()
+        is_unsure = text[:1] == " " or not self.frame_indent
+        if is_unsure and self.frames and not self.frames[-1].code and not is_exception_line(plain):
+            return False
         is_left = len(text) - len(plain) < max(self.frame_indent, 1)
         return plain[:1] not in ("", "^", "~") and (is_left or (self.is_elided and is_exception_line(plain)))
 
@@ -106,6 +117,7 @@ class LogStream:
         """Add a frame to the open traceback, or begin one: in an excerpt, or a log that was cut."""
         if not self.in_traceback:
             self.open_traceback()
+            self.is_headless = True
         self.frame_indent = indent
         if len(self.frames) >= MAX_FRAMES:
             del self.frames[MAX_FRAMES // 2]
@@ -113,7 +125,11 @@ class LogStream:
 
 
 def update_event(event: LogEvent, later: LogEvent) -> None:
-    """Let an event have the values of a later, equal one, if the job went on in between: it survived the first one."""
+    """Let an event have the values of a later, equal one, if the job went on in between: it survived the first one. A
+    message that was printed without its traceback gets that of the exception.
+    """
+    if later.frames and not event.frames and event.text in later.text:
+        event.frames, event.text = later.frames, later.text
     if later.progress > event.progress + _PROGRESS_OF_ANOTHER or later.num_retries > event.num_retries:
         for name in LogEvent.__dataclass_fields__:
             setattr(event, name, getattr(later, name))

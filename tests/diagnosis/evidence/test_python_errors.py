@@ -133,7 +133,9 @@ def test_a_module_that_cannot_be_found_is_never_certain(name):
 )
 def test_an_unknown_exception_of_the_script_has_the_next_step_of_its_kind(code, error, words):
     diagnosis, decision = explain(error, ("/job/data.py", "read", code))
-    assert (diagnosis.confidence, decision.action) == ("unknown", "stop")
+    is_of_settings = "environ" in code or "cfg" in code
+    assert diagnosis.confidence == "unknown"
+    assert decision.action == ("change and retry" if is_of_settings else "stop")
     assert words in diagnosis.change
     assert words not in explain(error, ("oddlib/data.py", "read", code))[0].change
 
@@ -248,3 +250,50 @@ def test_an_accelerator_state_has_two_possible_causes(quote, name):
     assert (diagnosis.confidence, decision.action) == ("likely", "change and retry")
     assert "1.9 or later" in diagnosis.change
     assert "before an Accelerator existed" in diagnosis.title
+
+
+@pytest.mark.parametrize(
+    ("file", "error", "feature"),
+    [
+        ("deepspeed/runtime/hybrid_engine.py", "RuntimeError: The size of tensor a (6) must match the size of tensor b (9)",
+         "hybrid_engine"),
+        ("deepspeed/runtime/progressive_layer_drop.py", "KeyError: 0", "progressive_layer_drop"),
+        ("deepspeed/profiling/flops_profiler/profiler.py", "KeyError: 'odd'", "flops_profiler"),
+        ("deepspeed/monitor/tensorboard.py", "TypeError: 'NoneType' object is not callable", "tensorboard"),
+    ],
+)  # fmt: skip
+def test_a_feature_with_a_switch_that_fails_in_its_own_code_is_switched_off(file, error, feature):
+    diagnosis, decision = explain(error, (file, "_prepare", "x = y(z)"))
+    assert (diagnosis.cause, diagnosis.confidence) == ("LG149", "likely")
+    assert decision.changes == {f"{feature}.enabled": False}
+    of_model, _ = explain(error, (file, "forward", "x = y(z)"), ("/job/net.py", "layer", "a + b"))
+    assert f"`{feature}` failed" not in of_model.title
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "g = torch.empty_like(outs[rank])",
+        "d = devices[local_rank]",
+        "x = parts[dist.get_rank()]",
+        "h = hosts[self.rank]",
+    ],
+)
+@pytest.mark.parametrize("file", ["/job/fit.py", "torch/distributed/odd.py"])
+def test_a_rank_beyond_a_list_is_of_another_group(file, code):
+    diagnosis, decision = explain("IndexError: list index out of range", (file, "back", code))
+    assert (diagnosis.cause, diagnosis.confidence, decision.action) == ("LG089", "likely", "change and retry")
+    assert "smaller group" in diagnosis.title
+    other, _ = explain("IndexError: list index out of range", (file, "back", "x = turns[i]"))
+    assert "smaller group" not in other.title
+
+
+@pytest.mark.parametrize(
+    "what", ["has no attribute 'fetch'", "is not subscriptable", "is not callable", "is not iterable"]
+)
+def test_none_in_a_package_is_decided_by_its_release(what):
+    error = f"TypeError: 'NoneType' object {what}"
+    diagnosis, decision = explain(error, ("oddlib/core.py", "go", "x = self.thing.fetch[0]()"))
+    assert (diagnosis.confidence, decision.action) == ("unknown", "change and retry")
+    assert "another release of `oddlib`" in diagnosis.change
+    assert explain(error, ("/job/fit.py", "go", "x = thing.fetch()"))[1].action == "stop"

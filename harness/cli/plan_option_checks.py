@@ -50,4 +50,5 @@ def _check_files(options: PlanOptions) -> None:
     is_searched = options.search or (options.spec is None and options.zero_stage is None)
     is_searched |= options.cheapest or options.longest or options.largest_model
     if options.write is not None and not is_searched:
-        raise usage_error("there is nothing to write: this plan searches no settings", "add `--search`")
+        fix = "add `--search`" if options.spec else "leave `--zero-stage` out, and the search tries every stage"
+        raise usage_error("there is nothing to write: this plan searches no settings", fix)

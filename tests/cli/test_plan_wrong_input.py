@@ -86,6 +86,7 @@ CASES = (
     ("small.yaml --min-gpus", "a spec and `--min-gpus` are both given", "leave the spec out"),
     ("small.yaml --params 7e9", "a spec and `--params` are both given", "leave `--params` out"),
     ("small.yaml --write run.yaml", "there is nothing to write", "add `--search`"),
+    ("--zero-stage 2 --write run.yaml " + RUN, "there is nothing to write", "leave `--zero-stage` out"),
     ("small.yaml --trace step.json", "`--trace` needs `--simulate`", "add `--simulate`"),
     ("small.yaml --simulate --trace empty", "`--trace empty` is a folder", "name a file in it"),
     (

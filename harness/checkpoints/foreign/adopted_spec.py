@@ -66,7 +66,7 @@ def read_writer_facts(folder: Path, tag: Path) -> WriterFacts:
     config = config if isinstance(config, dict) else {}
     ranks = body.get("dp_world_size")
     ranks = ranks if isinstance(ranks, int) and 0 < ranks < 1 << 24 else 1
-    (package, arguments), state = _training_arguments(folder), _trainer_state(folder)
+    (package, arguments), state = _training_arguments(folder), _read_object(folder / "trainer_state.json")
     batch = config.get("train_batch_size")
     batch = batch if isinstance(batch, int) and not isinstance(batch, bool) and batch > 0 else None
     if batch is None and _count(arguments.get("per_device_train_batch_size")):
@@ -113,9 +113,9 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool) else None
 
 
-def _trainer_state(folder: Path) -> dict[str, Any]:
+def _read_object(file: Path) -> dict[str, Any]:
     try:
-        body = parse_json(read_regular(folder / "trainer_state.json", _MAX_JSON))
+        body = parse_json(read_regular(file, _MAX_JSON))
     except (OSError, ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
@@ -173,23 +173,14 @@ def adopt_checkpoint(folder: Path, facts: WriterFacts, out: Path, target: DeepSp
 
 
 _LORA_FIELDS = (
-    "use_rslora",
-    "bias",
-    "rank_pattern",
-    "alpha_pattern",
-    "modules_to_save",
-    "exclude_modules",
-    "layers_to_transform",
-)
+    "use_rslora", "bias", "rank_pattern", "alpha_pattern", "modules_to_save", "exclude_modules", "layers_to_transform",
+)  # fmt: skip
 
 
 def _read_adapter(folder: Path) -> tuple[dict[str, Any], str | None]:
     """LoRA's settings as `model.lora` has them, and the base model, from `adapter_config.json`; empty without one."""
-    try:
-        body = parse_json(read_regular(folder / "adapter_config.json", _MAX_JSON))
-    except (OSError, ValueError, RecursionError):
-        return {}, None
-    if not isinstance(body, dict) or body.get("peft_type") != "LORA":
+    body = _read_object(folder / "adapter_config.json")
+    if body.get("peft_type") != "LORA":
         return {}, None
     found = {key: body[key] for key in ("r", "lora_alpha", "lora_dropout") if isinstance(body.get(key), int | float)}
     modules = body.get("target_modules")

@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import statistics
-from collections.abc import Mapping
+import struct
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from harness.checkpoints.foreign.folder_files import is_archive, leaves_folder, list_names, size_of
 from harness.checkpoints.foreign.inspection import OWN, Inspection
 from harness.checkpoints.foreign.shard_names import Shard, parse_shard
-from harness.checkpoints.foreign.torch_outline import OutlineError, Tensor, read_outline, tensors_in
+from harness.checkpoints.foreign.torch_outline import OutlineError, Tensor, read_bytes, read_outline, tensors_in
 from harness.units import format_bytes, pluralize
 
 _MOST_OUTLINES = 64
@@ -33,9 +39,9 @@ def inspect_tag(found: Inspection, folder: Path) -> None:
     shards = [shard for name in list_names(folder) if (shard := parse_shard(name))]
     found.add("size", format_bytes(sum(size_of(folder / shard.name) for shard in shards)))
     models, optimizers = ([s for s in shards if s.kind == kind] for kind in ("model", "optimizer"))
-    body = _outline(found, folder, models[0]) if models else {}
-    state = _outline(found, folder, optimizers[0]).get("optimizer_state_dict") if optimizers else None
-    state = state if isinstance(state, dict) else {}
+    bodies = [_outline(found, folder, shard) for shard in models[:_MOST_OUTLINES]]
+    states = [_map(_outline(found, folder, each).get("optimizer_state_dict")) for each in optimizers[:_MOST_OUTLINES]]
+    body, state = next(iter(bodies), {}), next(iter(states), {})
     stage = _stage_of(models, optimizers, state, body)
     ranks = _int(body.get("dp_world_size")) or max((s.data or 0 for s in (*models, *optimizers)), default=0) + 1
     tensor = _int(body.get("mp_world_size")) or len({s.tensor for s in models if s.tensor is not None}) or 1
@@ -43,7 +49,12 @@ def inspect_tag(found: Inspection, folder: Path) -> None:
     _add_state(found, body, state)
     _find_missing(found, shards, stage, ranks, tensor)
     _find_short(found, folder, shards)
-    _compare_steps(found, folder, [s for s in models if s.data is not None] or models, body)
+    counts = defaultdict[Any, list[Any]](list, {("steps",): [each.get("global_steps") for each in bodies]})
+    for shard, each in zip(optimizers, states, strict=False):
+        counts["stages",].append(_written_stage(each))
+        for key, step in _steps_of(folder / shard.name, each):
+            counts["steps", shard.tensor, key].append(step)
+    _find_mixed(found, shards, counts)
     is_plain = tensor == 1 and all(shard.kind in ("model", "optimizer") for shard in shards)
     _add_uses(found, folder, stage, ranks, is_plain=is_plain)
 
@@ -58,18 +69,21 @@ def _stage_of(
     """The ZeRO stage; None where the shards that would say it are missing, or cannot be read. `body`: of a model's."""
     if any(shard.data is not None for shard in models):
         return 3
-    config = body.get("ds_config")
-    zero = config.get("zero_optimization") if isinstance(config, dict) else None
-    asked = zero.get("stage") if isinstance(zero, dict) else None
+    asked = _map(_map(body.get("ds_config")).get("zero_optimization")).get("stage")
     if not optimizers:  # without ZeRO there are none, else all of them are gone
         return asked if asked in (1, 2) else 0 if body else None
-    stage = state.get("zero_stage")
-    if not isinstance(stage, int):
-        member = getattr(stage, "member", None)
-        stage = _STAGES.index(member) if member in _STAGES else _int(member)
+    stage = _written_stage(state)
     if stage is None and "param_slice_mappings" in state:  # of DeepSpeed's wrapper for bf16, which does not write it
         return 1 if asked == 1 else 0
     return stage
+
+
+def _written_stage(state: Mapping[str, Any]) -> int | None:
+    stage = state.get("zero_stage")
+    if isinstance(stage, int):
+        return stage
+    member = getattr(stage, "member", None)
+    return _STAGES.index(member) if member in _STAGES else _int(member)
 
 
 def _add_degrees(
@@ -78,8 +92,7 @@ def _add_degrees(
     found.add("DeepSpeed", body.get("ds_version"))
     found.add("ZeRO stage", "not known" if stage is None else stage)
     found.add("data ranks", ranks)
-    dims = body.get("checkpoint_parallel_dimensions")
-    dims = dims if isinstance(dims, dict) else {}
+    dims = _map(body.get("checkpoint_parallel_dimensions"))
     found.add("tensor degree", dims.get("tp_degree"))
     if "tp_degree" not in dims:
         found.add("model-parallel ranks", _int(body.get("mp_world_size")))
@@ -89,25 +102,23 @@ def _add_degrees(
             "pipeline", f"{pluralize(len(layers), 'layer')} in files of their own, {dims.get('pp_degree', '?')} stages"
         )
     experts = {(shard.layer, shard.expert) for shard in shards if shard.kind == "expert"}
-    if experts:
-        found.add("experts", len(experts))
+    found.add("experts", len(experts) or None)
+    counts = {layer: max(e or 0 for each, e in experts if each == layer) + 1 for layer, _ in experts}
+    if len(experts) < sum(counts.values()):
+        found.problems.append(f"{sum(counts.values()) - len(experts)} files of experts are missing")
 
 
 def _add_state(found: Inspection, body: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     found.add("step", body.get("global_steps"))
-    config = body.get("ds_config")
-    optimizer = config.get("optimizer") if isinstance(config, dict) else None
+    name = _map(_map(body.get("ds_config")).get("optimizer")).get("type")
     base = state.get("base_optimizer_state", body.get("optimizer"))
     entries = base.get("state") if isinstance(base, dict) else base
     entries = entries if isinstance(entries, dict | list) else {}
-    first = next(iter(entries.values() if isinstance(entries, dict) else entries), None)
-    keys = sorted(key for key, value in first.items() if isinstance(value, Tensor)) if isinstance(first, dict) else []
-    name = optimizer.get("type") if isinstance(optimizer, dict) else None
+    first = _map(next(iter(entries.values() if isinstance(entries, dict) else entries), None))
+    keys = sorted(key for key, value in first.items() if isinstance(value, Tensor))
     if name or keys:
-        formats = {first[key].format for key in keys} if isinstance(first, dict) else set()
-        found.add(
-            "optimizer", f"{name or 'of the script'}, states {', '.join(keys) or 'none'} {' '.join(sorted(formats))}"
-        )
+        formats = " ".join(sorted({first[key].format for key in keys}))
+        found.add("optimizer", f"{name or 'of the script'}, states {', '.join(keys) or 'none'} {formats}")
     weights = next((t.format for t in tensors_in(body.get("module"))), None)
     masters = next((t.format for key, value in state.items() if "fp32" in str(key) for t in tensors_in(value)), None)
     found.add(
@@ -115,7 +126,8 @@ def _add_state(found: Inspection, body: Mapping[str, Any], state: Mapping[str, A
     )
     shapes = _shapes_of(body)
     if shapes:
-        numel = sum(_product(shape) for shape in shapes.values())
+        sizes = (shape if isinstance(shape, list | tuple) else () for shape in shapes.values())
+        numel = sum(math.prod(size for size in each if isinstance(size, int)) for each in sizes)
         found.add("parameters", f"{len(shapes)} trained, {numel:,} elements")
     frozen = body.get("frozen_param_shapes")
     if isinstance(frozen, dict) and frozen:
@@ -137,13 +149,6 @@ def _shapes_of(body: Mapping[str, Any]) -> dict[str, Any]:
     if not shapes and isinstance(module, dict):
         shapes = {str(name): value.shape for name, value in module.items() if isinstance(value, Tensor)}
     return shapes
-
-
-def _product(shape: Any) -> int:
-    count = 1
-    for size in shape if isinstance(shape, list | tuple) else ():
-        count *= size if isinstance(size, int) else 1
-    return count
 
 
 def _find_missing(found: Inspection, shards: list[Shard], stage: int | None, ranks: int, tensor: int) -> None:
@@ -169,8 +174,7 @@ def _find_missing(found: Inspection, shards: list[Shard], stage: int | None, ran
     foreign = sorted({s.data or 0 for s in (*by_kind["model"], *by_kind["optimizer"])} - {*range(ranks)})
     if foreign:
         which = f"data rank{'s' * (len(foreign) > 1)} {_span(foreign)}"
-        text = f"shards of {which} are of another save: this one had {ranks} ranks"
-        found.problems.append(text)
+        found.problems.append(f"shards of {which} are of another save: this one had {ranks} ranks")
     layers = sorted({s.layer for s in by_kind["layer"] if s.layer is not None})
     if layers and (gaps := sorted(set(range(layers[-1] + 1)) - set(layers))):
         found.unknown.append(f"layers {_span(gaps)} have no file: layers without parameters, or missing ones")
@@ -182,8 +186,7 @@ def _span(numbers: list[int]) -> str:
 
 def _find_short(found: Inspection, folder: Path, shards: list[Shard]) -> None:
     """Shards that are empty, cut off, or shorter than those of the other ranks."""
-    alike = sorted({(s.kind, s.tensor) for s in shards}, key=str)
-    for kind, tensor in alike:
+    for kind, tensor in sorted({(s.kind, s.tensor) for s in shards}, key=str):
         sizes = {s.name: size_of(folder / s.name) for s in shards if (s.kind, s.tensor) == (kind, tensor)}
         has_one_size = kind in ("model", "optimizer")  # layers, experts and stages differ
         typical = statistics.median(sizes.values()) if has_one_size else 0
@@ -197,18 +200,30 @@ def _find_short(found: Inspection, folder: Path, shards: list[Shard]) -> None:
                 found.problems.append(f"`{name}` is cut off, or no file of `torch.save`")
 
 
-def _compare_steps(found: Inspection, folder: Path, models: list[Shard], body: Mapping[str, Any]) -> None:
-    """Two saves in one folder: shards that say different steps."""
-    steps = {models[0].name: body.get("global_steps")} if models else {}
-    for shard in models[1:_MOST_OUTLINES]:
-        steps[shard.name] = _outline(found, folder, shard).get("global_steps")
-    known = {step for step in steps.values() if isinstance(step, int)}
-    if len(known) > 1:
-        found.problems.append(
-            f"its shards are of steps {', '.join(map(str, sorted(known, key=str)[:4]))}: two saves mixed"
-        )
-    if len(models) > _MOST_OUTLINES:
-        found.unknown.append(f"steps of {len(models) - _MOST_OUTLINES} shards were not compared")
+def _find_mixed(found: Inspection, shards: list[Shard], counts: dict[Any, list[Any]]) -> None:
+    """Two saves in one folder, by what shards say that must be one number, and by names."""
+    for what, said in counts.items():
+        known = sorted({each for each in said if isinstance(each, int)})
+        text = f"its shards are of {what[0]} {', '.join(map(str, known[:4]))}: two saves mixed"
+        if len(known) > 1 and text not in found.problems:
+            found.problems.append(text)
+    if len({shard[1:] for shard in shards}) < len(shards):
+        found.problems.append("two of its files are the same shard: two saves mixed")
+    most = max(sum(shard.kind == kind for shard in shards) for kind in ("model", "optimizer"))
+    if most > _MOST_OUTLINES:
+        found.unknown.append(f"steps of {most - _MOST_OUTLINES} shards were not compared")
+
+
+def _steps_of(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[Any, int]]:
+    """Counts of an optimizer's shard, with their keys: numbers, or tensors of one number as torch's optimizers have."""
+    base = _map(state.get("base_optimizer_state", state.get("optimizer_state_dict")))
+    for key, entry in islice(_map(base.get("state")).items(), 4):
+        step = _map(entry).get("step")
+        if isinstance(step, Tensor):
+            with suppress(OutlineError, OSError, zipfile.BadZipFile, struct.error, ValueError, OverflowError):
+                yield key, int(struct.unpack("<f", read_bytes(file, step, 4, width=4))[0])
+        elif isinstance(step, int):
+            yield key, step
 
 
 def _add_uses(found: Inspection, folder: Path, stage: int | None, ranks: int, *, is_plain: bool) -> None:
@@ -243,7 +258,12 @@ def _inspect_universal(found: Inspection, folder: Path) -> None:
     lacking = [entry.name for entry in parameters if not size_of(entry / "fp32.pt")]
     if lacking:
         found.problems.append(f"{len(lacking)} parameters without `fp32.pt`: {', '.join(lacking[:3])}")
-    states = {file.stem for entry in parameters[:1] for file in entry.glob("*.pt")} - {"fp32", "step"}
+    held = {entry.name: frozenset(file.stem for file in entry.glob("*.pt")) for entry in parameters}
+    states = set[str]().union(*held.values()) - {"fp32", "step"}
+    kinds = {*held.values()}
+    fewer = [name for name, each in held.items() if any(each < other for other in kinds)]
+    if fewer:
+        found.problems.append(f"{len(fewer)} parameters lack states that others have: {', '.join(fewer[:3])}")
     found.add("optimizer states", ", ".join(sorted(states)) or "none")
     if not any(re.fullmatch(r"mp_rank_\d+_model_states\.pt", name) for name in list_names(folder)):
         found.problems.append("no `mp_rank_*_model_states.pt`: DeepSpeed reads step and schedule from it")
@@ -258,7 +278,13 @@ def _outline(found: Inspection, folder: Path, shard: Shard) -> Mapping[str, Any]
         if is_archive(folder / shard.name):
             found.problems.append(text)
         return {}
-    return body if isinstance(body, dict) else {}
+    if not isinstance(body, dict):
+        found.problems.append(f"`{shard.name}` holds no state of DeepSpeed")
+    return _map(body)
+
+
+def _map(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _int(value: Any) -> int | None:

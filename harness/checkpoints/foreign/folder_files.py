@@ -44,6 +44,7 @@ def is_archive(file: Path) -> bool:
     try:
         with open_regular(file) as stream:
             stream.seek(max(0, stream.seek(0, 2) - _MAX_COMMENT))
-            return _ZIP_END in stream.read(_MAX_COMMENT)
+            end = stream.read(_MAX_COMMENT).rpartition(_ZIP_END)
+            return bool(end[1]) and len(end[2]) == 18 + int.from_bytes(end[2][16:18], "little")
     except (OSError, ValueError):
         return False

@@ -7,15 +7,16 @@ By names, sizes, JSON files and outlines; nothing of the folder is run.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from pathlib import Path
 
 from harness.checkpoints.foreign.deepspeed_folder import inspect_tag
-from harness.checkpoints.foreign.folder_files import is_archive, list_names, size_of
+from harness.checkpoints.foreign.folder_files import list_names, size_of
 from harness.checkpoints.foreign.inspection import OWN, Inspection
 from harness.checkpoints.foreign.shard_names import parse_shard
-from harness.checkpoints.foreign.torch_outline import OutlineError, read_outline, tensors_in
+from harness.checkpoints.foreign.torch_outline import CUT_OFF, OutlineError, read_outline, tensors_in
 from harness.errors import ExitCode, UserError
 from harness.file_io import open_regular, read_regular
 from harness.findings import Finding, Fix
@@ -43,18 +44,10 @@ def inspect_folder(folder: Path) -> Inspection:
     if len(names) > _MAX_FILES:
         found.unknown.append(f"only the first {_MAX_FILES:,} of {len(names):,} names were looked at")
         names = names[:_MAX_FILES]
-    readers = (
-        _read_own,
-        _read_trainer,
-        _read_accelerate,
-        _read_deepspeed,
-        _read_megatron,
-        _read_verl,
-        _read_sharded,
-        _read_weights,
-    )
-    for reader in readers:
+    for reader in (_read_own, _read_trainer, _read_accelerate, _read_deepspeed, _read_megatron, _read_verl):
         reader(found, names)
+    _read_sharded(found, names)
+    _read_weights(found, names)
     if not found.is_checkpoint:
         _list_inner(found, names)
     return found
@@ -221,19 +214,19 @@ def _read_adapter(found: Inspection, names: list[str]) -> bool:
 def _read_weights(found: Inspection, names: list[str]) -> None:
     is_adapter = _read_adapter(found, names)
     indexed = [name for name in names if name.endswith((".safetensors.index.json", ".bin.index.json"))]
-    listed = {shard for name in indexed for shard in _shards_of(found, name)}
+    maps = [(found.read_json(name) or {}).get("weight_map") for name in indexed]
+    listed = {str(file) for each in maps if isinstance(each, dict) for file in each.values()}
     missing = sorted(listed - set(names))
     if missing:
-        found.problems.append(
-            f"{len(missing)} of {len(listed)} files of the weights are missing: {', '.join(missing[:3])}"
-        )
+        which = ", ".join(missing[:3])
+        found.problems.append(f"{len(missing)} of {len(listed)} files of the weights are missing: {which}")
     files = [name for name in names if _WEIGHTS.fullmatch(name)]
     if not files:
         return
     counted = [_count_safetensors(found, name) for name in files if name.endswith(".safetensors")]
     if not found.is_checkpoint:
         found.kind = "an adapter of peft" if is_adapter else "weights of a Hugging Face model"
-    found.add("weights", f"{len(files)} files, {_size(found.folder, files)}")
+    found.add("weights", f"{len(files)} files, {format_bytes(sum(size_of(found.folder / name) for name in files))}")
     tensors = sum(number for number, _ in counted)
     if tensors:
         found.add("tensors", f"{tensors}, {sum(elements for _, elements in counted):,} elements")
@@ -251,8 +244,6 @@ def _find_short_weights(found: Inspection, files: list[str], *, is_indexed: bool
     for name in files:
         if not size_of(found.folder / name):
             found.problems.append(f"`{name}` is empty")
-        elif name.endswith(".bin") and not is_archive(found.folder / name):
-            found.unknown.append(f"whether `{name}` is whole")
         elif name.endswith(".bin"):
             _find_empty_weights(found, name)
 
@@ -261,17 +252,14 @@ def _find_empty_weights(found: Inspection, name: str) -> None:
     """An adapter that was saved without its weights has a file of a few hundred bytes."""
     try:
         has_tensors = any(tensors_in(read_outline(found.folder / name)))
-    except (OutlineError, OSError):
-        found.unknown.append(f"whether `{name}` is whole")
+    except (OutlineError, OSError) as error:
+        if str(error) == CUT_OFF:
+            found.problems.append(f"`{name}` is cut off")
+        else:
+            found.unknown.append(f"whether `{name}` is whole")
         return
     if not has_tensors:
         found.problems.append(f"`{name}` holds no tensor")
-
-
-def _shards_of(found: Inspection, name: str) -> set[str]:
-    body = found.read_json(name) or {}
-    files = body.get("weight_map")
-    return {str(file) for file in files.values()} if isinstance(files, dict) else set()
 
 
 def _count_safetensors(found: Inspection, name: str) -> tuple[int, int]:
@@ -287,21 +275,10 @@ def _count_safetensors(found: Inspection, name: str) -> tuple[int, int]:
         end = max((int(value["data_offsets"][1]) for value in tensors), default=0)
         if size_of(file) < 8 + length + end:
             found.problems.append(f"`{name}` is cut off: {size_of(file):,} of {8 + length + end:,} bytes")
-        return len(tensors), sum(_product(value["shape"]) for value in tensors)
+        return len(tensors), sum(math.prod(map(int, value["shape"])) for value in tensors)
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         found.problems.append(f"`{name}` cannot be read as a safetensors file")
         return 0, 0
-
-
-def _product(shape: list[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= int(size)
-    return count
-
-
-def _size(folder: Path, files: list[str]) -> str:
-    return format_bytes(sum(size_of(folder / name) for name in files))
 
 
 def _text_of(file: Path) -> str | None:

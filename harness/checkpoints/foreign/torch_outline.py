@@ -6,6 +6,7 @@ No name that a file holds is ever imported: each stands for a class made on the 
 
 from __future__ import annotations
 
+import math
 import pickle
 import zipfile
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from harness.file_io import open_regular
 
 _MAX_BYTES = 1 << 26
 """Of what a file holds besides tensors; a shard of 100,000 parameters has some ten million."""
+CUT_OFF = "cut off"
 _FORMATS = {
     "BFloat16Storage": "bf16",
     "HalfStorage": "fp16",
@@ -83,10 +85,7 @@ class Tensor(NamedTuple):
     @property
     def numel(self) -> int:
         """Elements."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
 
 class _Storage(NamedTuple):
@@ -111,26 +110,32 @@ class _Reader(pickle._Unpickler):  # in Python: that in C takes memory by an ind
 def read_outline(file: Path) -> Any:
     """The content of a file with a `Tensor` for each tensor. Raises OutlineError, and OSError."""
     try:
-        with open_regular(file, follow=True) as stream, zipfile.ZipFile(stream) as archive:
+        with open_regular(file, follow=True) as stream:
+            is_cut = stream.read(2) == b"PK"  # where it has no end; torch before 1.6 wrote no archive
+            archive = zipfile.ZipFile(stream)
             entry = next((each for each in archive.infolist() if each.filename.endswith("/data.pkl")), None)
             if entry is None or entry.compress_type != zipfile.ZIP_STORED or entry.file_size > _MAX_BYTES:
                 raise OutlineError("not a file of `torch.save`")
             with archive.open(entry) as content:
                 return _with_tensors(_Reader(content).load())
     except zipfile.BadZipFile:
-        raise OutlineError("cut off, or not a file of `torch.save`") from None
+        raise OutlineError(CUT_OFF if is_cut else "not a file of `torch.save`") from None
     except (OSError, OutlineError):
         raise
     except Exception as error:  # whatever a hostile or broken pickle provokes
         raise OutlineError(f"unreadable ({type(error).__name__})") from None
 
 
-def read_bytes(file: Path, tensor: Tensor, most: int) -> bytes:
-    """The bytes of a small tensor that has its storage for itself. Raises OutlineError where they are others than its
-    shape says or more than `most`, and OSError."""
+def read_bytes(file: Path, tensor: Tensor, most: int, width: int = 1) -> bytes:
+    """The bytes of a small tensor that has its storage for itself, `width` an element. Raises OutlineError where they
+    are others than its shape says or more than `most`, and OSError."""
     with open_regular(file, follow=True) as stream, zipfile.ZipFile(stream) as archive:
         entry = next((each for each in archive.infolist() if each.filename.endswith(f"/data/{tensor.key}")), None)
-        if entry is None or entry.compress_type != zipfile.ZIP_STORED or not entry.file_size == tensor.numel <= most:
+        if (
+            entry is None
+            or entry.compress_type != zipfile.ZIP_STORED
+            or not entry.file_size == width * tensor.numel <= most
+        ):
             raise OutlineError("its bytes are not those of its shape")
         return archive.read(entry)
 

@@ -63,9 +63,12 @@ class TrafficCounter:
         self.counts.clear()
 
     def lines(self) -> list[str]:
-        """One line for each collective that was called."""
+        """One line for each collective that was called, with what a ring of these ranks sends for it."""
+        share = 1 - 1 / dist.get_world_size()
+        parts = {"all_reduce": 2 * share, "broadcast": 1, "reduce": 1, "send": 1}
         return [
-            f"  {name:<24} {count.calls:>4} calls {count.bytes:>12,} bytes"
+            f"  {name:<24} {count.calls:>4} calls {count.bytes:>12,} bytes,"
+            f" {round(count.bytes * parts.get(name, share)):,} sent by a rank (ring)"
             for name, count in sorted(self.counts.items())
             if count.calls
         ]

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,33 @@ def test_a_universal_save_is_found_by_either_pointer(pointer: str, tmp_path: Pat
     assert inspect_folder(tmp_path).problems == [f"`{pointer}` names `global_step30_universal`, which is not there"]
 
 
+def test_a_universal_parameter_without_a_state_that_others_have_is_told(tmp_path: Path) -> None:
+    FOLDERS["universal"][0](tmp_path)
+    for name, files in (("model.embed.weight", ("exp_avg",)), ("other", ("fp32", "exp_avg")), ("last", ("fp32",))):
+        (tmp_path / "zero" / name).mkdir(exist_ok=True)
+        for file in files:
+            (tmp_path / "zero" / name / f"{file}.pt").write_bytes(b"1")
+    assert inspect_folder(tmp_path).problems == ["1 parameters lack states that others have: last"]
+
+
+def test_a_count_of_steps_in_a_tensor_is_read(tmp_path: Path) -> None:
+    """torch's own optimizers count in a tensor of one number."""
+    write_save(tmp_path, 2)
+    state = optimizer_state(2)
+    state["optimizer_state_dict"]["base_optimizer_state"]["state"][0]["step"] = FakeTensor("fp32", ())
+    with zipfile.ZipFile(write_torch_file(tmp_path / SHARD, state, 8000), "a") as archive:
+        archive.comment = b"padding"  # an end of another size
+    assert inspect_folder(tmp_path).problems == []  # a storage larger than one number says nothing
+    for rank, step in enumerate((20.0, 10.0)):
+        file = tmp_path / SHARD.replace("rank_1", f"rank_{rank}")
+        with zipfile.ZipFile(write_torch_file(file, state, 8000)) as archive:
+            outline = archive.read("archive/data.pkl")
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr("archive/data.pkl", outline)
+            archive.writestr("archive/data/0", struct.pack("<f", step))
+    assert inspect_folder(tmp_path).problems == ["its shards are of steps 10, 20: two saves mixed"]
+
+
 def test_links_are_followed_within_a_folder_and_into_the_blobs_of_a_hub_cache(tmp_path: Path) -> None:
     repository = tmp_path / "models--one"
     tag = write_save(repository / "snapshots" / "abc", 2)
@@ -140,6 +168,12 @@ def _other_step(folder: Path) -> None:
     write_torch_file(folder / "global_step20/zero_pp_rank_1_mp_rank_00_model_states.pt", model_state(10), 4000)
 
 
+def _optimizer_of(stage: int, step: int = 20) -> Callable[[Path], Any]:
+    state = optimizer_state(stage)
+    state["optimizer_state_dict"]["base_optimizer_state"]["state"][0]["step"] = step
+    return lambda folder: write_torch_file(folder / SHARD, state, 8000)
+
+
 def _shards_of_four(folder: Path) -> None:
     for rank in (2, 3):
         name = f"global_step20/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
@@ -155,6 +189,18 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a model's shard is missing": (_remove(MODEL), "missing shards with the model's state: of data rank 1"),
     "a shard is empty": (_cut(SHARD, 0), "has 0 bytes, the others"),
     "a shard is cut off": (_cut(SHARD, 8400), "is cut off"),
+    "a shard lacks its last byte": (lambda f: _cut(SHARD, (f / SHARD).stat().st_size - 1)(f), "is cut off"),
+    "an optimizer's shard of another save": (_optimizer_of(3, 10), "its shards are of steps 10, 20: two saves mixed"),
+    "an optimizer's shard of another stage": (_optimizer_of(2), "its shards are of stages 2, 3: two saves mixed"),
+    "one shard under two names": (
+        lambda f: shutil.copy(f / SHARD, f / SHARD.replace("bf16_", "")),
+        "two of its files are the same shard",
+    ),
+    "a shard that holds a list": (lambda f: write_torch_file(f / MODEL, [1], 4000), "holds no state of DeepSpeed"),
+    "an expert is missing": (
+        lambda f: write_torch_file(f / "global_step20/layer_0_expert_1_mp_rank_00_model_states.pt", {}),
+        "1 files of experts are missing",
+    ),
     "two saves": (_other_step, "its shards are of steps 10, 20: two saves mixed"),
     "shards of a larger job": (
         _shards_of_four,
@@ -194,8 +240,6 @@ def test_nothing_of_a_hostile_shard_runs(tmp_path: Path) -> None:
     write_torch_file(tag / "mp_rank_00_model_states.pt", evil)
     assert inspect_folder(tmp_path).facts["step"] == "20"
     huge = b"\x80\x02N" + b"r\xff\xff\xff\x7f" + b"."  # a memo index of two billion
-    import zipfile
-
     with zipfile.ZipFile(tag / "mp_rank_00_model_states.pt", "w") as archive:
         archive.writestr("archive/data.pkl", huge)
     inspect_folder(tmp_path)
@@ -235,6 +279,11 @@ FOLDERS: dict[str, tuple[Callable[[Path], Any], str, bool | None]] = {
         lambda f: ((f / "config.json").write_text("{}"), write_safetensors(f / "model.safetensors")),
         "weights of a Hugging Face model",
         True,
+    ),
+    "a .bin, cut off": (
+        lambda f: os.truncate(write_torch_file(f / "pytorch_model.bin", model_state(), 4000), 900),
+        "weights of a Hugging Face model",
+        False,
     ),
     "weights, cut off": (
         lambda f: write_safetensors(f / "model.safetensors", missing=1),

@@ -14,7 +14,7 @@ from harness.interpreter import python_command
 IN_CI = ("collectives", "zero")
 EXPECTED = {
     "collectives": "all_reduce      [11.0, 22.0] [11.0, 22.0]",
-    "zero": "reduce_scatter_tensor       3 calls      397,056 bytes",
+    "zero": "reduce_scatter_tensor       3 calls      397,056 bytes, 198,528 sent by a rank (ring)",
     "data-parallel": "rank 0 waited",
     "pipeline": "stage 1: . F",
     "tensor-parallel": "of them on each rank",

@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.published.error_table import compare_rows, format_table, format_widths  # noqa: E402
+from benchmarks.published.error_table import compare_rows, format_table, format_verdicts, format_widths  # noqa: E402
 from benchmarks.published.fit import fit_rates, format_rates, samples_of  # noqa: E402
 from benchmarks.published.published_rows import PlannedRow, plan_row, read_rows  # noqa: E402
 
@@ -64,6 +64,8 @@ def _report(planned: list[PlannedRow], files: list[Path], by_source: bool) -> st
         *format_table(comparisons),
         "",
         format_widths(comparisons),
+        "",
+        *format_verdicts(planned),
         "",
         "Rows without a plan: "
         + ("; ".join(f"{count} {why}" for why, count in left_out.most_common()) or "none")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +57,7 @@ class Comparison:
 
 
 def compare_rows(rows: Iterable[PlannedRow]) -> list[Comparison]:
-    """Step seconds, and allocated memory where it was measured and activations were checkpointed as a spec can say."""
+    """Step seconds, and memory where it was measured and a spec can say formats and checkpointing."""
     comparisons = []
     for planned in rows:
         if planned.plan is None or planned.plan.time is None or planned.plan.memory is None:
@@ -66,11 +66,16 @@ def compare_rows(rows: Iterable[PlannedRow]) -> list[Comparison]:
         seconds = measured_seconds(planned)
         if seconds:
             comparisons.append(Comparison(group_of(row), row["source"], row["id"], seconds, time.seconds, *time.range))
-        allocated = row["measured"].get("peak_allocated_gib")
-        if allocated and row.get("checkpointing") in ("full", "none") and not _is_pure_16_bit(row):
-            peak, (low, high) = memory.allocated_peak, memory.allocated_peak_range
-            measured = allocated * 2**30
-            comparisons.append(Comparison("memory, allocated", row["source"], row["id"], measured, peak, low, high))
+        if row.get("checkpointing") not in ("full", "none") or _is_pure_16_bit(row):
+            continue
+        for name, key, peak, ends in (
+            ("allocated", "peak_allocated_gib", memory.allocated_peak, memory.allocated_peak_range),
+            ("reserved", "peak_reserved_gib", memory.reserved_peak, memory.reserved_peak_range),
+            ("nvidia-smi", "nvidia_smi_gib", memory.nvidia_smi_peak, memory.nvidia_smi_peak_range),
+        ):
+            if measured := row["measured"].get(key):
+                group = f"memory, {name}"
+                comparisons.append(Comparison(group, row["source"], row["id"], measured * 2**30, peak, *ends))
     return comparisons
 
 
@@ -81,6 +86,23 @@ def measured_seconds(planned: PlannedRow) -> float | None:
     if tokens and plan is not None and plan.settings is not None:
         return plan.settings.tokens_per_step / (tokens * planned.row["gpus"])
     return measured.get("step_seconds")
+
+
+def format_verdicts(rows: Iterable[PlannedRow]) -> list[str]:
+    """A Markdown table: the ends of jobs by what their plans say, where a spec can say checkpointing and formats."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for planned in rows:
+        row, verdict = planned.row, planned.row["measured"].get("verdict")
+        is_said = row.get("checkpointing") in ("full", "none") or verdict != "runs"
+        if planned.plan is None or planned.plan.fit.fits is None or not verdict or not is_said or _is_pure_16_bit(row):
+            continue
+        fit = planned.plan.fit
+        counts[verdict, "not certain" if fit.uncertain else "fits" if fit.fits else "does not fit"] += 1
+    answers = ("fits", "not certain", "does not fit")
+    lines = ["| Published | Planned: " + " | ".join(answers) + " |", "| --- | ---: | ---: | ---: |"]
+    for verdict, name in (("runs", "ran"), ("oom_gpu", "out of GPU memory"), ("oom_host", "out of host memory")):
+        lines.append(f"| {name} | " + " | ".join(str(counts[verdict, answer]) for answer in answers) + " |")
+    return lines
 
 
 def _is_pure_16_bit(row: Mapping[str, Any]) -> bool:

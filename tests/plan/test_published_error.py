@@ -5,14 +5,25 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from benchmarks.published.error_table import Comparison, compare_rows, error_factors, format_table, format_widths
+from benchmarks.published.error_table import (
+    Comparison,
+    compare_rows,
+    error_factors,
+    format_table,
+    format_verdicts,
+    format_widths,
+)
 from benchmarks.published.fit import fit_rates, samples_of
 from benchmarks.published.published_rows import PlannedRow, group_of, plan_row, read_rows, spec_of
 from benchmarks.published.set_aside import is_set_aside
+from harness.plan.memory.memory_estimate import Fit
+from harness.plan.planner import Plan
 from harness.plan.time.fitted_rates import FITTED
 from harness.spec.run_spec import RunSpec
 
@@ -97,6 +108,16 @@ def test_the_table_judges_sources_that_were_set_aside_alone(planned: list[Planne
     assert any("| set aside |" in line and "too few to judge" in line for line in lines)
     assert not any("| fitted |" in line and ("reached" in line or "missed" in line) for line in lines)
     assert "no wider than a factor of" in format_widths(comparisons)
+
+
+def test_the_ends_of_jobs_are_counted_by_what_their_plans_say(planned: list[PlannedRow]) -> None:
+    row = next(each for each in planned if each.plan is not None and each.row.get("checkpointing") == "full")
+    fits = replace(cast(Plan, row.plan), fit=Fit(True, "GPU memory"))
+    uncertain = replace(fits, fit=Fit(False, "GPU memory", uncertain=(1, 2)))
+    out = {**row.row, "measured": {**row.row["measured"], "verdict": "oom_gpu"}}
+    unsaid = PlannedRow({**row.row, "checkpointing": "selective"}, fits)
+    lines = format_verdicts([row._replace(plan=fits), row._replace(plan=uncertain), PlannedRow(out, fits), unsaid])
+    assert lines[2:4] == ["| ran | 1 | 1 | 0 |", "| out of GPU memory | 1 | 0 | 0 |"]
 
 
 def test_the_width_that_would_hold_the_set_aside_times_is_said() -> None:

@@ -62,7 +62,7 @@ COMMAND_SETTINGS = {
     "TRL": "--bf16 False --report_to none --attn_implementation eager --eval_strategy no --load_in_4bit"
     " False --push_to_hub False --max_steps 5",
     "ms-swift": "--torch_dtype float32 --bf16 False --report_to none --attn_impl eager --packing false"
-    " --padding_free false --split_dataset_ratio 0 --eval_strategy no --max_steps 5",
+    " --padding_free false --use_liger_kernel false --split_dataset_ratio 0 --eval_strategy no --max_steps 5",
 }
 MAX_PARAMETERS = 20_000_000
 LLAMA = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "eos_token_id": 257,
@@ -216,9 +216,8 @@ def program_arguments(example: Example, folder: Path) -> list[str]:
         at, name = next(((i, match[1]) for i, match in matches if match is not None), (0, ""))
         if name:
             words = [name_as_published(word, folder) for word in words]
-            if example.program == "TRL":  # options of its launcher, and of its rows
-                text = re.sub(r"--(num_processes|accelerate_config|packing) \S+", "", " ".join(words[at + 1 :]))
-                words[at + 1 :] = text.split()
+            removed = {"TRL": "num_processes|accelerate_config|packing", "ms-swift": "deepspeed"}[example.program]
+            words[at + 1 :] = re.sub(rf"--({removed}) \S+", "", " ".join(words[at + 1 :])).split()
             return [name, *words[at + 1 :], *COMMAND_SETTINGS[example.program].split(), "--output_dir", "out"]
     raise ValueError(f"{example.name}: no command of a training: {commands}")
 

@@ -20,14 +20,9 @@ _FORMATS = {
 }
 """axolotl's `type` -> `format` of a source; a type may have a suffix, `alpaca:chatml`."""
 _PREFERENCE_TYPES = (
-    "chat_template.default",
-    "chat_template.argilla_chat",
-    "chatml.argilla_chat",
-    "llama3.argilla_chat",
-    "chatml.ultra",
-    "llama3.ultra",
-    "bradley_terry.chat_template",
-)
+    "chat_template.default chat_template.argilla_chat chatml.argilla_chat llama3.argilla_chat chatml.ultra llama3.ultra"
+    " bradley_terry.chat_template"
+).split()
 """Types whose columns a run spec reads: turns or a prompt with an answer each, or two whole chats."""
 _NO_EFFECT = frozenset(
     """ds_type shards_idx preprocess_shards trust_remote_code message_property_mappings message_field_role
@@ -45,16 +40,12 @@ _ROLES: dict[str, frozenset[str]] = {
     "tool": frozenset(("tool", "observation", "function_response")),
 }
 _TRAINED_TURNS = {
-    "train_on_eos": ("turn", None),
-    "train_on_eot": ("turn", None),
+    **dict.fromkeys(("train_on_eos", "train_on_eot"), ("turn", None)),
     "roles_to_train": (["assistant"], ["gpt"], ["assistant", "gpt"], ["gpt", "assistant"], None),
-    "drop_system_message": (False, None),
-    "split_thinking": (False, None),
-    "message_field_training": (None,),
-    "message_field_training_detail": (None,),
-    "shards": (None,),
-    "shards_idx": (None,),
-    "logprobs_field": (None,),
+    **dict.fromkeys(("drop_system_message", "split_thinking"), (False, None)),
+    **dict.fromkeys(
+        "message_field_training message_field_training_detail shards shards_idx logprobs_field".split(), (None,)
+    ),
 }
 """Keys of a source -> the values that a run spec has."""
 

@@ -29,6 +29,8 @@ _DEFAULTS = (
     Default("data.max_length", 512, f"{_SCHEMAS}/config.py: sequence_len"),
     Default("data.excess_length_strategy", "drop", "axolotl: src/axolotl/utils/data/utils.py: excess_length_strategy",
             when=lambda values: not values.get("pretraining_dataset") and not _is_text(values)),
+    Default("data.assistant_only_loss", "to-eos", "axolotl: prompt_strategies/chat_template.py: train_on_eos",
+            when=lambda values: "chat_template" in _list_types(values)),
     Default("data.eval_fraction", 0.0, f"{_SCHEMAS}/config.py: val_set_size"),
     Default("data.group_by_length", False, f"{_SCHEMAS}/training.py: group_by_length"),
     Default("train.per_device_train_batch_size", 1, f"{_SCHEMAS}/training.py: micro_batch_size"),
@@ -50,19 +52,19 @@ _DEFAULTS = (
 )  # fmt: skip
 
 
-_KERNEL_PLUGINS = (
-    "axolotl.integrations.liger",
-    "axolotl.integrations.cut_cross_entropy",
-    "axolotl.integrations.kernels",
-)
+_KERNEL_PLUGINS = tuple(f"axolotl.integrations.{name}" for name in ("liger", "cut_cross_entropy", "kernels"))
 """Plugins that compute the same by other kernels."""
 
 
-def _is_text(values: Values) -> bool:
+def _list_types(values: Values) -> list[Any]:
+    """The `type` of each dataset; of one that is a path alone, an empty text."""
     entries = values.get("datasets")
-    return isinstance(entries, list) and all(
-        isinstance(entry, dict) and entry.get("type") in (None, "completion", "pretrain") for entry in entries
-    )
+    found = entries if isinstance(entries, list) else []
+    return [entry.get("type") if isinstance(entry, dict) else "" for entry in found]
+
+
+def _is_text(values: Values) -> bool:
+    return all(kind in (None, "completion", "pretrain") for kind in _list_types(values) or [""])
 
 
 def _convert(file: TrainerFile) -> None:
@@ -109,11 +111,8 @@ def _convert_batch_size(file: TrainerFile) -> None:
 
 
 def _convert_attention(file: TrainerFile) -> None:
-    for key, kernel in (
-        ("flash_attention", "flash_attention_2"),
-        ("sdp_attention", "sdpa"),
-        ("eager_attention", "eager"),
-    ):
+    kernels = {"flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager"}
+    for key, kernel in kernels.items():
         if is_on(file.take_value(key)):
             file.put("model.attn_implementation", kernel)
     if file.values.get("attn_implementation") in ("eager", "sdpa", "flash_attention_2", "flash_attention_3"):

@@ -71,6 +71,12 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, chat: ChatRecord, *, assista
     return _spans_by_prefix(tokenizer, chat, trained_turns)
 
 
+def end_at_eos(text: str, spans: Spans, eos: str) -> Spans:
+    """The spans without what follows the last end-of-sequence token in each."""
+    ends = [text.rfind(eos, first, last) for first, last in spans]
+    return [(first, end + len(eos) if end >= 0 else last) for (first, last), end in zip(spans, ends, strict=True)]
+
+
 def _spans_by_prefix(
     tokenizer: PreTrainedTokenizerBase, chat: ChatRecord, trained_turns: list[int]
 ) -> tuple[str, Spans]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from harness.runtime.dataset.chat_templates import render_chat, require_template
+from harness.runtime.dataset.chat_templates import end_at_eos, render_chat, require_template
 from harness.runtime.dataset.json_readers import parse_json_line
 from harness.runtime.dataset.record import BadRecord, RawRecord
 from harness.runtime.dataset.record_formats import Example, PromptCompletion, RecordColumns, TextRecord, parse_example
@@ -86,7 +86,7 @@ class RecordTokenizer:
         if self._columns.format == "text":
             return False
         chats = self._columns.format in CHAT_FORMATS
-        return self._data.assistant_only_loss if chats else self._data.completion_only_loss
+        return bool(self._data.assistant_only_loss) if chats else self._data.completion_only_loss
 
     def __call__(self, batch: Sequence[RawRecord]) -> TokenizedBatch:
         """Ids of all usable records. Raises UserError where the tokenizer or its template cannot be used."""
@@ -134,7 +134,9 @@ class RecordTokenizer:
             spans = [(len(example.prompt), len(text))] if self.has_loss_mask else None
             return RenderedText(text, spans, self._bos_ids)
         assistant_only = self._data.assistant_only_loss
-        text, spans = render_chat(self._tokenizer, example, assistant_only=assistant_only)
+        text, spans = render_chat(self._tokenizer, example, assistant_only=bool(assistant_only))
+        if assistant_only == "to-eos" and isinstance(self._tokenizer.eos_token, str):
+            spans = end_at_eos(text, spans, self._tokenizer.eos_token)
         return RenderedText(text, spans if self.has_loss_mask else None, append_eos=False, has_special_tokens=True)
 
     def _split(self, record: RenderedText) -> list[RenderedText]:

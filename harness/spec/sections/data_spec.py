@@ -114,8 +114,8 @@ class DataSpec(Section):
     """The column of the turns of a chat. Default: `messages`, or `conversations` for `sharegpt`."""
     chat_template: str | None = None
     """A file with a Jinja chat template, found as those of `train`; or `chatml`. Default: the tokenizer's own."""
-    assistant_only_loss: bool = True
-    """Chats: train on the assistant's turns; false: on every token."""
+    assistant_only_loss: bool | Literal["to-eos"] = True
+    """Chats: train on the assistant's turns; `to-eos`: each up to its end-of-sequence token; false: on every token."""
     completion_only_loss: bool = True
     """Prompts with completions, and alpaca records: train on the completion; false: on every token."""
     max_length: Annotated[WholeNumber, Field(ge=2)] = 1024

@@ -45,6 +45,7 @@ def test_only_what_the_assistant_says_is_trained_on(tmp_path: Path) -> None:
     text = f"### user\nhi\n### assistant\nhello{END}\n### user\nand?\n### assistant\nbye{END}\n"
     assert seen(tmp_path, train=file) == [(text, f"hello{END}\nbye{END}\n")]
     assert seen(tmp_path, train=file, assistant_only_loss=False) == [(text, text[1:])]
+    assert seen(tmp_path, train=file, assistant_only_loss="to-eos") == [(text, f"hello{END}bye{END}")]
 
 
 def test_a_template_that_marks_the_assistant_is_taken_at_its_word(tmp_path: Path) -> None:

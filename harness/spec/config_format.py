@@ -7,6 +7,8 @@ by keys alone and check none of them: a broken file of a known kind is checked l
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, Literal
 
 from harness.errors import UserError
@@ -40,48 +42,13 @@ TRAINER_PROGRAMS: dict[str, str] = {
 }
 """Formats that `harness adopt` converts, and no other command reads."""
 _LEFT_ALONE: tuple[ConfigFormat, ...] = ("gpt-neox", "inference", "llama-factory-v1", "model-folder")
-_SHARED_KEYS = frozenset(("optimizer", "scheduler", "checkpoint"))
-_ACCELERATE = frozenset(("compute_environment", "distributed_type", "deepspeed_config"))
-_AXOLOTL = frozenset(("base_model", "micro_batch_size", "sequence_len", "datasets", "adapter"))
-_TRAINER = frozenset(
-    """model_name_or_path per_device_train_batch_size learning_rate num_train_epochs output_dir finetuning_type
-    cutoff_len lr_scheduler_type bf16 dataset do_train dataset_name train_file""".split()
-)
-_LLAMA_FACTORY = frozenset(("stage", "finetuning_type", "template", "cutoff_len", "dataset_dir", "lora_target"))
-_LLAMA_FACTORY_V1 = frozenset(("model_class", "kernel_config", "dist_config", "init_config", "train_dataset"))
-"""Keys of LLaMA-Factory's second program, `src/llamafactory/v1`."""
-_TRL = frozenset(
-    """dataset_mixer dataset_mixture dataset_text_field dataset_num_proc dataset_train_split dataset_test_split use_peft
-    packing packing_strategy padding_free eval_packing assistant_only_loss completion_only_loss max_seq_length
-    chat_template_path model_init_kwargs truncation_mode""".split()
-)
-_TRAINER_SCRIPTS = frozenset(("do_train", "train_file", "dataset_config_name", "block_size", "max_seq_len"))
-_SWIFT = frozenset(
-    """dataset tuner_type train_type torch_dtype split_dataset_ratio lora_rank target_modules num_train_epochs
-    per_device_train_batch_size learning_rate rlhf_type""".split()
-)
-_NEOX = frozenset(
-    """pipe_parallel_size model_parallel_size train_iters pos_emb lr_decay_iters attention_config vocab_file data_impl
-    num_layers num_attention_heads seq_length max_position_embeddings no_weight_tying lr_decay_style
-    distributed_backend eval_interval eval_iters checkpoint_factor hidden_dropout init_method norm rotary_pct
-    output_layer_init_method checkpoint_activations tokenizer_type""".split()
-)
-_NEOX_ALONE = frozenset(("pipe_parallel_size", "model_parallel_size", "lr_decay_iters", "pos_emb", "attention_config"))
-_INFERENCE = frozenset(
-    """replace_with_kernel_inject replace_method injection_policy injection_policy_tuple max_out_tokens min_out_tokens
-    max_tokens enable_cuda_graph triangular_masking return_tuple training_mp_size mp_size ep_size use_triton
-    triton_autotune set_empty_params save_mp_checkpoint_path transposed_mode checkpoint_config
-    model_path tokenizer_path served_model_name mem_fraction_static attention_backend schedule_policy tp_size dp_size
-    chunked_prefill_size kv_cache_dtype max_running_requests context_length load_format quantization
-    gpu_memory_utilization max_model_len max_num_seqs enforce_eager disable_cuda_graph cuda_graph_max_bs
-    speculative_algorithm moe_runner_backend max_total_tokens enable_metrics sampling_params""".split()
-)
-"""Keys of `deepspeed.init_inference`, and of the servers sglang and vLLM."""
-_TRAINING = frozenset(
-    """train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps zero_optimization gradient_clipping
-    scheduler model_name_or_path learning_rate""".split()
-)
-
+_SETS = {
+    name: frozenset(keys.split())
+    for name, keys in re.findall(
+        r"^(\w+): ((?:.+\n)(?: .+\n)*)", Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"), re.MULTILINE
+    )
+}
+"""Keys by which a file's program is known."""
 _MODEL_FILES = {
     "model_type": "config.json",
     "weight_map": "model.safetensors.index.json",
@@ -122,7 +89,7 @@ def detect_format(source: Source) -> ConfigFormat | None:
     data = source.data
     if name_model_file(source) is not None:
         return "model-folder"
-    if _ACCELERATE & data.keys():
+    if _SETS["ACCELERATE"] & data.keys():
         return "accelerate-yaml"
     program = _detect_program(source)
     if program is not None:
@@ -135,16 +102,18 @@ def detect_format(source: Source) -> ConfigFormat | None:
 
 
 def _detect_yaml_format(data: dict[str, Any]) -> ConfigFormat:
-    if "base_model" in data and len(_AXOLOTL & data.keys()) > 1:
+    has_path = isinstance(data.get("deepspeed"), str)  # a run spec has a map there
+    may_be_axolotl = "base_model" in data or (has_path and "model_name_or_path" not in data)
+    if may_be_axolotl and len(_SETS["AXOLOTL"] & data.keys()) > ("base_model" in data):
         return "axolotl-yaml"
     has_sections = any(isinstance(data.get(name), dict) for name in RunSpec.model_fields if name != "deepspeed")
-    if len((_TRAINER | _TRL) & data.keys()) < 2 or has_sections:
+    if (len((_SETS["TRAINER"] | _SETS["TRL"]) & data.keys()) < 2 and not has_path) or has_sections:
         return "spec"
-    is_llama_factory = "finetuning_type" in data or "stage" in data or len(_LLAMA_FACTORY & data.keys()) > 1
+    is_llama_factory = "finetuning_type" in data or "stage" in data or len(_SETS["LLAMA_FACTORY"] & data.keys()) > 1
     if is_llama_factory:
         return "llama-factory-yaml"
-    is_trl = _TRL & data.keys() or ("dataset_name" in data and not _TRAINER_SCRIPTS & data.keys())
-    return "trl-yaml" if is_trl and not _LLAMA_FACTORY & data.keys() else "trainer-yaml"
+    is_trl = _SETS["TRL"] & data.keys() or ("dataset_name" in data and not _SETS["TRAINER_SCRIPTS"] & data.keys())
+    return "trl-yaml" if is_trl and not _SETS["LLAMA_FACTORY"] & data.keys() else "trainer-yaml"
 
 
 def _detect_program(source: Source) -> ConfigFormat | None:
@@ -154,14 +123,14 @@ def _detect_program(source: Source) -> ConfigFormat | None:
     model, sources = data.get("model"), data.get("data")
     if isinstance(model, dict) and isinstance(sources, dict) and "name_or_path" in model and "sources" in sources:
         return "arctic-yaml"
-    if len(_NEOX & plain_names) > 2 and _NEOX_ALONE & plain_names and not isinstance(model, dict):
+    if len(_SETS["NEOX"] & plain_names) > 2 and _SETS["NEOX_ALONE"] & plain_names and not isinstance(model, dict):
         return "gpt-neox"
-    if isinstance(model, str) and len(_LLAMA_FACTORY_V1 & data.keys()) > 1:
+    if isinstance(model, str) and len(_SETS["LLAMA_FACTORY_V1"] & data.keys()) > 1:
         return "llama-factory-v1"
-    if isinstance(model, str) and "base_model" not in data and len(_SWIFT & data.keys()) > 1:
+    if isinstance(model, str) and "base_model" not in data and len(_SETS["SWIFT"] & data.keys()) > 1:
         return "swift-config"
     has_tensor_parallel_size = isinstance(data.get("tensor_parallel"), dict) and "tp_size" in data["tensor_parallel"]
-    if len(_INFERENCE & plain_names) + has_tensor_parallel_size > 1 and not _TRAINING & plain_names:
+    if len(_SETS["INFERENCE"] & plain_names) + has_tensor_parallel_size > 1 and not _SETS["TRAINING"] & plain_names:
         return "inference"
     return None
 
@@ -171,7 +140,7 @@ def name_model_file(source: Source) -> str | None:
     data = source.data
     if source.syntax == "yaml":
         return None
-    if "log_history" not in data and (_TRAINING | RunSpec.model_fields.keys() - {"name"}) & data.keys():
+    if "log_history" not in data and (_SETS["TRAINING"] | RunSpec.model_fields.keys() - {"name"}) & data.keys():
         return None
     return next((name for key, name in _MODEL_FILES.items() if key in data), None)
 
@@ -181,7 +150,7 @@ def looks_like_deepspeed(data: dict[str, Any]) -> bool:
     from harness.facts.deepspeed_keys import block_keys
 
     deepspeed_keys = block_keys("") or {}
-    num_spec_keys = sum(key in RunSpec.model_fields for key in data if key not in _SHARED_KEYS)
+    num_spec_keys = sum(key in RunSpec.model_fields for key in data if key not in _SETS["SHARED_KEYS"])
     num_deepspeed_keys = sum(key in deepspeed_keys and key not in RunSpec.model_fields for key in data)
     if num_spec_keys or num_deepspeed_keys:
         return num_deepspeed_keys > num_spec_keys

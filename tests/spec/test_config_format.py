@@ -57,6 +57,10 @@ def test_the_linter_passes_over_them_in_a_folder(write, tmp_path):
     ("text", "expected"),
     [
         ("base_model: a\nmicro_batch_size: 1\n", "axolotl-yaml"),
+        ("lr_scheduler: cosine\ndeepspeed: ds/z2.json\n", "axolotl-yaml"),
+        ("sequence_len: 4096\ndeepspeed: z3.json\n", "axolotl-yaml"),
+        ("max_grad_norm: 0.5\ndeepspeed: ds/z2.json\n", "trainer-yaml"),
+        ("lr_scheduler: cosine\nzero: {stage: 2}\ndeepspeed: {steps_per_print: 1}\n", "spec"),
         ("model_name_or_path: a\nstage: sft\nlearning_rate: 1.0\n", "llama-factory-yaml"),
         ("model_name_or_path: a\nlearning_rate: 1.0\n", "trainer-yaml"),
         ("model_name_or_path: a\nlearning_rate: 1.0\npacking: true\n", "trl-yaml"),

@@ -77,3 +77,9 @@ def test_axolotls_command_names_its_file(command, write):
     write("a.yaml", "base_model: a/b\ndatasets: [{path: d.jsonl}]\nmicro_batch_size: 4\ndeepspeed: ds.json\n")
     get = convert_file(write("a.sh", f"{command}\n"), TARGET).draft.get
     assert (get("model.name_or_path"), get("zero.stage"), get("optimizer.learning_rate")) == ("a/b", 1, 2e-3)
+
+
+@pytest.mark.parametrize(("flag", "kernel"), [("", "eager"), (" --flash_attn", "auto")])
+def test_openrlhf_attends_by_eager_without_its_flag(flag, kernel, write):
+    get = convert_file(write("a.sh", f"{OPENRLHF}{flag}\n"), TARGET).draft.get
+    assert get("model.attn_implementation") == kernel

@@ -147,7 +147,8 @@ def find_best_plan(
 
     Raises UserError where no step can be timed, and where the search has nothing with the pinned values.
     """
-    plan_alone = partial(make_plan, base_dir=Path.cwd(), with_alternatives=False, calibrations=calibrations)
+    how: dict[str, Any] = {"with_alternatives": False, "by_name": True}
+    plan_alone = partial(make_plan, base_dir=Path.cwd(), calibrations=calibrations, **how)
     base = plan_alone(run)
     if base.model is None or base.settings is None:
         return None

@@ -217,7 +217,9 @@ def _base_plan(placed: RunToPlace, kind: str, gpus: int) -> CountedPlan:
     """The run with the batch and the ranks of this number; any kind gives the same settings."""
     raw = placed.spec_on(kind, gpus, 1 << 40)
     checked = check_file(placed.name, text=spec_as_yaml(raw), world_size=gpus, allow_code=True)
-    plan = make_plan(checked.run, Path.cwd(), with_alternatives=False) if checked.run is not None else None
+    plan = (
+        make_plan(checked.run, Path.cwd(), with_alternatives=False, by_name=True) if checked.run is not None else None
+    )
     counted = CountedPlan.of(plan)
     if counted is not None:
         return counted
@@ -303,7 +305,7 @@ def _row_of(
     )
     if checked.run is None or not checked.report.ok:
         return None
-    counted = CountedPlan.of(make_plan(checked.run, Path.cwd(), with_alternatives=False))
+    counted = CountedPlan.of(make_plan(checked.run, Path.cwd(), with_alternatives=False, by_name=True))
     if counted is None or counted.time is None or counted.plan.fit.fits is not True:
         return None
     lost = counted.plan.lost_share(counted.time)

@@ -208,7 +208,7 @@ class FitSearch:
         if key not in self._plans:
             spec = RunSpec.model_validate(self._raw(gpus, way))
             run = resolve_run(spec, name=name_of(self.request), world_size=gpus)
-            plan = make_plan(run, Path.cwd(), with_alternatives=False, trainer=self.trainer)
+            plan = make_plan(run, Path.cwd(), with_alternatives=False, trainer=self.trainer, by_name=True)
             if self.request.host_memory is None:
                 plan = replace(plan, capacity=replace(plan.capacity, host=self.assumed_host(gpus)))
             self._plans[key] = plan

@@ -66,7 +66,11 @@ def find_longest_sequence(
     model, the ranks, the batch or the memory of the GPU are not known, and where no setting has the `pinned` values.
     """
     plan = make_plan(
-        _at_length(run, raw, file, hostfile, _PROBE_LENGTH) or run, Path.cwd(), gpu, with_alternatives=False
+        _at_length(run, raw, file, hostfile, _PROBE_LENGTH) or run,
+        Path.cwd(),
+        gpu,
+        with_alternatives=False,
+        by_name=True,
     )
     base = CountedPlan.of(plan)
     if base is None:
@@ -130,7 +134,7 @@ def _first_that_passes(
         checked = check(settings, length)[1]
         if checked.run is None or not checked.report.ok:
             return None
-        return CountedPlan.of(make_plan(checked.run, Path.cwd(), gpu, with_alternatives=False))
+        return CountedPlan.of(make_plan(checked.run, Path.cwd(), gpu, with_alternatives=False, by_name=True))
 
     best: tuple[int, int, LongestSetting, CountedPlan] | None = None
     exact: dict[LongestSetting, LongestSetting] = {}

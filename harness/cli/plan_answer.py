@@ -79,6 +79,7 @@ def print_plan(values: dict[str, Any]) -> None:
         calibrations=calibrations,
         trainer=trainer_name,
         own_module=_probe_own_module(run, given),
+        by_name=True,
     )
     require_calibration(planned, calibrations)
     report = report_plan(planned, searched, checked, request, choose_next_command(planned, searched, given, spec))

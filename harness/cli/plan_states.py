@@ -74,7 +74,7 @@ def _find_size(values: dict[str, Any]) -> tuple[str, float] | None:
         return values["params"], parse_count_option("--params", values["params"])
     if values["model"] is None:
         return None
-    lookup = find_model(values["model"], build=False)
+    lookup = find_model(values["model"], by_name=True)
     if lookup.facts is None:
         fix = Fix("name a folder with a `config.json`, or a model of the catalogue, or give `--params`")
         message = f"the model's size is not known: {lookup.why_not}"

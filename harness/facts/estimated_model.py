@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The size of a model of any family, from the fields that most configurations have: a Llama-like model of that size.
+Of a model without a configuration, from the size in its name.
 
 An estimate: norms, biases and parts of a family's own are not known here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from harness.facts.model_catalogue import catalogue_config, is_misspelt, size_in_name
 from harness.facts.model_families import Family
 from harness.facts.model_parts import (
     TWO_NORMS,
@@ -25,27 +29,12 @@ from harness.facts.model_parts import (
 from harness.facts.moe_model_families import fused_experts, latent_attention, linear_attention
 
 _NAMES = {
-    "hidden_size": ("n_embd", "d_model", "n_embed", "model_dim"),
-    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
-    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
-    "num_key_value_heads": ("num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query_group_num"),
-    "head_dim": ("attention_head_dim", "kv_channels"),
-    "intermediate_size": ("ffn_dim", "n_inner", "ffn_hidden_size", "d_ff"),
-    "vocab_size": ("padded_vocab_size",),
-    "num_local_experts": ("num_experts", "n_routed_experts", "moe_num_experts"),
-    "num_experts_per_tok": ("moe_k", "moe_topk", "moe_top_k", "num_experts_per_token", "top_k_experts"),
-    "moe_intermediate_size": ("expert_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size"),
-    "n_shared_experts": ("num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
-    "shared_expert_intermediate_size": (
-        "shared_intermediate_size",
-        "share_expert_dim",
-        "moe_shared_expert_intermediate_size",
-    ),
-    "first_k_dense_replace": ("moe_layer_start_index", "num_dense_layers"),
-    "decoder_sparse_step": ("moe_layer_freq", "moe_layer_interval", "interleave_moe_layer_step"),
-    "tie_word_embeddings": ("tie_embedding", "tie_embeddings"),
-    "qkv_bias": ("add_qkv_bias", "attention_bias", "use_bias", "bias"),
-    "activation": ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act"),
+    name: others.split()
+    for name, _, others in (
+        line.partition(": ")
+        for line in Path(__file__).with_name("field_names.txt").read_text(encoding="utf-8").splitlines()
+    )
+    if others
 }
 """Other names of each field, in the order in which they count."""
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
@@ -55,15 +44,9 @@ _SQUARED_PLAIN_WIDTH = 3
 """Hidden sizes: with `relu2` BitNet has a gate and a width of 2.7, the others (Arcee, Jais, NanoChat, Nemotron,
 Persimmon) have none and at least three; by the classes of transformers 5.24.
 """
-_OTHER_LAYERS = (
-    "hybrid_override_pattern",
-    "mamba_n_heads",
-    "ssm_state_size",
-    "state_size",
-    "conv_L_cache",
-    "hidden_size_per_layer_input",
-    "zero_expert_num",
-    "block_configs",
+_OTHER_LAYERS = tuple(
+    """hybrid_override_pattern mamba_n_heads ssm_state_size state_size conv_L_cache
+    hidden_size_per_layer_input zero_expert_num block_configs""".split()
 )
 """Fields of layers that are neither attention nor an MLP nor experts: an estimate would be far off."""
 _LATENT = {"q_lora_rank": None, "qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128}
@@ -94,6 +77,38 @@ def estimate_fields(config: Mapping[str, Any]) -> tuple[Family, ConfigFields]:
     if not values.get("shared_expert_intermediate_size"):
         values.pop("shared_expert_intermediate_size", None)
     return Family(_build, defaults, "model.layers", {}), ConfigFields(values, defaults, {})
+
+
+_VOCABULARY = 152_064
+"""Of a model of which the name alone is known: Qwen's, among the largest, since logits are what it makes."""
+_TIED_BELOW = 4e9
+_EXPERTS = re.compile(r"moe|\d+x\d|a\d+(\.\d+)?b|\d+e(?![a-z\d])", re.IGNORECASE)
+
+
+def config_of_name(name: str) -> tuple[Mapping[str, Any], str] | None:
+    """The configuration that a name alone stands for, and what it is: that of the catalogue for a folder of another
+    machine, else a dense model of the size in the name; None where it says no size, or experts, or is misspelt.
+    """
+    short_name = name.rstrip("/").rpartition("/")[2]
+    known = catalogue_config(short_name)
+    if known is not None:
+        return known, f"`{short_name}` of the catalogue"
+    size, is_slip = size_in_name(short_name), "/" not in name and is_misspelt(name)
+    if size is None or not 5e7 <= size <= 2e12 or is_slip or _EXPERTS.search(short_name):
+        return None
+    is_tied = size < _TIED_BELOW
+    ends = _VOCABULARY * (1 if is_tied else 2)
+    hidden = next(width for width in range(128, 1 << 16, 128) if 12 * width**3 // 128 + ends * width >= size)
+    config = {
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "num_hidden_layers": max(1, round((size - ends * hidden) / (12 * hidden**2))),
+        "num_attention_heads": hidden // 128,
+        "intermediate_size": 8 * hidden // 3,
+        "vocab_size": _VOCABULARY,
+        "tie_word_embeddings": is_tied,
+    }
+    return config, "a Llama-like model of the size in its name"
 
 
 def _rename(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -109,6 +109,13 @@ def closest_names(name: str) -> tuple[str, ...]:
     return tuple(names.values())[:_MOST_NAMES]
 
 
+def is_misspelt(name: str) -> bool:
+    """Is it a letter or so away from a short name of the catalogue?"""
+    import difflib
+
+    return bool(difflib.get_close_matches(name.lower()[:200], _BY_NAME, 1, 0.93))
+
+
 _SAME_SIZE = 0.25
 """Of the parameters, between a name's figure and that of a model which it may stand for."""
 

@@ -23,6 +23,8 @@ from harness.file_io import read_regular
 from harness.hostinfo.hub_access import hub_cache
 from harness.hostinfo.path_probe import answer_in_time
 
+BY_NAME = "its name alone"
+"""Begins the source of a model that is not known here."""
 _MAX_REF_BYTES = 4096
 """Bytes; the largest configurations that people publish have some hundred thousand."""
 _CODE_CONFIGS = ("config.json", "tokenizer_config.json")
@@ -193,9 +195,11 @@ def find_model(
     *,
     build: bool = False,
     estimate: bool = False,
+    by_name: bool = False,
 ) -> ModelLookup:
     """Facts of the model of a run spec. In this order: the spec's own `config`, a folder (relative to `base_dir`), the
-    local Hugging Face cache, the catalogue. `build` and `estimate` are those of `facts_from_config`.
+    local Hugging Face cache, the catalogue. `build` and `estimate` are those of `facts_from_config`; with `by_name` the
+    name is enough, for a plan.
     """
     if config is not None:
         facts = facts_from_config(config, "`model.config`", build=build, estimate=estimate)
@@ -213,12 +217,22 @@ def find_model(
         source = f"the catalogue{describe_origin(name_or_path, catalogue_entry)}"
         facts = facts_from_config(catalogue_entry, source, build=build, estimate=estimate)
         return facts._replace(config=catalogue_entry)
+    named = _find_by_name(name_or_path) if by_name else None
     similar = " or ".join(f"`{name}`" for name in closest_names(name_or_path))
     hint = f"; did you mean {similar}?" if similar else ""
-    return ModelLookup(
-        None,
-        why_not=f"`{name_or_path}` is not a folder, not in the local Hugging Face cache and not in the catalogue{hint}",
-    )
+    places = "is not a folder, not in the local Hugging Face cache and not in the catalogue"
+    return named or ModelLookup(None, why_not=f"`{name_or_path}` {places}{hint}")
+
+
+def _find_by_name(name: str) -> ModelLookup | None:
+    from harness.facts.estimated_model import config_of_name
+
+    found = config_of_name(name)
+    if found is None:
+        return None
+    lookup = facts_from_config(found[0], f"{BY_NAME}: {found[1]}", estimate=True)
+    facts = lookup.facts if lookup.facts is None else lookup.facts._replace(estimated=True)
+    return lookup._replace(config=found[0], facts=facts)
 
 
 def find_configuration(
@@ -354,34 +368,11 @@ def has_attention_dropout(config: Mapping[str, Any]) -> bool:
     return merged.get("model_type") in _BY_DEFAULT
 
 
-# The positions that a model was made for: of its configuration, or of published configurations by name.
-#
-# `max_position_embeddings` of the `config.json` on the Hub; with scaled rotary positions the scaled length. Each row
-# is marked with where it was looked up: the default of the class of transformers 5.24, a copy of the published
-# configuration in a public repository, or memory. No file of the Hub was opened.
-
-_BY_NAME: tuple[tuple[str, int], ...] = (
-    (r"llama-?3\.[123]-", 131072),  # memory
-    (r"llama-3-", 8192),  # memory
-    (r"llama-2-", 4096),  # memory
-    (r"tinyllama", 2048),  # memory
-    (r"smollm2", 8192),  # memory
-    (r"mistral-nemo|mistral-large", 131072),  # memory
-    (r"mistral-(7b|small-24b)|mixtral-8x7b", 32768),  # memory
-    (r"mixtral-8x22b", 65536),  # memory
-    (r"qwen2\.5-(0\.5|1\.5|3)b|qwen2\.5-.*instruct|qwen1\.5", 32768),  # class
-    (r"qwen2(\.5)?-", 131072),  # memory
-    (r"qwen3-", 40960),  # copy
-    (r"gemma-3-1b", 32768),  # memory
-    (r"gemma-3-", 131072),  # class
-    (r"gemma-", 8192),  # class
-    (r"phi-2|pythia|gpt-neox|falcon", 2048),  # class
-    (r"phi-3-.*4k", 4096),  # class
-    (r"phi-3\.5|phi-4-mini|gpt-oss", 131072),  # class: gpt-oss; memory: the others
-    (r"phi-4", 16384),  # memory
-    (r"gpt2", 1024),  # class
-    (r"deepseek-(v3|r1)$|deepseek-v2", 163840),  # copy: DeepSeek-V3; memory: V2, R1
-)
+_POSITIONS = [
+    line.split()[:2]
+    for line in Path(__file__).with_name("model_positions.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
 
 
 def find_positions(name: str | None, config: Mapping[str, Any] | None) -> int | None:
@@ -392,4 +383,4 @@ def find_positions(name: str | None, config: Mapping[str, Any] | None) -> int | 
     if not name:
         return None
     plain = name.lower().rpartition("/")[2].removeprefix("meta-")
-    return next((positions for pattern, positions in _BY_NAME if re.match(pattern, plain)), None)
+    return next((int(positions) for positions, pattern in _POSITIONS if re.match(pattern, plain)), None)

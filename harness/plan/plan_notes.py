@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from harness.facts.devices import Device
 from harness.facts.language_model import TAKES_BORDERS
-from harness.facts.model_lookup import ModelLookup
+from harness.facts.model_lookup import BY_NAME, ModelLookup
 from harness.findings import Finding, Fix
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.sections.data_spec import DataSpec
@@ -50,6 +50,10 @@ def _may_have_rows(data: DataSpec) -> bool:
 def built_model_findings(lookup: ModelLookup) -> tuple[Finding, ...]:
     """A model that no formula counts, or that no run has measured."""
     model = lookup.facts
+    if model is not None and lookup.source.startswith(BY_NAME):
+        message = f"the model is not known here: planned by {lookup.source}, {format_count(model.num_parameters)}"
+        fix = Fix("name a folder with its `config.json`, for its own sizes")
+        return (Finding("MM001", "info", message, "model.name_or_path", fix=fix),)
     if model is None or not (model.built or model.counted_only):
         return ()
     notes: tuple[str, ...] = ("parameters are exact; activations are those of a Llama-like layer",)

@@ -160,6 +160,7 @@ def make_plan(
     trainer: str = "",
     compare_with: str = "trainer",
     own_module: OwnModule | str = "",
+    by_name: bool = False,
 ) -> Plan:
     """Plan a run; `base_dir` is the folder that a relative `model.name_or_path` starts from. `gpu` is
     the kind of device where the spec names none (`cpu`: this machine has no other). `tokens` of the whole run and
@@ -168,11 +169,12 @@ def make_plan(
     search it has no fastest ones. The one of `calibrations` that is of its machine scales its rates. Without `build`,
     for a run of somebody else, no program is started, a family without a formula is estimated. `trainer`: plan the loop
     of this one (`trainer_loop.TRAINERS`) beside ours, else ours beside that of `compare_with`. `own_module`: a
-    module of the user's own, or the reason why it is not known. Raises nothing.
+    module of the user's own, or the reason why it is not known. `by_name`: of a model that is not known here, plan
+    what its name says. Raises nothing.
     """
     run = with_tuned_defaults(run, base_dir)
     spec = run.spec
-    lookup = run.find_model(base_dir, build=build, estimate=not build)
+    lookup = run.find_model(base_dir, build=build, estimate=not build, by_name=by_name)
     ours = run
     run = with_trainer(run, trainer, lookup.facts) if trainer else run
     device, rates, capacity, cluster_findings = _resolve_cluster(run, gpu)

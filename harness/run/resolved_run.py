@@ -79,14 +79,14 @@ class ResolvedRun(NamedTuple):
     loop_optimizer: str = ""
     """The name of its optimizer there; empty for the default."""
 
-    def find_model(self, base_dir: Path | None = None, *, build: bool = False, estimate: bool = False) -> ModelLookup:
+    def find_model(self, base_dir: Path | None = None, *, build: bool = False, **how: bool) -> ModelLookup:
         """The facts of the run's model, looked up once; the arguments are those of `facts.find_model`."""
         from harness.facts.model_lookup import find_model
 
         found, named = self.found_model, self.spec.model
-        if found is not None and (found.facts is not None or not (build or estimate)):
+        if found is not None and (found.facts is not None or not (build or any(how.values()))):
             return found
-        found = find_model(named.name_or_path, named.config, base_dir, named.revision, build=build, estimate=estimate)
+        found = find_model(named.name_or_path, named.config, base_dir, named.revision, build=build, **how)
         if found.facts is None or not facts_of(self.spec.objective).has_label_head:
             return found
         labels = self.spec.classification

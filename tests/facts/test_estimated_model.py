@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from harness.facts.estimated_model import config_of_name
 from harness.facts.model_families import FAMILIES
-from harness.facts.model_lookup import ModelLookup, facts_from_config
+from harness.facts.model_lookup import BY_NAME, ModelLookup, facts_from_config, find_model
 
 CONFIGS: list[tuple[dict[str, Any], int]] = [
     (
@@ -492,3 +493,38 @@ def test_bitnet_has_a_gate_although_its_activation_has_none() -> None:
 def test_kimi_k2_is_counted_as_deepseek_v3() -> None:
     lookup = facts_from_config({"model_type": "kimi_k2"})
     assert lookup.facts == facts_from_config({"model_type": "deepseek_v3"}).facts
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("/data/models/Quokka-9B-Chat/", 9),
+        ("someone/numbat_33b_v2", 33),
+        ("wombat-1.8b", 1.8),
+        ("emu-180b-sft", 180),
+        ("9.4b", 9.4),
+        ("bilby-350m", 0.35),
+    ],
+)
+def test_a_name_with_a_size_is_enough_for_a_plan(name: str, billions: float) -> None:
+    found = find_model(name, by_name=True)
+    assert found.facts is not None
+    assert found.source.startswith(BY_NAME)
+    assert found.facts.estimated
+    assert found.facts.num_parameters == pytest.approx(billions * 1e9, rel=0.06)
+    assert find_model(name).facts is None  # gates judge no model by its name
+
+
+@pytest.mark.parametrize("name", ["quokka-chat", "quokka-8x7b", "quokka-30b-a3b", "quokka-moe-16b", "llama-3.1-80b"])
+def test_a_name_without_a_size_with_experts_or_misspelt_is_not(name: str) -> None:
+    assert config_of_name(name) is None
+    assert find_model(name, by_name=True).facts is None
+
+
+def test_a_folder_of_another_machine_is_the_model_of_its_name() -> None:
+    found = find_model("../../weights/Meta-Llama-3-8B-Instruct", by_name=True)
+    assert found.facts is not None
+    assert (found.facts.num_parameters, found.source) == (
+        8030261248,
+        f"{BY_NAME}: `Meta-Llama-3-8B-Instruct` of the catalogue",
+    )

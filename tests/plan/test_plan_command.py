@@ -336,7 +336,7 @@ def test_a_picture(write: Write) -> None:
         ("--params 7e9 --gpus 0", "MM007"),
         ("--params 7e9 --gpu H101", "MM003"),
         ("--min-gpus --model llama-3.1-8b --gpu H101", "MM003"),
-        ("--model meta-llama/Llama-9-900B --gpu H100 --min-gpus", "MM001"),
+        ("--model meta-llama/Llama-9 --gpu H100 --min-gpus", "MM001"),
     ],
 )
 def test_bad_input_is_a_finding_and_never_a_traceback(flags: str, gate: str) -> None:

@@ -206,3 +206,18 @@ def test_the_machine_may_say_what_device_it_has_where_the_spec_does_not() -> Non
     assert plan_json(make_plan(run, gpu="cpu"))["device_memory_is_host_memory"] is True
     assert plan_json(make_plan(run))["device"] is None
     assert plan_json(make_plan(run_of(TINY, ranks=2), gpu="cpu"))["device"] == "H100-80GB"
+
+
+@pytest.mark.parametrize("target", ["W_pack", "c_attn", "query_key_value"])
+def test_adapters_of_a_model_known_by_name_are_at_all_linear_layers(target: str) -> None:
+    """Modules that a stand-in lacks are adapted, not nothing, and the name's finding says what was planned."""
+    model = {"name_or_path": "/weights/Quokka-13B", "lora": {"r": 8, "target_modules": [target]}}
+    named, all_linear = (
+        make_plan(run_of("llama-3.1-8b", 8, zero={"stage": 2}, model=each), by_name=True)
+        for each in (model, {**model, "lora": {"r": 8, "target_modules": "all-linear"}})
+    )
+    assert named.memory is not None
+    assert all_linear.memory is not None
+    assert named.memory.gpu_peak == all_linear.memory.gpu_peak
+    assert [f.severity for f in named.findings if f.gate == "MM001"] == ["info"]
+    assert make_plan(run_of("llama-3.1-8b", 8, zero={"stage": 2}, model=model)).memory is None

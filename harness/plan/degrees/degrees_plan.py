@@ -82,7 +82,7 @@ class DegreesPlan:
 
 def plan_degrees(request: DegreesRequest, rates: Rates | None = None) -> DegreesPlan:
     """The plan. Raises UserError with everything that is wrong."""
-    lookup = find_model(request.model, build=False)
+    lookup = find_model(request.model, by_name=True)
     findings = validate_degrees(request, lookup.facts)
     if lookup.facts is None:
         fix = Fix("name a folder with a `config.json`, or a model of the catalogue such as `llama-3.1-405b`")

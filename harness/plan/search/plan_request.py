@@ -93,7 +93,7 @@ def replica_of(request: PlanRequest) -> tuple[str, int]:
     """
     alone, sequences = ("", 1), max(1, round(request.tokens_per_step / request.max_length))
     is_decided = request.stage is not None or any(key[0] == "parallel" for key in request.pinned)
-    model = None if is_decided or request.gpus <= sequences else find_model(request.model, build=False).facts
+    model = None if is_decided or request.gpus <= sequences else find_model(request.model, by_name=True).facts
     if model is None:
         return alone
     best = alone
@@ -127,7 +127,7 @@ def validate_request(request: PlanRequest) -> list[Finding]:
     if not findings and request.gpus % request.gpus_per_host:
         message = f"{request.gpus} GPUs do not fill hosts of {request.gpus_per_host}"
         findings.append(Finding("MM007", "error", message, fix=Fix("give `--gpus-per-node`")))
-    model = find_model(request.model, build=False)
+    model = find_model(request.model, by_name=True)
     if model.facts is None and "not among the families" not in model.why_not:
         size = size_in_name(request.model)
         count = f"; `--params {size / 1e9:g}e9` counts the states alone" if size else ""

@@ -97,11 +97,14 @@ def _split_parameters(model: ModelFacts, choice: TrainableChoice | None) -> Trai
 
 
 def has_known_targets(model: ModelFacts, lora: LoraSpec) -> bool:
-    """Does the split know what is adapted? Not where `peft` has no default, nor where names may mean fused experts."""
+    """Does the split know what is adapted? Not where `peft` has no default, nor where names may mean fused experts, nor
+    of an estimated model that has no module of these names (`W_pack`).
+    """
     targets = lora.target_modules or DEFAULT_TARGETS.get(model.family)
     if model.experts and not _is_all_linear(targets):
         return isinstance(targets, tuple) and _TARGETS_OUTSIDE_EXPERTS.issuperset(targets)
-    return bool(targets)
+    modules = (parameter.name.rpartition(".")[0] for parameter in model.parameters())
+    return bool(targets) and (not model.estimated or any(is_target(module, model, lora) for module in modules))
 
 
 def _is_chosen(parameter: Parameter, model: ModelFacts, choice: TrainableChoice) -> bool:

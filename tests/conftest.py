@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from harness.hostinfo.installed_deepspeed import installed_version
+from harness.hostinfo.machine import package_version
 from harness.hostinfo.torch_extensions import torch_extensions_dir
 from harness.launching.ops.build_cache import find_op_folders, remove_stale_locks
 from tests.support.object_store import s3, s3_server  # noqa: F401  (fixtures)
@@ -46,6 +47,8 @@ if not HAS_DEEPSPEED:
     ALLOWED_SKIPS += ("needs DeepSpeed's files",)
 if "stores-test" not in os.environ.get("EXTRAS", "stores-test"):  # the oldest set of `.ci/run deps`
     ALLOWED_SKIPS += ("needs the extra stores-test",)
+if (package_version("torch") or "3").startswith(("2.10.", "2.11.", "2.12.")):
+    ALLOWED_SKIPS += ("needs torch 2.13",)
 
 
 def pytest_configure(config: pytest.Config) -> None:

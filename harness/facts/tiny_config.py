@@ -109,7 +109,7 @@ def _shrink_value(name: str, value: Any, by: _Factors) -> Any:
 def _shrink_count(name: str, value: int, by: _Factors) -> int:
     """A number of layers, tokens or experts, else a width."""
     if name.startswith("vocab_size") or name.endswith("_vocab_size"):
-        return min(value, VOCAB_SIZE)
+        return VOCAB_SIZE  # also of a smaller one: the questions draw their ids from it
     if name.endswith(("token_id", "token_index")):
         return min(value, VOCAB_SIZE - 1)
     if by.shrinkage.windows and (name in _CHOICES or (value >= _MIN_LONG_WINDOW and _WINDOW.match(name))):

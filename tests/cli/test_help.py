@@ -193,7 +193,7 @@ def test_brackets_that_typer_escapes_for_rich_are_printed_plain(monkeypatch: pyt
 
     def escaped(self: TyperOption, ctx: object) -> tuple[str, str] | None:
         record = plain(self, ctx)
-        return None if record is None else (record[0], record[1].replace("[", "\\["))
+        return None if record is None else (record[0], re.sub(r"(?<!\\)\[", r"\\[", record[1]))
 
     before = run("launch", "--help").stdout
     monkeypatch.setattr(TyperOption, name, escaped)

@@ -184,9 +184,10 @@ def _wrong_values(option: Option) -> list[str]:
     if issubclass(option.type, Enum):
         return ["unknown", ""]
     if option.type in (int, float):
-        least = option.option.min
+        bounds = option.option if hasattr(option.option, "min") else option.option.type  # typer 0.19: click's own type
+        least = bounds.min
         numbers = ["-1", "0"] if least is None else [str(least - 1)]
-        return ["many", "", *numbers, *([str(option.option.max + 1)] if option.option.max is not None else [])]
+        return ["many", "", *numbers, *([str(bounds.max + 1)] if bounds.max is not None else [])]
     assert option.type is str, option
     word = WRONG_WORDS[option.param]
     return ["", " ", *([word] if word is not None else [])]

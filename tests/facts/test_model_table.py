@@ -60,6 +60,12 @@ def test_fused_experts_are_told_from_linear_layers() -> None:
     assert any(".experts." in name for name in row.answer_to("qlora").names)
 
 
+@pytest.fixture
+def _release_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_table, "package_version", model_table.read_table()["releases"].get)
+
+
+@pytest.mark.usefixtures("_release_of_the_table")
 def test_another_release_or_other_layers_ask_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"model_type": "llama"}
     assert language_model.answers_at_hand(config, ("apart",)) is not None
@@ -75,6 +81,7 @@ def test_another_release_or_other_layers_ask_the_model(monkeypatch: pytest.Monke
     assert language_model.answers_at_hand(config, ("apart", "sequence")) is not None
 
 
+@pytest.mark.usefixtures("_release_of_the_table")
 def test_a_composite_with_another_text_model_is_asked() -> None:
     def at_hand(kind: str | None) -> ModelAnswers | None:
         text = {} if kind is None else {"model_type": kind}

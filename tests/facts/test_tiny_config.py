@@ -27,6 +27,7 @@ def test_widths_shrink_by_one_factor_and_divide_as_before() -> None:
     assert small["hidden_size"] // small["num_attention_heads"] == 8
     assert small["intermediate_size"] == 64
     assert (small["vocab_size"], small["eos_token_id"]) == (VOCAB_SIZE, [VOCAB_SIZE - 1, 7])
+    assert shrink_config({**DENSE, "vocab_size": 64})["vocab_size"] == VOCAB_SIZE, "the ids of the questions"
     assert small["sliding_window"] == 8, "shorter than a document, so that a layer without it shows"
     chunks = shrink_config({**DENSE, "chunk_size": 256, "attention_chunk_size": 8192, "index_topk": 2048})
     assert (chunks["chunk_size"], chunks["attention_chunk_size"], chunks["index_topk"]) == (8, 8, 8)

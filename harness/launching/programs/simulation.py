@@ -15,7 +15,8 @@ from typing import Any
 
 import harness
 from harness.errors import ExitCode, UserError
-from harness.facts.tested_releases import describe_untested
+from harness.facts.deepspeed_version import parse_version
+from harness.facts.tested_releases import TESTED_RELEASES, describe_untested
 from harness.file_io import read_regular, write_atomically
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
@@ -42,6 +43,11 @@ def simulate_rank(
     missing = [name for name in _PACKAGES[:4] if machine.package_version(name) is None]
     if missing:
         raise _unavailable(f"{' and '.join(missing)} not installed", install_command("train"))
+    torch, least = str(machine.package_version("torch")), TESTED_RELEASES["torch"][0]
+    if parse_version(torch) < parse_version(least):
+        raise _unavailable(
+            f"torch {torch} is older than {least}, the first that it runs with", f"install torch {least} or newer"
+        )
     body = {**request.body, "order": order}
     file = cache_dir() / f"{_digest(body)}.json"
     if use_cache:

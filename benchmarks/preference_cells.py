@@ -6,8 +6,9 @@
                                           [--double] [--write]
 
 A cell is a loss, an accumulation, LoRA or not, a stage and one or two ranks. GRADIENTS has TRL's losses, norms and
-gradients of each parameter on this machine, in fp32 and in fp64; those of `tests/support/training/trl_figures.json` are
-of another one, and the table says how far TRL is from itself there. First each run is made in fp64 with
+gradients of each parameter on this machine, in fp32, in fp64 and in fp32 with `eager` attention; those of
+`tests/support/training/trl_figures.json` are of another one: so the table says how far TRL is from itself in another
+order of arithmetic. First each run is made in fp64 with
 the harness's data, reference, loss and stepper on a plain AdamW: what differs from TRL's there is no rounding of fp32.
 `--double` makes these alone. What `--folder` has is not repeated; `--seconds` ends after about so many, `--only
 2-grid-ipo` takes such cells alone; `--write` keeps the tables in `benchmarks/results/preference-cells-DATE.md`.
@@ -48,6 +49,8 @@ from tests.support.training.preference_runs import (
 
 RESULTS = Path(__file__).parent / "results"
 _CELLS_A_START = 8
+_BOUND = 1e-6
+"""What is counted: relative differences of fp32 below it."""
 _COLUMNS = (
     *("Run", "Ranks", "Stages"),
     *("Loss: ours, TRL", "Ours, exact", "TRL, exact"),
@@ -110,7 +113,7 @@ def _run_cells(
     folder: Path, cells: list[Cell], options: argparse.Namespace, forked: ForkedRanks, begin: float
 ) -> dict[Cell, dict[str, list[float]]]:
     """The figures of each cell that has run: losses, norms and, of `gradients`, the largest differences from TRL's in
-    fp32 and in fp64.
+    fp32 and in fp64; `first` is that of the first step, from the same weights, in fp32.
     """
     file = folder / "cells.jsonl"
     done = {tuple(row["cell"]): row["figures"] for row in map(json.loads, file.read_text().splitlines())}
@@ -132,7 +135,8 @@ def _run_cells(
                 own = torch.load(kept)
                 kept.unlink()
                 distances = [largest_of_gradients(own, theirs[kind]) for kind in ("runs", "double")]
-                done[cell] = figures_of(folder, *cell) | {"gradients": distances}
+                first = largest_of_gradients(own[:1], theirs["runs"][:1])
+                done[cell] = figures_of(folder, *cell) | {"gradients": distances, "first": [first]}
                 lines.write(json.dumps({"cell": cell, "figures": done[cell]}) + "\n")
         print(f"{len(done)} cells, {time.monotonic() - begin:.0f} s", flush=True)
     return done
@@ -184,10 +188,39 @@ TRL's figures of another CPU (`trl_figures.json`) are up to {max(one[0] for one 
 
 {len(done)} of {number} cells.{_describe_ratios(ratios)}
 
+{_format_counts(done, gradients)}
+
 | {" | ".join(_COLUMNS)} |
 | --- | ---: | --- |{9 * " ---: |"}
 """
     return text + "\n".join(rows) + "\n"
+
+
+def _format_counts(done: dict[Cell, dict[str, list[float]]], folder: Path) -> str:
+    """A table: in how many cells, or runs of TRL alone, a figure is within `_BOUND` of TRL's in fp32; the largest."""
+    trl, own = _trl_figures(folder), []
+    for (ranks, name, stage), figures in done.items():
+        loss, norm = largest(figures, trl["runs"][name])
+        distances = loss, norm if figures["norms"] else None, figures["gradients"][0], figures["first"][0]
+        own.append((f"{name}, {ranks}, {stage}", distances))
+    compared = [("Ours, from TRL", own)]
+    for title, kind in (("TRL with `eager` attention, from TRL", "eager"), ("TRL in fp64, from TRL", "double")):
+        rows = []
+        for name in dict.fromkeys(name for _, name, _ in done):
+            both = _trl_gradients(folder, name)
+            parts = [largest_of_gradients(both[kind][:count], both["runs"][:count]) for count in (None, 1)]
+            rows.append((name, (*largest(trl[kind][name], trl["runs"][name]), *parts)))
+        compared.append((title, rows))
+    columns = ("losses", "norms", "gradients", "gradients of step 1")
+    text = f"| Within {_BOUND:.0e}: | {' | '.join(columns)} |\n| --- |{4 * ' --- |'}\n"
+    for title, rows in filter(lambda one: one[1], compared):
+        cells = []
+        for k in range(len(columns)):
+            values = [(value, where) for where, each in rows if (value := each[k]) is not None]
+            within = sum(value <= _BOUND for value, _ in values)
+            cells.append(f"{within} of {len(values)}; {max(values)[0]:.1e} ({max(values)[1]})")
+        text += f"| {title} | {' | '.join(cells)} |\n"
+    return text.rstrip()
 
 
 def _describe_ratios(ratios: list[list[float]]) -> str:

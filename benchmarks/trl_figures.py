@@ -6,7 +6,9 @@ first steps. To be run in an environment with TRL, from the repository root:
     python benchmarks/trl_figures.py tests/support/training/trl_figures.json [--gradients FOLDER]
 
 In fp64 no operation makes fp32: `transformers` would round the norms of layers, and positions. `--gradients` keeps the
-gradients of each parameter at each step of the grid, in both formats, for `preference_cells.py` (about 100 MB).
+gradients of each parameter at each step of the grid, in both formats, for `preference_cells.py` (about 150 MB): and of
+the same run in fp32 with `eager` attention, which says how far TRL is from itself in another order of arithmetic. A run
+that is kept there is not repeated.
 """
 
 from __future__ import annotations
@@ -136,7 +138,14 @@ def _by_answer(gradient: torch.Tensor | None, mask: torch.Tensor) -> list[float]
 
 
 def run_figures(
-    method: str, settings: dict[str, Any], micro_batch: int, accumulation: int, *, name: str, double: bool = False
+    method: str,
+    settings: dict[str, Any],
+    micro_batch: int,
+    accumulation: int,
+    *,
+    name: str,
+    double: bool = False,
+    attention: str = "sdpa",
 ) -> tuple[dict[str, list[float]], list[dict[str, torch.Tensor]]]:
     """Losses and gradient norms of each step, and its gradients before they are clipped. `double`: in fp64."""
     lora, margins = name.endswith("lora"), name.endswith("margin")
@@ -164,7 +173,8 @@ def run_figures(
             max_steps=case.STEPS, per_device_train_batch_size=micro_batch, gradient_accumulation_steps=accumulation,
             gradient_checkpointing=False, lr_scheduler_type="constant", max_grad_norm=1.0, weight_decay=0.0,
             learning_rate=case.SETTINGS["learning_rate"], max_length=case.SETTINGS["max_length"], disable_tqdm=True,
-            train_sampling_strategy="sequential", **beta, **settings,
+            train_sampling_strategy="sequential", model_init_kwargs={"attn_implementation": attention},
+            **beta, **settings,
         )  # fmt: skip
         set_seed(1)
         rows = case.labelled() if method == "kto" else case.scored() if margins else case.pairs()
@@ -189,6 +199,19 @@ def run_figures(
     return {"losses": [sum(step) for step in steps], "norms": [float(norm) for norm in norms]}, gradients
 
 
+def _all_figures(name: str, *, everything: bool) -> dict[str, Any]:
+    """Kind of run -> its gradients, and in `figures` its losses and norms. `everything`: `eager` attention, too."""
+    kinds: dict[str, dict[str, Any]] = {"runs": {}}
+    if name.startswith("grid-"):
+        kinds["double"] = {"double": True}
+    if everything:
+        kinds["eager"] = {"attention": "eager"}
+    found = {kind: run_figures(*RUNS[name], name=name, **options) for kind, options in kinds.items()}
+    return {"figures": {kind: own for kind, (own, _) in found.items()}} | {
+        kind: gradients for kind, (_, gradients) in found.items()
+    }
+
+
 def main() -> None:
     """Write the figures to the file that the command names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -197,20 +220,22 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     figures: dict[str, Any] = {"trl": trl.__version__, "torch": torch.__version__, "drawn": drawn_figures()}
-    figures |= {"runs": {}, "double": {}}
+    figures |= {"runs": {}, "double": {}, "eager": {}}
     for name, (method, settings, micro_batch, accumulation) in RUNS.items():
-        single, gradients = run_figures(method, settings, micro_batch, accumulation, name=name)
         described = {"method": method, "micro_batch": micro_batch, "accumulation": accumulation, "settings": settings}
-        figures["runs"][name] = described | single
-        if name.startswith("grid-"):
-            double, exact = run_figures(*RUNS[name], name=name, double=True)
-            figures["double"][name] = double
-            if name in case.EXACT_RUNS:
-                double["gradients"] = [project_gradients(one) for one in exact[: case.EXACT_STEPS]]
-            if options.gradients:
-                options.gradients.mkdir(parents=True, exist_ok=True)
-                torch.save({"runs": gradients, "double": exact}, options.gradients / f"{name}.pt")
+        kept = options.gradients / f"{name}.pt" if options.gradients and name.startswith("grid-") else None
+        found = torch.load(kept) if kept and kept.exists() else _all_figures(name, everything=kept is not None)
+        for kind, own in found["figures"].items():
+            figures[kind][name] = described | own if kind == "runs" else own
+        if name in case.EXACT_RUNS:
+            exact = found["double"][: case.EXACT_STEPS]
+            figures["double"][name] |= {"gradients": [project_gradients(one) for one in exact]}
+        if kept and not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(found, kept)
         print(name, flush=True)
+    if not options.gradients:
+        del figures["eager"]
     options.file.write_text(json.dumps(figures, indent=1) + "\n")
 
 

@@ -28,6 +28,7 @@ from harness.diagnosis.evidence.failure_phase import find_phase
 from harness.diagnosis.evidence.inferred_cause import name_cause
 from harness.diagnosis.evidence.job_notes import describe_job
 from harness.diagnosis.evidence.log_end import (
+    END_TEXTS,
     describe_missing_hosts,
     describe_open_end,
     diagnose_silent_end,
@@ -162,12 +163,7 @@ def _describe_by_other_lines(first: LogEvent, readers: list[LogReader]) -> LogEv
     """The event, with the title and the change of a line beside its own: a signal, who chose an option."""
     text = _all_text(readers)
     if first.cause == STOP_CAUSE and first.level == "end" and _HANGUP.search(text):
-        title = "the job got SIGHUP: the terminal or the login session that started it ended"
-        change = (
-            "start it again from the last checkpoint in `tmux` or `screen`, with `setsid`, or as a job of a scheduler; "
-            "`nohup` alone does not help where a launcher handles SIGHUP itself, as torchrun does"
-        )
-        return replace(first, title=title, change=change)
+        return replace(first, title=END_TEXTS["hangup"]["text"], change=END_TEXTS["hangup"]["change"])
     if first.cause == _SLOT_CAUSE and (match := _DERIVED_OPTION.search(text)):
         variable, option, value = (part.decode(errors="replace") for part in match.groups())
         title = f"the launcher made `{option}={value}` of {variable}, and counts devices from 0"

@@ -97,3 +97,22 @@ def test_every_key_that_pydantic_refuses_is_told():
     head = f"pydantic_core._pydantic_core.ValidationError: {len(keys)} validation errors for DeepSpeedBF16Config\n"
     decision = decide_action(diagnose_text(head + "".join(f"{key}\n{row}" for key in keys)))
     assert list(decision.changes) == [f"bf16.{key}" for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "code", "cause"),
+    [
+        ("deepspeed/runtime/zero/stage3.py", "defragment", "assert len(set(t.dtype for t in tensors)) == 1", "LG301"),
+        ("deepspeed/ops/op_builder/builder.py", "find", 'assert home is not None, "CUDA_HOME does not exist, unable to compile CUDA op',
+         "LG021"),
+        ("deepspeed/runtime/zero/odd.py", "reset", 'raise RuntimeError(f"still have inflight params {names}', "LG100"),
+        ("/w/fit.py", "save", "raise OSError(28, 'No space left on device')", "LG050"),
+        ("oddlib/core.py", "go", "raise ValueError(text)", ""),
+        ("oddlib/core.py", "go", "x = 'No space left on device'", ""),
+    ],
+)  # fmt: skip
+def test_the_last_line_of_a_cut_traceback_may_tell_what_it_raises(file, function, code, cause):
+    log = traceback_text([(file, function, code)], "").rstrip("\n")
+    diagnosis = diagnose_text(log)
+    assert (diagnosis.cause, diagnosis.confidence) == (cause, "likely" if cause else "unknown")
+    assert (diagnosis.message == code) is bool(cause)

@@ -106,17 +106,9 @@ def find_disk_allocation(
     """The file that was being written when a disk was full."""
     rows = " ".join([*(f"{frame.file} {frame.function}" for frame in frames[-10:]), text])
     for each in _allocations("disk").values():
-        if each.frames.search(rows):
-            return FailedAllocation(each.name, each.text, each.change)
-    if phase in ("saving", "exporting") or "serialization.py" in rows:
-        size = f": {format_bytes(num_parameters * 14)} for this model" if num_parameters else ""
-        return FailedAllocation(
-            "checkpoint",
-            f"a checkpoint: about 14 bytes for each parameter, with the states of Adam{size}",
-            "free space and keep fewer checkpoints (`save_total_limit` of the Trainer, `checkpoint.save_total_limit` "
-            "of a run spec), save to a larger disk, or without the optimizer (`save_only_model: true`); the checkpoint "
-            "that was being written is incomplete: resume from the one before",
-        )
+        if each.frames.search(rows) or phase in each.phases:
+            size = f": {format_bytes(num_parameters * 14)} for this model" if num_parameters and each.phases else ""
+            return FailedAllocation(each.name, each.text + size, each.change)
     return None
 
 
@@ -150,9 +142,8 @@ def compare_numbers(text: str) -> tuple[str, ...]:
     outside = own - allocated - unallocated if sizes["own"] and allocated else 0
     if outside > 3 << 30:
         notes.append(
-            f"this process holds {format_bytes(outside)} outside torch: the CUDA context, NCCL's buffers (one set "
-            f"for each "
-            "process group), other libraries"
+            f"this process holds {format_bytes(outside)} outside torch: the CUDA context, NCCL's buffers (one set for "
+            "each process group), other libraries"
         )
     return tuple(notes)
 

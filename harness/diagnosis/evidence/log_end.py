@@ -16,8 +16,8 @@ _ENDED = re.compile(
     rb"train_runtime|[Tt]raining (?:is )?(?:completed|finished|done)|exits successfully|[Ss]aved? (?:the )?final|"
     rb"successfully finished|^(?:real|user|sys)\s+\d+m|\b[Dd]one[.!]?\s*$|[Ff]inished[.!]?\s*$|\bcompleted\b"
 )
-_ENDS = read_entries(CATALOGUE / "phases" / "log_ends.txt")
-_PARTS = tuple((re.compile(fields["words"].encode()), name) for name, fields in _ENDS.items() if "words" in fields)
+END_TEXTS = read_entries(CATALOGUE / "phases" / "log_ends.txt")
+_PARTS = tuple((re.compile(fields["words"].encode()), name) for name, fields in END_TEXTS.items() if "words" in fields)
 _LAST_LINES = 12
 _STARTED = re.compile(rb"\[launch\.py.*spawned with command")
 
@@ -40,12 +40,12 @@ def describe_open_end(tail: bytes) -> str:
     """The next step where a log shows no failure, by its last bytes."""
     rows = [row for row in tail.split(b"\n") if row.strip()][-_LAST_LINES:]
     if not rows or any(_ENDED.search(row) for row in rows):
-        return _ENDS["unknown"]["text"]
+        return END_TEXTS["unknown"]["text"]
     if _STARTED.search(rows[-1]):
-        return _ENDS["started"]["text"]
+        return END_TEXTS["started"]["text"]
     parts = (name for row in reversed(rows) for pattern, name in _PARTS if pattern.search(row))
     part = next(parts, "")
-    return _ENDS["open"]["text"].format(part=part) if part else _ENDS["unknown"]["text"]
+    return END_TEXTS["open"]["text"].format(part=part) if part else END_TEXTS["unknown"]["text"]
 
 
 def note_memory(first: LogEvent, tail: bytes, *, has_phase: bool) -> tuple[LogEvent, tuple[str, ...]]:
@@ -57,7 +57,7 @@ def note_memory(first: LogEvent, tail: bytes, *, has_phase: bool) -> tuple[LogEv
         return first, ()
     is_full = float(percent) >= FULL_PERCENT and not first.change and not has_phase
     details = {**first.details, "memory_percent": percent}
-    first = replace(first, details=details, change=_ENDS["full"]["change"] if is_full else first.change)
+    first = replace(first, details=details, change=END_TEXTS["full"]["change"] if is_full else first.change)
     return first, (f"{percent} % of the host's memory was in use shortly before",)
 
 
@@ -70,11 +70,11 @@ def diagnose_silent_end(events: Sequence[LogEvent], last_lines: tuple[tuple[int,
     """The diagnosis of a log without a failure; None where nothing points to one. `last_lines`: (number, text)."""
     killing = next((line for line in last_lines if _KILLING.search(line[1])), None)
     if killing is not None and not any(_STOPPED.search(text) for _, text in last_lines):
-        (number, text), ends = killing, _ENDS["killed"]
+        (number, text), ends = killing, END_TEXTS["killed"]
         memory = _find_percent("\n".join(text for _, text in last_lines).encode())
         notes = (f"{memory} % of the host's memory was in use shortly before",) if memory else ()
         return Diagnosis(
-            *("failed", "likely", "LG003", ends["text"], text, ends["change"].format(full=_ENDS["full"]["change"])),
+            *("failed", "likely", "LG003", ends["text"], text, ends["change"].format(full=END_TEXTS["full"]["change"])),
             line=number,
             lines=last_lines[-10:],
             notes=notes,
@@ -83,9 +83,9 @@ def diagnose_silent_end(events: Sequence[LogEvent], last_lines: tuple[tuple[int,
     waits = [(number, text, match) for number, text in last_lines if (match := _LOCK.search(text))]
     if len(waits) > 1 and waits[-1][0] == last_lines[-1][0]:
         number, text, match = waits[-1]
-        title = _ENDS["locked"]["text"].format(path=match["path"] or match["other"])
+        title = END_TEXTS["locked"]["text"].format(path=match["path"] or match["other"])
         return Diagnosis(
-            "failed", "likely", "LG026", title, text, _ENDS["locked"]["change"], line=number, lines=last_lines[-10:]
+            "failed", "likely", "LG026", title, text, END_TEXTS["locked"]["change"], line=number, lines=last_lines[-10:]
         )
     warning = next((e for e in events if e.cause == _NO_HOSTFILE), None)
     if warning is None:
@@ -113,9 +113,6 @@ def describe_missing_hosts(events: Sequence[LogEvent]) -> str:
     wanted = next((e.details["hosts"] for e in events if e.cause == _HOSTS_WANTED and "hosts" in e.details), "")
     if wanted:
         return f"{wanted} hosts were requested, and only the ranks of this host were started"
-    is_wanted = any(e.cause == _HOSTS_WANTED for e in events)
-    return (
-        "accelerate is configured for several machines, and only the ranks of this host were started"
-        if is_wanted
-        else ""
-    )
+    if not any(e.cause == _HOSTS_WANTED for e in events):
+        return ""
+    return "accelerate is configured for several machines, and only the ranks of this host were started"

@@ -13,7 +13,7 @@ from harness.diagnosis.reader.line_prefix import ParsedLine, parse_line
 from harness.diagnosis.reader.log_files import LogOrigin
 from harness.diagnosis.reader.log_reader import LogLine
 from harness.diagnosis.reader.log_stream import ELISION, LogStream, update_event
-from harness.diagnosis.rules.line_matcher import Match, is_exception_line, match_line
+from harness.diagnosis.rules.line_matcher import Match, is_exception_line, match_cut, match_line
 
 MAX_EVENTS = 20_000
 """One a rank of a large job, whose missing rank is the one without an event."""
@@ -159,8 +159,7 @@ class LogScanner:
             self._finish_message(stream)
             last_line = stream.find_cut(num_lines, self._lines_before)
             if last_line is not None and len(self.events) < MAX_EVENTS:
-                text = "the log ends in the middle of a traceback, before the exception"
-                self.events.append(self._make_event(*last_line, stream, Match("", "root", False, {}), text))
+                self.events.append(self._make_event(*last_line, stream, *match_cut(stream.frames)))
 
     def drop_log(self) -> None:
         """The log that has ended is no text: forget its events."""

@@ -141,6 +141,24 @@ def match_line(text: str, frames: Sequence[Frame], *, in_traceback: bool) -> Mat
     return Match("", "root", False, {}) if is_exception and not _WARNING_LINE.search(text) else None
 
 
+_RAISES = re.compile(r"(?:assert\b|raise (?P<name>\w[\w.]*))")
+_QUOTED = re.compile(r"([\"'])(?P<text>.*?)(?:\1|$)")
+
+
+def match_cut(frames: Sequence[Frame]) -> tuple[Match, str]:
+    """The cause of a traceback that ends before its exception, and what to quote: its last line may tell what it
+    raises or asserts.
+    """
+    code = frames[-1].code if frames else ""
+    if raises := _RAISES.match(code):
+        said = max((quoted["text"] for quoted in _QUOTED.finditer(code)), key=len, default="")
+        exception = raises["name"] or "AssertionError"
+        match = match_line(f"{exception}: {said}" if said else exception, frames, in_traceback=True)
+        if match is not None and match.cause:
+            return match._replace(sure=False), code
+    return Match("", "root", False, {}), "the log ends in the middle of a traceback, before the exception"
+
+
 def may_match_rule(text: str) -> bool:
     """Does the line contain a literal of a rule? Rules without one do not count."""
     rules = all_rules()

@@ -10,7 +10,7 @@ from statistics import median
 from harness.diagnosis.diagnosis_types import LogFacts
 from harness.diagnosis.reader.metric_series import MetricSeries, Sample
 
-_MIN_ZEROS = 5
+_MIN_ZEROS, _MIN_ZEROS_OF_A_QUOTE = 5, 3
 _MIN_EQUAL_NORMS = 10
 _MIN_EQUAL_RATES = 30
 _MIN_RATES = 24
@@ -35,7 +35,7 @@ def observe_series(series: MetricSeries, facts: LogFacts) -> Iterator[str]:
 def _observe_zeros(losses: Sequence[Sample], norms: Sequence[Sample], facts: LogFacts) -> Iterator[str]:
     for name, row in (("loss", losses), ("gradient norm", norms)):
         run = _last_run(row, 0.0)
-        if len(run) < _MIN_ZEROS:
+        if len(run) < (_MIN_ZEROS if len(run) < len(row) else _MIN_ZEROS_OF_A_QUOTE):
             continue
         text = f"observation: the {name} is exactly 0 in {len(run)} lines in a row, from line {run[0].line} on"
         if '"overlap_comm": true' in facts.config or "'overlap_comm': True" in facts.config:

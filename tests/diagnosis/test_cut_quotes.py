@@ -116,3 +116,25 @@ def test_the_last_line_of_a_cut_traceback_may_tell_what_it_raises(file, function
     diagnosis = diagnose_text(log)
     assert (diagnosis.cause, diagnosis.confidence) == (cause, "likely" if cause else "unknown")
     assert (diagnosis.message == code) is bool(cause)
+
+
+@pytest.mark.parametrize("line", ["FAILED: odd_adam.o ", "FAILED: odd.cuda.o", "FAILED: [code=1] build/odd_kernel.so"])
+def test_a_build_that_is_cut_below_the_line_of_ninja_has_failed(line):
+    diagnosis = diagnose_text(f"Building extension module odd...\n{line}\n/usr/bin/nvcc -c odd.cpp -o")
+    assert (diagnosis.cause, diagnosis.confidence) == ("LG024", "likely")
+    assert diagnose_text("FAILED: 3 of 40 checks of odd\n").cause != "LG024"
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["except subprocess.CalledProcessError as e:", "except (OSError, MemoryError):", "except torch.OutOfMemoryError:"],
+)
+@pytest.mark.parametrize("number", ["", "   1674     ", "-> 1674     "])
+def test_a_line_of_source_that_catches_an_error_is_no_error(number, code):
+    assert diagnose_text(f"{number}{code}\n").state == "no failure seen"
+
+
+def test_a_cut_traceback_is_no_words_to_search_for():
+    log = traceback_text([("oddlib/core.py", "go", "x = y")], "").rstrip("\n")
+    assert "search" not in diagnose_text(log).change
+    assert "search" in diagnose_text(f"{log}\nValueError: the odd thing is too odd\n").change

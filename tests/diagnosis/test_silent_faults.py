@@ -8,6 +8,7 @@ import io
 import pytest
 
 from harness.diagnosis import diagnose
+from tests.support.tracebacks import diagnose_text
 
 
 def trainer(losses, norm=lambda i: 1.5 + i / 100, lr=lambda i: 1e-5 * (1 - i / 1000)):
@@ -60,3 +61,25 @@ def test_what_looks_wrong_is_an_observation(lines, text):
 def test_another_rank_does_not_mix_with_the_first():
     lines = [f"[rank{i % 2}]: loss: {2.0 if i % 2 else 0.0}" for i in range(40)]
     assert any("exactly 0 in 20 lines" in note for note in observations(lines))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{'loss': 2.08, 'grad_norm': nan, 'learning_rate': 1e-05}",
+        " iteration 5426/ 250000 | learning rate: 2.9E-04 | loss scale: 1.0 | grad norm: nan | samples per second: 1.8 |",
+        "step 7 loss=1.5 grad_norm=NaN",
+        "{'loss': 1.1, 'grad_norm': 'nan', 'epoch': 0.1}",
+    ],
+)
+def test_a_norm_that_is_nan_is_reported_and_never_certain(line):
+    diagnosis = diagnose_text(f"step 1\n{line}\n")
+    assert (diagnosis.cause, diagnosis.confidence) == ("LG229", "likely")
+    assert diagnose_text(f"step 1\n{line}\n".replace("nan", "0.4").replace("NaN", "0.4")).state == "no failure seen"
+
+
+@pytest.mark.parametrize(("count", "others", "is_seen"), [(3, 0, True), (2, 0, False), (3, 1, False), (5, 1, True)])
+def test_a_short_quote_of_zeros_alone_is_observed(count, others, is_seen):
+    rows = ["{'loss': 2.5}"] * others + ["{'loss': 0.0}"] * count
+    notes = diagnose_text("\n".join(rows) + "\n").notes
+    assert any("exactly 0" in note for note in notes) is is_seen

@@ -65,7 +65,7 @@ def describe_next_step(text: str, frames: Sequence[Frame], versions: Mapping[str
     """Advice for an unknown exception: the next step, the releases seen, and what to search for."""
     area, step = describe_area(frames)
     parts = [describe_kind(text, frames) or step or "read the lines below; the first of them is the oldest"]
-    if area != _SCRIPT and (query := _search_words(text)):
+    if area != _SCRIPT and not text.startswith("the log ends") and (query := _search_words(text)):
         where = "the issues of that project" if area else "the web"
         parts.append(f"search {where} for `{query}`")
     if versions:

@@ -34,7 +34,7 @@ _INTERRUPTION = re.compile(
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 _RANK_MAPPING = re.compile(r"global_rank_mapping=defaultdict\([^,]*, (\{.*\})\)")
 _HOST_RANKS = re.compile(r"'([^']+)': \[([\d, ]*)\]")
-_TRACEBACK_STARTS = ("Traceback (most recent call last)", "Original Traceback (most", "Error executing job")
+_TRACEBACK_STARTS = ("Traceback (most recent call", "Original Traceback (most", "Error executing job")
 _CAUGHT = re.compile(r"^[\w.]+: Caught \w+ in ")
 """The exception of a data loader's worker, or of a replica, as its parent raises it again."""
 _MAX_CODE, _SAYS_NO_MORE = 200, "For further information visit"

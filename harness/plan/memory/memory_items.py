@@ -8,7 +8,7 @@ and rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -116,10 +116,12 @@ def at_moments(item: MemoryItem, *moments: str) -> MemoryItem:
 def keep_largest_moments(items: Iterable[MemoryItem]) -> list[MemoryItem]:
     """Of each tier and phase what is there at its largest moment."""
     candidates = list(items)
-    chosen: dict[tuple[Tier, Phase], str] = {}
-    for tier in ("gpu", "host", "nvme"):
-        for phase in MOMENTS:
-            chosen[tier, phase] = _largest_moment(candidates, tier, phase)
+    totals = {(tier, phase): dict.fromkeys(MOMENTS[phase], 0) for tier in ("gpu", "host", "nvme") for phase in MOMENTS}
+    for item in candidates:  # one that names no moment of a phase adds the same to each
+        for phase in () if item.assumed else item.phases:
+            for moment in totals.get((item.tier, phase), {}).keys() & item.moments:
+                totals[item.tier, phase][moment] += item.bytes
+    chosen = {key: max(named, key=named.__getitem__) for key, named in totals.items()}
     result = []
     for item in candidates:
         phases = tuple(each for each in item.phases if is_at(item, each, chosen.get((item.tier, each), "")))
@@ -132,8 +134,3 @@ def is_at(item: MemoryItem, phase: Phase, moment: str) -> bool:
     """Is the item there at this moment of this phase? One that names no moment of a phase is there all the time."""
     named = [name for name in item.moments if name in MOMENTS.get(phase, ())]
     return not named or moment in named
-
-
-def _largest_moment(items: Sequence[MemoryItem], tier: Tier, phase: Phase) -> str:
-    there = [item for item in items if item.tier == tier and phase in item.phases and not item.assumed]
-    return max(MOMENTS[phase], key=lambda moment: sum(item.bytes for item in there if is_at(item, phase, moment)))

@@ -132,7 +132,7 @@ def fill_models(folder: Path) -> None:
 def known_template(name: str) -> str:
     """The chat template of the model's family, of those that TRL ships; empty where it has none."""
     folder = program_overlay("trl") / "trl" / "chat_templates"
-    plain = re.sub(r"[^a-z0-9]", "", re.sub(r"[-_]\d+(\.\d+)?[bm]\b.*", "", name.lower()))  # less its size
+    plain = re.sub(r"[^a-z0-9]", "", re.sub(r"[-_]\d+(\.\d+)?[bm]\b", "", name.lower()))  # less its size
     found = [path for path in folder.glob("*.jinja") if path.stem.replace("_", "") in plain]
     return max(found, key=lambda path: len(path.stem)).read_text(encoding="utf-8") if found else ""
 

@@ -34,7 +34,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from harness.facts.model_lookup import facts_from_config  # noqa: E402
+from harness.facts.model_lookup import facts_from_config, has_attention_dropout  # noqa: E402
 from harness.facts.model_table import read_table  # noqa: E402
 from harness.hostinfo import model_answers  # noqa: E402
 from harness.hostinfo.model_answers import QUESTIONS  # noqa: E402
@@ -252,11 +252,22 @@ def write(rows: dict[str, Any]) -> None:
     parts = {
         "reasons": "[\n" + ",\n".join(map(json.dumps, reasons)) + "\n ]",
         "plans": "[\n" + ",\n".join(plans) + "\n ]",
+        "attention_dropout": json.dumps([name for name in rows if drops_attention(name)]),
         "plan_of": json.dumps(plan_of),
         "rows": "{\n" + ",\n".join(lines) + "\n }",
     }
     text = json.dumps(head, indent=1)[:-2]
     TABLE.write_text(text + "".join(f',\n "{key}": {part}' for key, part in parts.items()) + "\n}\n")
+
+
+def drops_attention(name: str) -> bool:
+    """Does the default configuration of a type drop attention weights in training?"""
+    from transformers import AutoConfig
+
+    try:
+        return has_attention_dropout(AutoConfig.for_model(name, **FIELDS.get(name, {})).to_dict())
+    except Exception:  # a type without a default configuration
+        return False
 
 
 def find_tensor_plan(name: str) -> dict[str, str]:

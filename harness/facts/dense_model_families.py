@@ -30,17 +30,17 @@ from harness.facts.model_parts import (
 
 def _llama_like(
     fields: ConfigFields,
-    qkv_bias: bool,
-    out_bias: bool,
+    qkv_bias: bool | None = None,
+    out_bias: bool | None = None,
     *,
     mlp_bias: bool = False,
     head_norms: Callable[[ConfigFields], Parameters] | None = None,
     norm_names: tuple[str, ...] = TWO_NORMS,
 ) -> Parts:
-    """Attention, a gated MLP and RMS norms in every layer."""
-    hidden = fields.count("hidden_size")
+    """Attention, a gated MLP and RMS norms in every layer; `attention_bias` where a bias is not given."""
+    hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias")
     layer = (
-        *attention(fields, qkv_bias, out_bias),
+        *attention(fields, bias if qkv_bias is None else qkv_bias, bias if out_bias is None else out_bias),
         *(head_norms(fields) if head_norms else ()),
         *gated_mlp(hidden, fields.count("intermediate_size"), mlp_bias),
         *norms(hidden, *norm_names),
@@ -50,8 +50,7 @@ def _llama_like(
 
 def llama(fields: ConfigFields) -> Parts:
     """Llama: RMS norms, grouped-query attention, a gated MLP; biases as the configuration says."""
-    bias = fields.flag("attention_bias")
-    return _llama_like(fields, bias, bias, mlp_bias=fields.flag("mlp_bias"))
+    return _llama_like(fields, mlp_bias=fields.flag("mlp_bias"))
 
 
 def mistral(fields: ConfigFields) -> Parts:
@@ -66,26 +65,17 @@ def qwen2(fields: ConfigFields) -> Parts:
 
 def qwen3(fields: ConfigFields) -> Parts:
     """Qwen 3: Llama with norms on queries and keys."""
-    bias = fields.flag("attention_bias")
-    return _llama_like(fields, bias, bias, head_norms=qk_norms)
-
-
-def gemma(fields: ConfigFields) -> Parts:
-    """The first Gemma: the parameters of Llama."""
-    bias = fields.flag("attention_bias")
-    return _llama_like(fields, bias, bias)
+    return _llama_like(fields, head_norms=qk_norms)
 
 
 def gemma2(fields: ConfigFields) -> Parts:
     """Gemma 2: four norms a layer."""
-    bias = fields.flag("attention_bias")
-    return _llama_like(fields, bias, bias, norm_names=FOUR_NORMS)
+    return _llama_like(fields, norm_names=FOUR_NORMS)
 
 
 def gemma3(fields: ConfigFields) -> Parts:
     """Gemma 3: four norms a layer, and norms on queries and keys."""
-    bias = fields.flag("attention_bias")
-    return _llama_like(fields, bias, bias, head_norms=qk_norms, norm_names=FOUR_NORMS)
+    return _llama_like(fields, head_norms=qk_norms, norm_names=FOUR_NORMS)
 
 
 def phi(fields: ConfigFields) -> Parts:
@@ -147,8 +137,7 @@ def gpt2(fields: ConfigFields) -> Parts:
         *linear("transformer.wte", vocab, hidden),
         *linear("transformer.wpe", fields.count("n_positions"), hidden),
     )
-    head = untied_head(fields)
-    return before, repeat_layer(fields, layer), (*layer_norm(hidden, "transformer.ln_f"), *head)
+    return before, repeat_layer(fields, layer), (*layer_norm(hidden, "transformer.ln_f"), *untied_head(fields))
 
 
 def gpt_neox(fields: ConfigFields) -> Parts:
@@ -164,8 +153,7 @@ def gpt_neox(fields: ConfigFields) -> Parts:
         *linear("mlp.dense_h_to_4h", intermediate, hidden, True),
         *linear("mlp.dense_4h_to_h", hidden, intermediate, True),
     )
-    head = untied_head(fields)
-    after = (*layer_norm(hidden, "gpt_neox.final_layer_norm"), *head)
+    after = (*layer_norm(hidden, "gpt_neox.final_layer_norm"), *untied_head(fields))
     return linear("gpt_neox.embed_in", vocab, hidden), repeat_layer(fields, layer), after
 
 
@@ -180,8 +168,7 @@ def falcon(fields: ConfigFields) -> Parts:
         *linear("mlp.dense_4h_to_h", hidden, intermediate, bias),
         *(parameter for name in _falcon_norms(fields) for parameter in layer_norm(hidden, name)),
     )
-    head = untied_head(fields)
-    after = (*layer_norm(hidden, "transformer.ln_f"), *head)
+    after = (*layer_norm(hidden, "transformer.ln_f"), *untied_head(fields))
     return linear("transformer.word_embeddings", vocab, hidden), repeat_layer(fields, layer), after
 
 
@@ -226,15 +213,13 @@ def ernie(fields: ConfigFields) -> Parts:
 
 def olmo2(fields: ConfigFields) -> Parts:
     """OLMo 2 and 3: norms after attention and MLP, and norms over all queries and keys."""
-    bias = fields.flag("attention_bias")
     ends = ("post_attention_layernorm", "post_feedforward_layernorm")
-    return _llama_like(fields, bias, bias, head_norms=wide_qk_norms, norm_names=ends)
+    return _llama_like(fields, head_norms=wide_qk_norms, norm_names=ends)
 
 
 def hunyuan(fields: ConfigFields) -> Parts:
     """Hunyuan: Qwen 3 under other names."""
-    bias = fields.flag("attention_bias")
-    return _llama_like(fields, bias, bias, head_norms=_hunyuan_norms)
+    return _llama_like(fields, head_norms=_hunyuan_norms)
 
 
 def _hunyuan_norms(fields: ConfigFields) -> Parameters:
@@ -243,9 +228,8 @@ def _hunyuan_norms(fields: ConfigFields) -> Parameters:
 
 def cohere(fields: ConfigFields) -> Parts:
     """Command: one norm a layer for attention and MLP side by side; norms of every head where it says so."""
-    bias = fields.flag("attention_bias")
     head_norms = _cohere_norms if fields.flag("use_qk_norm") else None
-    return _llama_like(fields, bias, bias, head_norms=head_norms, norm_names=("input_layernorm",))
+    return _llama_like(fields, head_norms=head_norms, norm_names=("input_layernorm",))
 
 
 def _cohere_norms(fields: ConfigFields) -> Parameters:
@@ -282,8 +266,7 @@ def bloom(fields: ConfigFields) -> Parts:
     )
     embedding = linear("transformer.word_embeddings", vocab, hidden)
     before = (*embedding, *layer_norm(hidden, "transformer.word_embeddings_layernorm"))
-    head = untied_head(fields)
-    return before, repeat_layer(fields, layer), (*layer_norm(hidden, "transformer.ln_f"), *head)
+    return before, repeat_layer(fields, layer), (*layer_norm(hidden, "transformer.ln_f"), *untied_head(fields))
 
 
 def opt(fields: ConfigFields) -> Parts:
@@ -291,7 +274,11 @@ def opt(fields: ConfigFields) -> Parts:
     hidden, vocab = fields.count("hidden_size"), fields.count("vocab_size")
     intermediate = fields.count("intermediate_size")
     layer = (
-        *(p for name in ("k_proj", "v_proj", "q_proj", "out_proj") for p in _square(f"self_attn.{name}", hidden)),
+        *(
+            p
+            for n in ("k_proj", "v_proj", "q_proj", "out_proj")
+            for p in linear(f"self_attn.{n}", hidden, hidden, True)
+        ),
         *layer_norm(hidden, "self_attn_layer_norm"),
         *linear("fc1", intermediate, hidden, True),
         *linear("fc2", hidden, intermediate, True),
@@ -302,12 +289,7 @@ def opt(fields: ConfigFields) -> Parts:
         *linear("model.decoder.embed_positions", fields.count("max_position_embeddings") + 2, hidden),
         *layer_norm(hidden, "model.decoder.final_layer_norm"),
     )
-    head = untied_head(fields)
-    return before, repeat_layer(fields, layer), head
-
-
-def _square(name: str, hidden: int) -> Parameters:
-    return linear(name, hidden, hidden, True)
+    return before, repeat_layer(fields, layer), untied_head(fields)
 
 
 def mpt(fields: ConfigFields) -> Parts:
@@ -322,9 +304,8 @@ def mpt(fields: ConfigFields) -> Parts:
         *linear("ffn.up_proj", intermediate, hidden),
         *linear("ffn.down_proj", hidden, intermediate),
     )
-    head = untied_head(fields)
     return (
         linear("transformer.wte", vocab, hidden),
         repeat_layer(fields, layer),
-        (*norms(hidden, "transformer.norm_f"), *head),
+        (*norms(hidden, "transformer.norm_f"), *untied_head(fields)),
     )

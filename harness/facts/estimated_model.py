@@ -26,7 +26,7 @@ from harness.facts.model_parts import (
     linear,
     norms,
 )
-from harness.facts.moe_model_families import fused_experts, latent_attention, linear_attention
+from harness.facts.moe_model_families import fused_experts, is_linear_layer, latent_attention, linear_attention
 
 _NAMES = {
     name: others.split()
@@ -198,10 +198,6 @@ def _sparse_layers(fields: ConfigFields) -> tuple[bool, ...]:
 
 def _linear_layers(fields: ConfigFields) -> tuple[bool, ...]:
     """The layers with linear attention, as in Qwen3.5: by `layer_types`, or all but every n-th."""
-    layers, types = fields.num_layers, fields.get("layer_types")
     if fields.get("linear_num_value_heads") is None:
-        return (False,) * layers
-    if isinstance(types, list) and len(types) == layers:
-        return tuple(kind == "linear_attention" for kind in types)
-    every = fields.count("full_attention_interval", 4)
-    return tuple((i + 1) % every != 0 for i in range(layers))
+        return (False,) * fields.num_layers
+    return is_linear_layer(fields)

@@ -19,6 +19,7 @@ from harness.facts.model_catalogue import catalogue_config, closest_names, descr
 from harness.facts.model_facts import LatentAttention, ModelFacts
 from harness.facts.model_families import FAMILIES, SAME_FAMILY, Family
 from harness.facts.model_parts import BadConfig, ConfigFields, Parameter, split_layers
+from harness.facts.model_table import read_table
 from harness.file_io import read_regular
 from harness.hostinfo.hub_access import hub_cache
 from harness.hostinfo.path_probe import answer_in_time
@@ -349,23 +350,17 @@ def _cached_config(name: str, revision: str) -> Path | None:
         return None
 
 
-_KEYS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "attn_dropout")
-_BY_DEFAULT = frozenset(
-    """bert bert-generation big_bird biogpt camembert data2vec-text electra emu3 ernie git gpt-sw3 gpt2 gpt_bigcode
-    gpt_neox_japanese megatron-bert openai-gpt plbart prophetnet roberta roberta-prelayernorm roc_bert roformer
-    seed_oss xglm xlm xlm-roberta xlm-roberta-xl xmod""".split()
-)
-"""Model types that drop attention weights where their configuration says nothing (transformers 5.24)."""
+_DROPOUT_KEYS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "attn_dropout")
 
 
 def has_attention_dropout(config: Mapping[str, Any]) -> bool:
     """Does a model of this configuration drop attention weights in training?"""
     inner = config.get("text_config")
     merged = {**config, **inner} if isinstance(inner, Mapping) else config
-    written = [merged[key] for key in _KEYS if key in merged]
+    written = [merged[key] for key in _DROPOUT_KEYS if key in merged]
     if written:
         return any(isinstance(value, int | float) and value > 0 for value in written)
-    return merged.get("model_type") in _BY_DEFAULT
+    return merged.get("model_type") in read_table()["attention_dropout"]
 
 
 _POSITIONS = [

@@ -61,11 +61,14 @@ def mixture(
 
 def mixtral(fields: ConfigFields) -> Parts:
     """Mixtral: a router and experts in every layer."""
+    return _experts_everywhere(fields, attention(fields, False, False))
+
+
+def _experts_everywhere(fields: ConfigFields, heads: Parameters) -> Parts:
     hidden = fields.count("hidden_size")
     router = linear("mlp.gate", fields.count("num_local_experts"), hidden)
     experts = fused_experts(fields, fields.count("intermediate_size"))
-    layer = (*attention(fields, False, False), *router, *experts, *norms(hidden, *TWO_NORMS))
-    return decoder(fields, repeat_layer(fields, layer))
+    return decoder(fields, repeat_layer(fields, (*heads, *router, *experts, *norms(hidden, *TWO_NORMS))))
 
 
 def is_sparse_layer(fields: ConfigFields) -> tuple[bool, ...]:
@@ -76,15 +79,18 @@ def is_sparse_layer(fields: ConfigFields) -> tuple[bool, ...]:
 
 def qwen2_moe(fields: ConfigFields) -> Parts:
     """Qwen1.5-MoE and Qwen2-MoE: experts, and one shared expert with a gate of its own."""
-    hidden, bias = fields.count("hidden_size"), fields.flag("qkv_bias")
-    shared = fields.count("shared_expert_intermediate_size")
-    block = (
+    heads = attention(fields, fields.flag("qkv_bias"), False)
+    return mixture(fields, heads, _gated_shared_expert(fields), is_sparse_layer)
+
+
+def _gated_shared_expert(fields: ConfigFields) -> Parameters:
+    hidden = fields.count("hidden_size")
+    return (
         *linear("mlp.gate", fields.count("num_local_experts"), hidden),
         *fused_experts(fields, fields.count("moe_intermediate_size")),
-        *gated_mlp(hidden, shared, name="mlp.shared_expert"),
+        *gated_mlp(hidden, fields.count("shared_expert_intermediate_size"), name="mlp.shared_expert"),
         *linear("mlp.shared_expert_gate", 1, hidden),
     )
-    return mixture(fields, attention(fields, bias, False), block, is_sparse_layer)
 
 
 def qwen3_moe(fields: ConfigFields) -> Parts:
@@ -176,15 +182,7 @@ def deepseek_v32(fields: ConfigFields) -> Parts:
 
 def minimax_m2(fields: ConfigFields) -> Parts:
     """MiniMax M2: norms over all queries and keys, experts in every layer."""
-    hidden = fields.count("hidden_size")
-    layer = (
-        *attention(fields, False, False),
-        *wide_qk_norms(fields),
-        *linear("mlp.gate", fields.count("num_local_experts"), hidden),
-        *fused_experts(fields, fields.count("intermediate_size")),
-        *norms(hidden, *TWO_NORMS),
-    )
-    return decoder(fields, (layer,) * fields.num_layers)
+    return _experts_everywhere(fields, (*attention(fields, False, False), *wide_qk_norms(fields)))
 
 
 def ernie_moe(fields: ConfigFields) -> Parts:
@@ -229,12 +227,7 @@ def llama4(fields: ConfigFields) -> Parts:
 def qwen3_next(fields: ConfigFields) -> Parts:
     """Qwen3-Next: three layers of four with linear attention, gated queries in the others; experts and a shared one."""
     hidden = fields.count("hidden_size")
-    block = (
-        *linear("mlp.gate", fields.count("num_local_experts"), hidden),
-        *fused_experts(fields, fields.count("moe_intermediate_size")),
-        *gated_mlp(hidden, fields.count("shared_expert_intermediate_size"), name="mlp.shared_expert"),
-        *linear("mlp.shared_expert_gate", 1, hidden),
-    )
+    block = _gated_shared_expert(fields)
     mlp, ends = gated_mlp(hidden, fields.count("intermediate_size")), norms(hidden, *TWO_NORMS)
     kinds = {
         (is_linear, is_sparse): (

@@ -48,10 +48,6 @@ class ReleaseFault:
         is_late_enough = not self.first or version >= parse_version(self.first)
         return is_late_enough and (not self.last or version <= parse_version(self.last))
 
-    def is_about(self, cell: Mapping[str, str]) -> bool:
-        """Is a cell of the grid among the settings?"""
-        return bool(self.values) and all(cell[name] in values for name, values in self.values.items())
-
 
 @cache
 def load_grid() -> dict[str, Any]:

@@ -33,11 +33,6 @@ class Cite(NamedTuple):
     since: str = ""
     until: str = ""
 
-    def speaks_of(self, version: Version) -> bool:
-        """Does the quote stand in this release, as it says?"""
-        is_late_enough = not self.since or version >= parse_version(self.since)
-        return is_late_enough and (not self.until or version <= parse_version(self.until))
-
 
 CheckFunction = Callable[[Context], Iterator[Finding]]
 Condition = Callable[[Context], bool]

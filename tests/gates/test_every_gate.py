@@ -19,7 +19,7 @@ from harness.gates.registry import all_gates
 from harness.gates.use_instead import use_instead
 from harness.hostinfo.installed_deepspeed import installed_source_folder, installed_version
 from harness.spec.text_editor import EditError
-from tests.support.gate_examples import example_of, judge
+from tests.support.gate_examples import example_of, judge, speaks_of
 
 ONLY_THE_USER_KNOWS = ("MD015", "SE007", "UT017")
 """Gates whose fix is a reason or a path of the user's own."""
@@ -186,7 +186,7 @@ def list_quotes_of_the_installed():
     version = parse_version(installed) if installed else None
     for gate in all_gates() if version else ():
         for cite in gate.cites:
-            if gate.applies_to(version) and cite.speaks_of(version):
+            if gate.applies_to(version) and speaks_of(cite, version):
                 yield pytest.param(cite, id=f"{gate.id}-{cite.file}")
 
 

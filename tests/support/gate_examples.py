@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import yaml
 
-from harness.facts.deepspeed_version import DeepSpeedTarget
+from harness.facts.deepspeed_version import DeepSpeedTarget, Version, parse_version
 from harness.findings import Finding, Report
 from harness.gates import check_run
 from harness.gates.page import Example
-from harness.gates.registry import Gate
+from harness.gates.registry import Cite, Gate
 from harness.gates.use_instead import newest_release, use_instead
 from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.hostfile import read_hostfile
@@ -40,6 +40,12 @@ class Judged(NamedTuple):
     run: ResolvedRun
     source: Source
     loading: tuple[Finding, ...]
+
+
+def speaks_of(cite: Cite, version: Version) -> bool:
+    """Does the quote stand in this release, as it says?"""
+    is_late_enough = not cite.since or version >= parse_version(cite.since)
+    return is_late_enough and (not cite.until or version <= parse_version(cite.until))
 
 
 def example_of(gate: Gate, heading: str) -> Example:

@@ -87,12 +87,16 @@ def build_small_copy(
 
     Raises ValueError with the reason of the first attempt.
     """
-    reason = ""
+    reason, tried = "", list[Any]()
     for attempt in ATTEMPTS:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             try:
-                model = _build_copy(config, attempt, max_parameters, trust_remote_code=trust_remote_code).to(device)
+                fields = shrink_config(config.to_dict(), attempt)
+                if fields in tried:
+                    continue
+                tried.append(fields)
+                model = _build_copy(config, fields, max_parameters, trust_remote_code=trust_remote_code).to(device)
                 logits_of(model, draw_ids().to(device))
                 return model
             except TimeoutError:  # of the caller, who has waited enough
@@ -102,13 +106,13 @@ def build_small_copy(
     raise ValueError(reason)
 
 
-def _build_copy(config: PreTrainedConfig, attempt: Any, max_parameters: int, *, trust_remote_code: bool) -> Any:
+def _build_copy(
+    config: PreTrainedConfig, fields: dict[str, Any], max_parameters: int, *, trust_remote_code: bool
+) -> Any:
     """Raises whatever the model's code raises, and ValueError for a copy that is not small."""
-    fields = shrink_config(config.to_dict(), attempt)
-    for name in [name for name in fields if name.startswith("_") or name in ("quantization_config", "torch_dtype")]:
-        fields.pop(name)
-    fields["dtype"] = "float32"
-    small = type(config).from_dict(copy.deepcopy(fields))
+    left_out = ("quantization_config", "torch_dtype")
+    fields = {name: value for name, value in fields.items() if not name.startswith("_") and name not in left_out}
+    small = type(config).from_dict(copy.deepcopy(fields | {"dtype": "float32"}))
     small.use_cache, small.name_or_path = False, config.name_or_path  # where its own code is
     options = {"trust_remote_code": trust_remote_code} if trust_remote_code else {}
     with torch.device("meta"):

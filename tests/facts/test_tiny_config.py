@@ -38,17 +38,30 @@ def test_widths_shrink_by_one_factor_and_divide_as_before() -> None:
     assert (zamba["n_mamba_heads"], zamba["hidden_size"]) == (2, 128), "few heads of states keep no width"
 
 
-def test_the_prefix_has_two_layers_of_each_kind() -> None:
+def test_of_layers_by_a_list_two_of_each_kind_stay_with_their_counts_and_indices() -> None:
     kinds = ["linear", "linear", "linear", "full"] * 20
-    small = shrink_config({**DENSE, "layer_types": kinds})
-    assert small["layer_types"] == kinds[:8]
-    assert small["num_hidden_layers"] == 8
-    assert shrink_config({**DENSE, "pattern": "M-M*" * 20})["pattern"] == "M-M*M-M*"
+    small = shrink_config({**DENSE, "layer_types": kinds, "full_attention_interval": 4})
+    assert (small["layer_types"], small["num_hidden_layers"]) == (["linear", "linear", "full", "full"], 4)
+    assert shrink_config({**DENSE, "pattern": "M-M*" * 20})["pattern"] == "M-M*-*"
+    assert shrink_config({**DENSE, "layer_types": ["a"] * 70 + ["b"] * 10})["layer_types"] == ["a", "a", "b", "b"]
+    indices = {"full_layer_ids": [*range(4, 81, 4)], "linear_layer_ids": [i for i in range(1, 81) if i % 4]}
+    small = shrink_config({**DENSE, "layer_types": kinds, "linear_attn_config": indices, "first_k_dense_replace": 1})
+    assert small["layer_types"] == ["linear", "linear", "full", "full"]
+    assert small["linear_attn_config"] == {"full_layer_ids": [3, 4], "linear_layer_ids": [1, 2]}, "counted from 1"
+    shared = shrink_config({**DENSE, "layer_types": kinds, "num_kv_shared_layers": 8, "n_layers_per_block": 8})
+    assert (shared["num_kv_shared_layers"], shared["n_layers_per_block"], shared["num_hidden_layers"]) == (3, 3, 6)
+
+
+def test_without_such_a_list_the_prefix_has_two_layers_of_each_kind() -> None:
+    kinds = ["linear", "linear", "linear", "full"] * 20
+    assert shrink_config({**DENSE, "layer_types": kinds, "expert_layer_period": 3})["layer_types"] == kinds[:8]
+    assert shrink_config({**DENSE, "layer_types": kinds, "mtp_layer_ids": [9, 11]})["num_hidden_layers"] == 12
+    assert shrink_config({**DENSE, "layer_types": kinds}, ATTEMPTS[1])["layer_types"] == kinds[:8]
     assert shrink_config({**DENSE, "attn_layer_period": 8, "attn_layer_offset": 4})["num_hidden_layers"] == 16
     indexed = shrink_config({**DENSE, "attn_layer_indices": [4, 9, 30, 79]})
-    assert (indexed["num_hidden_layers"], indexed["attn_layer_indices"]) == (11, [4, 9])
+    assert (indexed["num_hidden_layers"], indexed["attn_layer_indices"]) == (10, [4, 9])
     assert shrink_config({**DENSE, "first_k_dense_replace": 3})["num_hidden_layers"] == 5
-    assert shrink_config({**DENSE, "layer_types": ["a"] * 70 + ["b"] * 10})["num_hidden_layers"] == MAX_LAYERS
+    assert shrink_config({**DENSE, "attn_layer_period": 40})["num_hidden_layers"] == MAX_LAYERS
 
 
 def test_nested_parts_groups_of_experts_and_sections_of_positions() -> None:

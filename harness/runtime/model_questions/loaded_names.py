@@ -25,8 +25,7 @@ _ZERO3 = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}
 
 def ask(small: SmallCopy) -> Answer:
     """Every tensor of the copy after a save and a load by each of both classes."""
-    folder = small.folder / "saved"
-    small.model.save_pretrained(folder)
+    folder = small.saved
     named = json.loads((folder / "config.json").read_text()).get("architectures") or [""]
     classes: dict[str, Any] = {
         "AutoModelForCausalLM": AutoModelForCausalLM,
@@ -47,9 +46,7 @@ def ask(small: SmallCopy) -> Answer:
 
 def ask_at_zero3(small: SmallCopy) -> Answer:
     """The same by the loader of this program, into shards."""
-    folder = small.folder / "saved"
-    if not folder.is_dir():
-        small.model.save_pretrained(folder)
+    folder = small.saved
 
     def compare(_: int) -> dict[str, Any]:
         model = load_pretrained(ModelSpec(name_or_path=str(folder)), small.model.config, _ZERO3, {})

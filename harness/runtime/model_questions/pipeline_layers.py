@@ -17,10 +17,7 @@ def ask(small: SmallCopy) -> Answer:
     answer = compare_stack(small.model, apart=small.apart)
     if not answer.holds:
         return answer
-    folder = small.folder / "saved"
-    if not folder.is_dir():
-        small.model.save_pretrained(folder)
-    files = open_safetensors(ModelSpec(name_or_path=str(folder)))
+    files = open_safetensors(ModelSpec(name_or_path=str(small.saved)))
     stored = set() if files is None else set(files.paths)
     missing = join_names(name for name, _ in small.model.named_parameters() if name not in stored)
     if missing:

@@ -18,9 +18,7 @@ from harness.spec.sections.model_spec import LoraSpec, ModelSpec
 
 def ask(small: SmallCopy) -> Answer:
     """The names are those of matrices that stay in 16 or 32 bits."""
-    folder = small.folder / "saved"
-    if not folder.is_dir():
-        small.model.save_pretrained(folder)
+    folder = small.saved
     matrices = [name for name, _ in layer_matrices(small.model)]
 
     def load(_: int) -> dict[str, Any]:

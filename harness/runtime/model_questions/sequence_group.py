@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import deepspeed.runtime.sequence_parallel.ulysses_sp  # noqa: F401 - once, not in each rank
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 

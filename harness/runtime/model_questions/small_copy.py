@@ -6,8 +6,10 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -18,7 +20,8 @@ NOISE = 1e-3
 _MAX_NAMES = 8
 
 
-class SmallCopy(NamedTuple):
+@dataclass(frozen=True)
+class SmallCopy:
     """A tiny model, whether it keeps packed documents apart, and a folder for what a question writes."""
 
     model: Any
@@ -28,6 +31,17 @@ class SmallCopy(NamedTuple):
     def duplicate(self) -> Any:
         """The same model again, to be changed."""
         return copy.deepcopy(self.model)
+
+    @cached_property
+    def own_gradients(self) -> tuple[float, dict[str, torch.Tensor]]:
+        """Loss and gradients in evaluation mode, which several questions compare with."""
+        return loss_and_gradients(self.duplicate())
+
+    @cached_property
+    def saved(self) -> Path:
+        """A folder with its files, as `transformers` saves them."""
+        self.model.save_pretrained(self.folder / "saved")
+        return self.folder / "saved"
 
     @property
     def text_config(self) -> Any:

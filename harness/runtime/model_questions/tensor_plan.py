@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import deepspeed
+import deepspeed.module_inject.auto_ep_layer
+import deepspeed.module_inject.tp_plan_converter
 import torch
 
 from harness.hostinfo.model_answers import Answer
@@ -27,7 +29,7 @@ _JSON = {
 
 def ask(small: SmallCopy) -> Answer:
     """Loss and gradients of both ranks; the names are those of matrices that every rank keeps whole."""
-    loss, gradients = loss_and_gradients(small.duplicate())
+    loss, gradients = small.own_gradients
     shapes = {name: list(weight.shape) for name, weight in layer_matrices(small.model)}
 
     def compare(rank: int) -> dict[str, Any]:

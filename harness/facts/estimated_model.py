@@ -143,7 +143,8 @@ def _build(fields: ConfigFields) -> Parts:
     hidden, ends = fields.count("hidden_size"), norms(fields.count("hidden_size"), *TWO_NORMS)
     dense = _mlp(fields, fields.count("intermediate_size", 4 * hidden)) if not all(_sparse_layers(fields)) else ()
     sparse = _experts(fields) if fields.get("num_local_experts") not in (None, 0, 1) else dense
-    linear_layers = _linear_layers(fields)
+    has_linear = fields.get("linear_num_value_heads") is not None  # as in Qwen3.5
+    linear_layers = is_linear_layer(fields) if has_linear else (False,) * fields.num_layers
     kinds = {
         (is_linear, is_sparse): (
             *(linear_attention(fields) if is_linear else _attention(fields)),
@@ -194,10 +195,3 @@ def _sparse_layers(fields: ConfigFields) -> tuple[bool, ...]:
     dense = fields.get("mlp_only_layers")
     dense = frozenset(dense) if isinstance(dense, list) else frozenset()
     return tuple(i >= first and i not in dense and (i + 1) % every == 0 for i in range(layers))
-
-
-def _linear_layers(fields: ConfigFields) -> tuple[bool, ...]:
-    """The layers with linear attention, as in Qwen3.5: by `layer_types`, or all but every n-th."""
-    if fields.get("linear_num_value_heads") is None:
-        return (False,) * fields.num_layers
-    return is_linear_layer(fields)

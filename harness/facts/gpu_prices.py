@@ -46,6 +46,3 @@ GPU_PRICES: tuple[GpuPrice, ...] = (
     GpuPrice("L40S-48GB", 1.09, 48 * _GB, *_RUNPOD, is_memory_assumed=True),
     GpuPrice("RTX4090-24GB", 0.74, 24 * _GB, *_RUNPOD, is_memory_assumed=True),
 )
-
-PRICES_DATE = min(price.read_on for price in GPU_PRICES)
-"""The table is as old as its oldest row."""

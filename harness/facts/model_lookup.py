@@ -31,17 +31,7 @@ _MAX_REF_BYTES = 4096
 _CODE_CONFIGS = ("config.json", "tokenizer_config.json")
 """Files whose `auto_map` names classes that `transformers` imports."""
 
-__all__ = [
-    "LatentAttention",
-    "ModelFacts",
-    "ModelLookup",
-    "Parameter",
-    "facts_from_config",
-    "find_configuration",
-    "find_model",
-    "find_model_folder",
-    "find_own_code",
-]
+__all__ = ["ModelFacts", "Parameter"]  # and what is defined here
 
 
 class ModelLookup(NamedTuple):

@@ -23,16 +23,10 @@ def layer_class_names(model: ModelFacts, tensor_parallel_size: int) -> list[str]
     return [first, *positions, *[decoder] * model.num_layers, norm, first if model.tied else (head or ["Linear"])[0]]
 
 
-_DIVIDED_IN_STAGES = frozenset({"gpt2", "olmo2", "phi3"})
+DIVIDED_IN_STAGES = frozenset({"gpt2", "olmo2", "phi3"})
 """Types that AutoTP does not divide and the rules for stages do (2026-11-28, `pytest
 tests/training/pipeline/test_pipeline_families.py`).
 """
-
-
-def divides_in_stages(model_type: str) -> bool:
-    """Is it seen that tensor ranks divide the layers of a pipeline stage though AutoTP does not divide the model?"""
-    return model_type in _DIVIDED_IN_STAGES
-
 
 PARTITION_METHOD_PATTERN = r"^(parameters|uniform|type:[^:]+)$"
 """`partition_method` of a PipelineModule, DeepSpeed's own words. What follows `type:` is a pattern for class names."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.facts.pipeline_support import divides_in_stages
+from harness.facts.pipeline_support import DIVIDED_IN_STAGES
 from harness.findings import Finding, Fix
 from harness.hostinfo.model_answers import Answer, ModelAnswers
 from harness.spec.sections.zero_spec import ParallelSpec
@@ -55,7 +55,7 @@ def degree_findings(kind: str, degrees: Sequence[str], answers: ModelAnswers) ->
     """An error for each degree that a model of this type does not take, or is not known to."""
     for degree in degrees:
         answer = answers.answer_to("tensor" if degree == "stages" else degree)
-        if degree == "stages" and divides_in_stages(kind):
+        if degree == "stages" and kind in DIVIDED_IN_STAGES:
             continue
         if answer.holds:
             continue

@@ -20,7 +20,7 @@ from harness.check.fit_table import WAYS, FitSearch, make_fit_table
 from harness.cli.app import build_app
 from harness.errors import ExitCode, UserError
 from harness.facts.devices import DEVICES
-from harness.facts.gpu_prices import GPU_PRICES, PRICES_DATE
+from harness.facts.gpu_prices import GPU_PRICES
 from harness.plan.search.machine_costs import Machine
 from harness.plan.search.plan_request import PlanRequest
 from harness.plan.search.price_list import read_price_list, split_price_options
@@ -29,6 +29,7 @@ from harness.views.plan_cheapest import cheapest_as_dict, render_cheapest
 from harness.views.plan_fit_table import table_as_dict
 from harness.views.style import Style
 
+PRICES_DATE = min(price.read_on for price in GPU_PRICES)
 TODAY = PRICES_DATE + timedelta(days=30)
 REQUEST = PlanRequest("llama-3.1-8b", 1, "H100-80GB")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from harness.facts import model_table
-from harness.facts.pipeline_support import divides_in_stages
+from harness.facts.pipeline_support import DIVIDED_IN_STAGES
 from harness.runtime.pipeline.layer_layouts import layout_of
 from harness.runtime.user_errors import user_error
 
@@ -55,7 +55,7 @@ def shard_rules(config: PreTrainedConfig) -> dict[str, ShardRule]:
     plan: dict[str, str] = type(config).base_model_tp_plan or {}
     unknown = sorted({style for name, style in plan.items() if prefix in name} - set(_STYLES))
     # A plan may leave parameters without their gradients, which AutoTP has shown for types of the same plan.
-    is_compared = divides_in_stages(config.model_type) or (
+    is_compared = config.model_type in DIVIDED_IN_STAGES or (
         model_table.holds(config.model_type, "tensor") and _is_measured(config.model_type, plan)
     )
     if unknown or not plan or not is_compared:

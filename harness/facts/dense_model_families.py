@@ -201,8 +201,7 @@ def wide_qk_norms(fields: ConfigFields) -> Parameters:
 
 def seed_oss(fields: ConfigFields) -> Parts:
     """Seed-OSS: Llama with biases of queries, keys and values apart from that of the output."""
-    biases = fields.flag("attention_bias"), fields.flag("attention_out_bias")
-    return _llama_like(fields, *biases, mlp_bias=fields.flag("mlp_bias"))
+    return _llama_like(fields, out_bias=fields.flag("attention_out_bias"), mlp_bias=fields.flag("mlp_bias"))
 
 
 def ernie(fields: ConfigFields) -> Parts:
@@ -219,11 +218,8 @@ def olmo2(fields: ConfigFields) -> Parts:
 
 def hunyuan(fields: ConfigFields) -> Parts:
     """Hunyuan: Qwen 3 under other names."""
-    return _llama_like(fields, head_norms=_hunyuan_norms)
-
-
-def _hunyuan_norms(fields: ConfigFields) -> Parameters:
-    return norms(fields.head_dim, "self_attn.query_layernorm", "self_attn.key_layernorm")
+    names = ("self_attn.query_layernorm", "self_attn.key_layernorm")
+    return _llama_like(fields, head_norms=lambda own: norms(own.head_dim, *names))
 
 
 def cohere(fields: ConfigFields) -> Parts:
@@ -295,14 +291,13 @@ def opt(fields: ConfigFields) -> Parts:
 def mpt(fields: ConfigFields) -> Parts:
     """MPT: fused queries, keys and values, no biases, no positions; `transformers` ignores `expansion_ratio`."""
     hidden, vocab = fields.count("hidden_size"), fields.count("vocab_size")
-    intermediate = 4 * hidden
     layer = (
         *norms(hidden, "norm_1"),
         *linear("attn.Wqkv", 3 * hidden, hidden),
         *linear("attn.out_proj", hidden, hidden),
         *norms(hidden, "norm_2"),
-        *linear("ffn.up_proj", intermediate, hidden),
-        *linear("ffn.down_proj", hidden, intermediate),
+        *linear("ffn.up_proj", 4 * hidden, hidden),
+        *linear("ffn.down_proj", hidden, 4 * hidden),
     )
     return (
         linear("transformer.wte", vocab, hidden),

@@ -145,9 +145,11 @@ def _build(fields: ConfigFields) -> Parts:
     sparse = _experts(fields) if fields.get("num_local_experts") not in (None, 0, 1) else dense
     has_linear = fields.get("linear_num_value_heads") is not None  # as in Qwen3.5
     linear_layers = is_linear_layer(fields) if has_linear else (False,) * fields.num_layers
+    is_latent = fields.get("kv_lora_rank")
+    heads = latent_attention(fields) if is_latent else attention(fields, fields.flag("qkv_bias"), False)
     kinds = {
         (is_linear, is_sparse): (
-            *(linear_attention(fields) if is_linear else _attention(fields)),
+            *(linear_attention(fields) if is_linear else heads),
             *(sparse if is_sparse else dense),
             *ends,
         )
@@ -178,12 +180,6 @@ def _experts(fields: ConfigFields) -> Parameters:
         *fused_experts(fields, width),
         *(gated_mlp(hidden, shared, name="mlp.shared_experts") if isinstance(shared, int) and shared > 0 else ()),
     )
-
-
-def _attention(fields: ConfigFields) -> Parameters:
-    if fields.get("kv_lora_rank"):
-        return latent_attention(fields)
-    return attention(fields, fields.flag("qkv_bias"), False)
 
 
 def _sparse_layers(fields: ConfigFields) -> tuple[bool, ...]:

@@ -37,8 +37,6 @@ _PERIOD = re.compile(r"period|interval|pattern|every|freq|_step")
 _FIRST_LAYERS = re.compile(r"dense|first_k|start|offset")
 _INDICES = re.compile(r"layer|indices|_idx|_ids")
 _LAYER_COUNT = re.compile(rf"layers|layer_index|first_k|{_PERIOD.pattern}|{_FIRST_LAYERS.pattern}")
-_SAME_PERIOD = 0.9
-"""Of the layers have the kind of the one a period later, where a list is what a period made."""
 _EXPERT_COUNT = re.compile(r"^(moe_)?(n|num)(_local|_routed|_sparse)?_experts$|^(moe_num|ffn_num)_experts$")
 _PER_TOKEN = re.compile(r"experts?_per_tok|^(moe_|router_)?top_?k|experts_topk")
 _HEADS = re.compile(
@@ -68,9 +66,9 @@ class Shrinkage(NamedTuple):
 
 ATTEMPTS = tuple(
     Shrinkage(head_dim, heads, windows, choice)
+    for choice in (True, False)
     for windows in (True, False)
     for head_dim, heads in ((True, True), (True, False), (False, True), (False, False))
-    for choice in (True, False)
 )
 """From the smallest copy to one that only has fewer layers, for a model that cannot be built smaller."""
 
@@ -95,7 +93,6 @@ class _Factors(NamedTuple):
     layers: int
     kept: Sequence[int]
     numbers: Mapping[str, Any]
-    """Where layers were left out between others, the fields that count them or have their indices."""
     experts: int
     shrinkage: Shrinkage
 
@@ -236,7 +233,7 @@ def _choose_layers(fields: Sequence[_LayerField], layers: int) -> tuple[list[int
 
 def _has_period(kinds: Sequence[str], period: int) -> bool:
     same = sum(a == b for a, b in zip(kinds, kinds[period:], strict=False))
-    return len(set(kinds)) > 1 and same >= _SAME_PERIOD * (len(kinds) - period)
+    return len(set(kinds)) > 1 and same >= 0.9 * (len(kinds) - period)  # the first and last may differ
 
 
 def _count_again(name: str, kinds: list[bool]) -> int | None:

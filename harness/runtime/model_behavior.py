@@ -87,15 +87,12 @@ def build_small_copy(
 
     Raises ValueError with the reason of the first attempt.
     """
-    reason, tried = "", list[Any]()
+    reason = ""
     for attempt in ATTEMPTS:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             try:
                 fields = shrink_config(config.to_dict(), attempt)
-                if fields in tried:
-                    continue
-                tried.append(fields)
                 model = _build_copy(config, fields, max_parameters, trust_remote_code=trust_remote_code).to(device)
                 logits_of(model, draw_ids().to(device))
                 return model

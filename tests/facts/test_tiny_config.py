@@ -56,7 +56,7 @@ def test_without_such_a_list_the_prefix_has_two_layers_of_each_kind() -> None:
     kinds = ["linear", "linear", "linear", "full"] * 20
     assert shrink_config({**DENSE, "layer_types": kinds, "expert_layer_period": 3})["layer_types"] == kinds[:8]
     assert shrink_config({**DENSE, "layer_types": kinds, "mtp_layer_ids": [9, 11]})["num_hidden_layers"] == 12
-    assert shrink_config({**DENSE, "layer_types": kinds}, ATTEMPTS[1])["layer_types"] == kinds[:8]
+    assert shrink_config({**DENSE, "layer_types": kinds}, ATTEMPTS[8])["layer_types"] == kinds[:8]
     assert shrink_config({**DENSE, "attn_layer_period": 8, "attn_layer_offset": 4})["num_hidden_layers"] == 16
     indexed = shrink_config({**DENSE, "attn_layer_indices": [4, 9, 30, 79]})
     assert (indexed["num_hidden_layers"], indexed["attn_layer_indices"]) == (10, [4, 9])

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.optimizer_facts import get_scheduler_name
+from harness.gates.optimizer_facts import SCHEDULERS, get_scheduler_name
 from harness.gates.registry import Cite, Context, gate
 from harness.spec.auto_values import FROM_TRAINING_ARGUMENTS
 from harness.spec.parse.source import join_key
@@ -52,15 +52,15 @@ def missing_clipping(ctx: Context) -> Iterator[Finding]:
     "HF109",
     "rate-constant-after-the-warm-up",
     upstream="silent",
-    severity="warning",
+    severity=("warning", "info"),
     cites=(Cite("runtime/lr_schedules.py", "over warmup_num_steps steps, and then fix at max lr"),),
-    when=lambda ctx: ctx.consumer == "hf" and get_scheduler_name(ctx) == "WarmupLR",
+    when=lambda ctx: ctx.consumer == "hf" and get_scheduler_name(ctx) in SCHEDULERS,
     unseen="needs the Hugging Face Trainer",
 )
 def constant_rate_under_the_trainer(ctx: Context) -> Iterator[Finding]:
     """A Trainer's JSON whose scheduler never lowers the rate.
 
-    `scheduler.type: WarmupLR` in a JSON for the Hugging Face Trainer.
+    `scheduler.type` in a JSON for the Hugging Face Trainer: a warning for `WarmupLR`, an info for the others.
 
     Why: A scheduler in the file replaces the Trainer's own, and `WarmupLR` keeps the peak after its warm-up. The
     Trainer's `lr_scheduler_type`, linear by default, and its `lr_scheduler_kwargs` then have no effect; only the rate
@@ -79,11 +79,13 @@ def constant_rate_under_the_trainer(ctx: Context) -> Iterator[Finding]:
       "zero_optimization": {"stage": 2}
     }
     """
-    key = "deepspeed.scheduler"
+    key, name = "deepspeed.scheduler", get_scheduler_name(ctx)
+    effect = {"WarmupLR": "keeps the rate constant after its warm-up", "WarmupDecayLR": "lets the rate fall to 0"}
     yield ctx.finding(
-        "`WarmupLR` keeps the rate constant after its warm-up, whatever the Trainer's `lr_scheduler_type` says",
+        f"`{name}` {effect.get(name, 'sets the rate')}, whatever the Trainer's `lr_scheduler_type` says",
         f"{key}.type",
-        label="never decays",
+        severity="warning" if name == "WarmupLR" else "info",
+        label="this one counts",
         notes=['`WarmupDecayLR` with `total_num_steps` of "auto" is the Trainer\'s linear decay'],
         fix=ctx.fix_to_remove(key, effect="the rate follows `lr_scheduler_type`"),
     )

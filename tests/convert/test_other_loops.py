@@ -109,3 +109,11 @@ def test_pure_bf16_is_said(write: Write) -> None:
 def test_a_script_is_named_as_one(write: Write, name: str, text: str) -> None:
     (finding,) = check_file(write(name, text), deepspeed=TARGET).report.findings
     assert (finding.gate, finding.message) == ("SP016", "this is a shell script, not a configuration")
+
+
+def test_a_python_program_is_named_as_one(write: Write) -> None:
+    """Its annotations read as YAML: `precision: str = "bf16-true"`."""
+    (finding,) = check_file(
+        write("tune.py", 'precision: str = "x"\nstage: int = 3\n'), deepspeed=TARGET
+    ).report.findings
+    assert (finding.gate, finding.message) == ("SP016", "this is a Python program, not a configuration")

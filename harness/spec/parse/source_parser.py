@@ -13,6 +13,9 @@ def parse(text: str, file: str) -> Source:
     """The text as values with their places. Raises UserError where the syntax is wrong."""
     if is_json(file, text):
         return json_parser.parse(text, file)
+    if file.endswith(".py"):
+        title = "name the JSON that it gives to DeepSpeed, or save its dict as one"
+        raise input_error("SP016", "this is a Python program, not a configuration", Place(file, 1, 1), title)
     if file.endswith((".sh", ".bash")) or (text.startswith("#!") and "sh" in text.split("\n", 1)[0]):
         raise input_error(
             "SP016",

@@ -30,7 +30,7 @@ _PATTERNS = {
     "openrlhf": r"(?:^|\s)\S*openrlhf[./]cli[./]train_(?P<verb>\w+)(?:\.py)?(?=\s|$)",
     "script": (
         r"(?:^|[/\s])(?:accelerate(?:\s+|-)launch|deepspeed|torchrun|python[\d.]*)\s(?:.*?\s)??"
-        r"(?P<script>[^\s-]\S*\.py)\s(?=.*--model_name_or_path[\s=])"
+        r"(?P<script>[^\s-]\S*\.py)\s(?=.*--(?:model_(?:name_or_)?path|per_device_train_batch_size)[\s=])"
     ),
     "megatron-deepspeed": r"(?:^|\s)\S*(?P<verb>pretrain)_\w+\.py(?=\s)",
 }

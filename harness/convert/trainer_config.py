@@ -184,6 +184,10 @@ def _load_source(
     zero = fragment.source.data.get("zero_optimization")
     for clash in find_clashes(source, command, zero.get("stage") if isinstance(zero, Mapping) else None):
         file.draft.add_note(source.place(()), f"for its own program: {clash}")
+    is_left_open = fragment.source.data.get("gradient_clipping") == "auto" and "config_file" in values
+    if is_left_open and values.get("max_grad_norm") and ("gradient_clipping",) not in fragment.source.spots:
+        text = "accelerate before 0.30 clips only at a `gradient_clipping` of `config_file`, which is not there"
+        file.draft.add_note(source.place(("max_grad_norm",)), f"for its own program: `max_grad_norm`: {text}")
     loaded = load_deepspeed_json(fragment, (), target, "deepspeed" if program is ARCTIC_TRAINING else "hf")
     has_errors = any(map(is_error_of_file, loaded.findings))
     loaded = loaded._replace(format=file_format)

@@ -110,3 +110,22 @@ def test_a_converted_file_says_it(tmp_path: Path) -> None:
     script.write_text(f"accelerate launch --config_file z3.yaml {_DPO} --precompute_ref_log_probs\n")
     notes = convert_file(str(script), TARGET).notes_of("manual")
     assert any("for its own program: `precompute_ref_log_probs`" in note.message for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("section", "options", "is_said"),
+    [
+        ("zero_stage: 2", "--max_grad_norm 0.7", True),
+        ("zero_stage: 3", "--model_path org/other --max_grad_norm 0.2", True),
+        ("zero_stage: 2, gradient_clipping: 0.7", "--max_grad_norm 0.7", False),
+        ("zero_stage: 2", "", False),
+        ("deepspeed_config_file: ds.json", "--max_grad_norm 0.7", False),
+    ],
+)
+def test_a_limit_that_an_old_accelerate_does_not_pass_on(section: str, options: str, is_said: bool, write) -> None:
+    """A script of one's own is known by an option of TrainingArguments, whatever its model's option is called."""
+    write("ds.json", '{"zero_optimization": {"stage": 2}, "gradient_clipping": "auto", "train_batch_size": "auto"}')
+    write("two.yaml", f"distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {{{section}}}\n")
+    command = f"accelerate launch --config_file two.yaml tools/fit.py --per_device_train_batch_size 1 {options}\n"
+    notes = convert_file(write("go.sh", command), TARGET).draft.notes
+    assert any("before 0.30" in str(note) for note in notes) is is_said

@@ -63,6 +63,7 @@ HF_TRAINER = Program(
     {
         **shared.KEYS,
         "model_name_or_path": "model.name_or_path",
+        "model_path": "model.name_or_path",
         "model_revision": "model.revision",
         "tokenizer_name_or_path": "model.tokenizer",
         "tokenizer_name": "model.tokenizer",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from harness.facts.devices import DEVICES, Device, find_device, is_before_ampere, suggest_device, usual_gpus_per_host
-from harness.facts.model_catalogue import size_in_name
 from harness.facts.model_lookup import find_configuration, find_model, find_positions
 from harness.findings import Finding, Fix
 from harness.plan.search.pinned_keys import key_of_override
@@ -129,9 +128,9 @@ def validate_request(request: PlanRequest) -> list[Finding]:
         findings.append(Finding("MM007", "error", message, fix=Fix("give `--gpus-per-node`")))
     model = find_model(request.model, by_name=True)
     if model.facts is None and "not among the families" not in model.why_not:
-        size = size_in_name(request.model)
-        count = f"; `--params {size / 1e9:g}e9` counts the states alone" if size else ""
-        fix = Fix(f"name a folder with a `config.json`, or a model of the catalogue such as `llama-3.1-70b`{count}")
+        fix = Fix(
+            "name a folder with a `config.json`, or a model of the catalogue such as `llama-3.1-70b`, or write `9b`"
+        )
         message = f"the model's size is not known: {model.why_not}"
         findings.append(Finding("MM001", "error", message[:400], "model.name_or_path", fix=fix))
     return [*findings, *validate_gpu(request.gpu), *_validate_sizes(request), *_validate_overrides(request)]

@@ -65,13 +65,8 @@ def find_longest_sequence(
     """None where nothing fits, however short. `gpu` is the device where the spec names none. Raises UserError where the
     model, the ranks, the batch or the memory of the GPU are not known, and where no setting has the `pinned` values.
     """
-    plan = make_plan(
-        _at_length(run, raw, file, hostfile, _PROBE_LENGTH) or run,
-        Path.cwd(),
-        gpu,
-        with_alternatives=False,
-        by_name=True,
-    )
+    probe = _at_length(run, raw, file, hostfile, _PROBE_LENGTH) or run
+    plan = make_plan(probe, Path.cwd(), gpu, with_alternatives=False, by_name=True)
     base = CountedPlan.of(plan)
     if base is None:
         missing = [finding for finding in plan.findings if finding.gate in ("MM001", "MM002")]

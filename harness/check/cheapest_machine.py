@@ -217,9 +217,8 @@ def _base_plan(placed: RunToPlace, kind: str, gpus: int) -> CountedPlan:
     """The run with the batch and the ranks of this number; any kind gives the same settings."""
     raw = placed.spec_on(kind, gpus, 1 << 40)
     checked = check_file(placed.name, text=spec_as_yaml(raw), world_size=gpus, allow_code=True)
-    plan = (
-        make_plan(checked.run, Path.cwd(), with_alternatives=False, by_name=True) if checked.run is not None else None
-    )
+    run = checked.run
+    plan = make_plan(run, Path.cwd(), with_alternatives=False, by_name=True) if run is not None else None
     counted = CountedPlan.of(plan)
     if counted is not None:
         return counted

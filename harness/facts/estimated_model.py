@@ -29,12 +29,9 @@ from harness.facts.model_parts import (
 from harness.facts.moe_model_families import fused_experts, is_linear_layer, latent_attention, linear_attention
 
 _NAMES = {
-    name: others.split()
-    for name, _, others in (
-        line.partition(": ")
-        for line in Path(__file__).with_name("field_names.txt").read_text(encoding="utf-8").splitlines()
-    )
-    if others
+    line.partition(":")[0]: line.split()[1:]
+    for line in Path(__file__).with_name("field_names.txt").read_text(encoding="utf-8").splitlines()
+    if ": " in line
 }
 """Other names of each field, in the order in which they count."""
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")

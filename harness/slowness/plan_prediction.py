@@ -47,7 +47,7 @@ def predict_plan(plan: Plan, sets: Mapping[str, Any], base_dir: Path | None, gpu
         errors = tuple(f for f in errors if f.gate not in known_gates)
     if changed_run is None or errors:
         return PlanPrediction(plan, None, next(iter(errors), None))
-    return PlanPrediction(plan, make_plan(changed_run, base_dir, gpu, build=False))
+    return PlanPrediction(plan, make_plan(changed_run, base_dir, gpu, with_alternatives=False, build=False))
 
 
 def _resolve_and_check(run: ResolvedRun, sets: Mapping[str, Any]) -> tuple[ResolvedRun | None, tuple[Finding, ...]]:

@@ -49,7 +49,7 @@ def find_largest_model(request: PlanRequest) -> LargestModel:
     if findings:
         raise UserError(findings, ExitCode.USAGE)
     _, checked = auto_plan.check_request(request)
-    base = make_plan(checked.run) if checked.run is not None else None
+    base = make_plan(checked.run, with_alternatives=False) if checked.run is not None else None
     if base is None or base.settings is None:
         raise UserError(checked.report.findings, ExitCode.FINDINGS)
     fitting: list[FittingModel] = []

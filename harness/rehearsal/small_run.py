@@ -179,7 +179,8 @@ def _plan_small_run(
         **{k: v for k, v in draft.raw["model"].items() if k != "name_or_path"},
         "config": small_config,
     }
-    plan = make_plan(resolve_run(RunSpec.model_validate(planned_spec), name=run.name, world_size=ranks), gpu=None)
+    planned = resolve_run(RunSpec.model_validate(planned_spec), name=run.name, world_size=ranks)
+    plan = make_plan(planned, with_alternatives=False)
     return SmallRun(draft.raw, small_config, plan, tuple(draft.changes))
 
 

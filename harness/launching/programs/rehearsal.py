@@ -65,7 +65,7 @@ def plan_rehearsal(checked: CheckedFile, run: ResolvedRun, folder: Path) -> Rehe
         if checked.source is not None and small.key:
             small = small._replace(place=checked.source.place(small.key))
         raise UserError([small], ExitCode.FINDINGS if small.gate == "MM008" else ExitCode.PREFLIGHT)
-    return RehearsalPlan(run, make_plan(run, Path.cwd()), small, folder, local_host.scripts)
+    return RehearsalPlan(run, make_plan(run, Path.cwd(), with_alternatives=False), small, folder, local_host.scripts)
 
 
 def prepare_rehearsal(plan: RehearsalPlan) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,8 +146,10 @@ def find_best_plan(
 
     Raises UserError where no step can be timed, and where the search has nothing with the pinned values.
     """
-    how: dict[str, Any] = {"with_alternatives": False, "by_name": True}
-    plan_alone = partial(make_plan, base_dir=Path.cwd(), calibrations=calibrations, **how)
+
+    def plan_alone(each: ResolvedRun) -> Plan:
+        return make_plan(each, Path.cwd(), with_alternatives=False, by_name=True, calibrations=calibrations)
+
     base = plan_alone(run)
     if base.model is None or base.settings is None:
         return None

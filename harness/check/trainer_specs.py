@@ -39,6 +39,5 @@ def read_trainer_spec(file: str, target: DeepSpeedTarget) -> TrainerSpec | None:
         return None
     converted = convert_file(file, target)
     text = converted.text.replace(*_PLACEHOLDER)
-    file = converted.trainer.file if converted.trainer is not None else None
-    optimizer = file.take_value("optim", "optimizer") if file is not None else None
+    optimizer = converted.trainer.file.take_value("optim", "optimizer") if converted.trainer is not None else None
     return TrainerSpec(text, _TRAINERS.get(converted.program, "trainer"), str(optimizer or ""))

@@ -39,5 +39,6 @@ def read_trainer_spec(file: str, target: DeepSpeedTarget) -> TrainerSpec | None:
         return None
     converted = convert_file(file, target)
     text = converted.text.replace(*_PLACEHOLDER)
-    optimizer = converted.trainer.file.take_value("optim", "optimizer") if converted.trainer is not None else None
+    source = converted.trainer.file if converted.trainer is not None else None
+    optimizer = source.take_value("optim", "optimizer") if source is not None else None
     return TrainerSpec(text, _TRAINERS.get(converted.program, "trainer"), str(optimizer or ""))

@@ -130,7 +130,9 @@ def train(program: str, python: str, stage: int, fault: str = "none") -> Outcome
     with tempfile.TemporaryDirectory(prefix="watch-program-") as scratch:
         folder, port = Path(scratch), str(find_free_port())
         write_files(folder, stage)
-        if program == "ms-swift":  # 4.6 reads the groups of the optimizer, which accelerate's stand-in for DeepSpeed's lacks
+        if (
+            program == "ms-swift"
+        ):  # 4.6 reads the groups of the optimizer, which accelerate's stand-in for DeepSpeed's lacks
             config = json.loads((folder / "ds_config.json").read_text(encoding="utf-8"))
             del config["optimizer"]
             (folder / "ds_config.json").write_text(json.dumps(config), encoding="utf-8")

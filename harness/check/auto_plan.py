@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,11 +147,8 @@ def find_best_plan(
 
     Raises UserError where no step can be timed, and where the search has nothing with the pinned values.
     """
-
-    def plan_alone(each: ResolvedRun) -> Plan:
-        return make_plan(each, Path.cwd(), with_alternatives=False, by_name=True, calibrations=calibrations)
-
-    base = plan_alone(run)
+    plan_of = partial(make_plan, base_dir=Path.cwd(), with_alternatives=False, by_name=True, calibrations=calibrations)
+    base = plan_of(run)
     if base.model is None or base.settings is None:
         return None
     if base.time is None:
@@ -167,13 +165,13 @@ def find_best_plan(
         text = spec_as_yaml(changed)
         checked = _check_candidate(file, text, run, hostfile, launching=True)
         if checked.report.ok and checked.run is not None:
-            plan = plan_alone(checked.run)
+            plan = plan_of(checked.run)
             found = SearchResult(alternatives, alternative, changed, text, plan, tuple(refused), launchable=True)
             return replace(found, findings=tuple(checked.report.findings))
         if second is None:
             valid = _check_candidate(file, text, run, hostfile, launching=False)
             if valid.report.ok and valid.run is not None:
-                plan = plan_alone(valid.run)
+                plan = plan_of(valid.run)
                 second = SearchResult(alternatives, alternative, changed, text, plan, tuple(refused), launchable=False)
                 second = replace(second, findings=tuple(valid.report.findings))
         refused.append((alternative, next(f for f in checked.report.findings if f.severity == "error")))
@@ -190,7 +188,7 @@ def find_best_plan(
     return replace(
         nothing,
         nearest_fit=nearest_fit,
-        plan=None if closest is None else plan_alone(closest),
+        plan=None if closest is None else plan_of(closest),
     )
 
 

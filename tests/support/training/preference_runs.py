@@ -32,8 +32,9 @@ def write_data(folder: Path) -> None:
 
 
 def spec_of(name: str, folder: Path, *, stage: int, ranks: int, cache: str, **changes: Any) -> dict[str, Any]:
-    """The run spec of one of TRL's runs on so many ranks, which share its micro-batch. The optimizer is torch's, as
-    there: DeepSpeed's Adam for CPUs has bias corrections in fp32, and its updates differ by up to 1e-5 in the first steps.
+    """The run spec of one of TRL's runs on so many ranks, which share its micro-batch. The optimizer is torch's, fused, as
+    there: that of single tensors rounds otherwise, and DeepSpeed's Adam for CPUs has bias corrections in fp32, so that
+    its updates differ by up to 1e-5 in the first steps.
     """
     figures = FIGURES["runs"][name]
     settings, method = figures["settings"], figures["method"]
@@ -73,7 +74,9 @@ def spec_of(name: str, folder: Path, *, stage: int, ranks: int, cache: str, **ch
         },
         "optimizer": {"type": "adamw", "learning_rate": rate, **ADAM},
         "scheduler": {"type": "constant"},
-        "deepspeed": {"optimizer": {"type": "AdamW", "params": {**ADAM, "lr": rate, "torch_adam": True}}},
+        "deepspeed": {
+            "optimizer": {"type": "AdamW", "params": {**ADAM, "lr": rate, "torch_adam": True, "fused": True}}
+        },
         "precision": {"bf16": False},
         "zero": {"stage": stage},
         "checkpoint": {"save_at_end": False},

@@ -6,9 +6,9 @@ first steps. To be run in an environment with TRL, from the repository root:
     python benchmarks/trl_figures.py tests/support/training/trl_figures.json [--gradients FOLDER]
 
 In fp64 no operation makes fp32: `transformers` would round the norms of layers, and positions. `--gradients` keeps the
-gradients of each parameter at each step of the grid, in both formats, for `preference_cells.py` (about 150 MB): and of
-the same run in fp32 with `eager` attention, which says how far TRL is from itself in another order of arithmetic. A run
-that is kept there is not repeated.
+gradients of each parameter at each step of the grid in fp64, for `preference_cells.py`; a run that is kept there is not
+repeated. `--cells` trains the [run, stage] of the file on DeepSpeed instead, as `preference_cells.py` has it started on
+each rank, and leaves RUN-STAGE-RANKS.pt beside the file.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 import tempfile
 from collections import defaultdict
@@ -25,9 +26,11 @@ from typing import Any
 
 import torch
 import trl
+from accelerate.state import AcceleratorState
 from datasets import Dataset
 from peft import LoraConfig
 from transformers import set_seed
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.training import preference_case as case
@@ -145,9 +148,12 @@ def run_figures(
     *,
     name: str,
     double: bool = False,
-    attention: str = "sdpa",
+    engine: dict[str, Any] | None = None,
+    models: Path = Path(),
 ) -> tuple[dict[str, list[float]], list[dict[str, torch.Tensor]]]:
-    """Losses and gradient norms of each step, and its gradients before they are clipped. `double`: in fp64."""
+    """Losses and gradient norms of each step, and its gradients before they are clipped. `double`: in fp64.
+    `engine`: DeepSpeed's configuration, to train a model of the folder `models` on it; losses are means over the ranks.
+    """
     lora, margins = name.endswith("lora"), name.endswith("margin")
     trainer_class, config_class = {
         "dpo": (trl.DPOTrainer, trl.DPOConfig),
@@ -159,21 +165,26 @@ def run_figures(
 
     class Recording(trainer_class):  # type: ignore[misc,valid-type]
         def training_step(self, model: Any, *arguments: Any, **options: Any) -> torch.Tensor:
+            if engine and not losses:
+                _record_gradients(model, gradients)
             loss = super().training_step(model, *arguments, **options)
-            losses.append(loss.item())
-            if len(losses) % accumulation == 0:
+            losses.append(_mean_over_ranks(loss) if engine else loss.item())
+            if not engine and len(losses) % accumulation == 0:
                 gradients.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
             return loss
 
     beta = {} if method == "reward" else {"beta": case.SETTINGS["beta"]}
     with tempfile.TemporaryDirectory() as folder:
-        case.save_model(Path(folder), 1 if method == "reward" else None)
+        model = str(models / ("reward-model" if method == "reward" else "model")) if engine else folder
+        if not engine:  # `save_pretrained` writes on the first rank alone
+            case.save_model(Path(folder), 1 if method == "reward" else None)
         config = config_class(
-            output_dir=f"{folder}/out", use_cpu=True, bf16=False, report_to="none", save_strategy="no", logging_steps=1,
-            max_steps=case.STEPS, per_device_train_batch_size=micro_batch, gradient_accumulation_steps=accumulation,
+            output_dir=f"{folder}/out", use_cpu=not engine, deepspeed=engine, bf16=False, report_to="none",
+            save_strategy="no", logging_steps=1, max_steps=case.STEPS,
+            per_device_train_batch_size=micro_batch, gradient_accumulation_steps=accumulation,
             gradient_checkpointing=False, lr_scheduler_type="constant", max_grad_norm=1.0, weight_decay=0.0,
             learning_rate=case.SETTINGS["learning_rate"], max_length=case.SETTINGS["max_length"], disable_tqdm=True,
-            train_sampling_strategy="sequential", model_init_kwargs={"attn_implementation": attention},
+            train_sampling_strategy="sequential", model_init_kwargs={"attn_implementation": "sdpa"},
             **beta, **settings,
         )  # fmt: skip
         set_seed(1)
@@ -183,14 +194,14 @@ def run_figures(
         from transformers import AutoTokenizer
 
         trainer = Recording(
-            model=folder, args=config, train_dataset=Dataset.from_list(rows),
-            processing_class=AutoTokenizer.from_pretrained(folder), peft_config=peft,
+            model=model, args=config, train_dataset=Dataset.from_list(rows),
+            processing_class=AutoTokenizer.from_pretrained(model), peft_config=peft,
         )  # fmt: skip
         if lora:
             case.set_adapters(trainer.model)
-        for model in (trainer.model, getattr(trainer, "ref_model", None)):
-            if double and model is not None:
-                model.double()
+        for module in (trainer.model, getattr(trainer, "ref_model", None)):
+            if double and module is not None:
+                module.double()
         with double_mode() if double else contextlib.nullcontext():
             trainer.train()
     steps = [losses[i : i + accumulation] for i in range(0, len(losses), accumulation)]
@@ -199,16 +210,50 @@ def run_figures(
     return {"losses": [sum(step) for step in steps], "norms": [float(norm) for norm in norms]}, gradients
 
 
-def _all_figures(name: str, *, everything: bool) -> dict[str, Any]:
-    """Kind of run -> its gradients, and in `figures` its losses and norms. `everything`: `eager` attention, too."""
-    kinds: dict[str, dict[str, Any]] = {"runs": {}}
-    if name.startswith("grid-"):
-        kinds["double"] = {"double": True}
-    if everything:
-        kinds["eager"] = {"attention": "eager"}
-    found = {kind: run_figures(*RUNS[name], name=name, **options) for kind, options in kinds.items()}
+def _record_gradients(engine: Any, gradients: list[dict[str, torch.Tensor]]) -> None:
+    """Let each optimizer step of DeepSpeed's engine add the gradients of its parameters."""
+    from deepspeed.utils import safe_get_full_grad
+
+    step = engine.step
+
+    def step_and_record(*arguments: Any, **options: Any) -> None:
+        trained = {name: one for name, one in engine.module.named_parameters() if one.requires_grad}
+        gradients.append({name: safe_get_full_grad(one).clone() for name, one in trained.items()})
+        step(*arguments, **options)
+
+    engine.step = step_and_record
+
+
+def _mean_over_ranks(loss: torch.Tensor) -> float:
+    total = loss.double().reshape(1).clone()
+    torch.distributed.all_reduce(total)
+    return total.item() / torch.distributed.get_world_size()
+
+
+def _train_on_deepspeed(file: Path) -> None:
+    """Train the cells of the file on this rank, one after the other."""
+    ranks = int(os.environ["WORLD_SIZE"])
+    for name, stage in json.loads(file.read_text()):
+        method, settings, *rows = RUNS[name]
+        micro_batch, accumulation = case.share_batch(method, *rows, ranks)
+        engine = {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": accumulation}
+        engine |= {"gradient_clipping": 1.0, "zero_optimization": {"stage": stage}, **case.ADAM}
+        batch = method, settings, micro_batch, accumulation
+        figures, gradients = run_figures(*batch, name=name, engine=engine, models=file.parent)
+        AcceleratorState._reset_state(reset_partial_state=True)
+        unset_hf_deepspeed_config()
+        if os.environ["RANK"] == "0":
+            kept = file.with_name(f"{name}-{stage}-{ranks}.pt")
+            torch.save(figures | {"gradients": gradients, "trl": trl.__version__}, kept)
+        print(name, stage, flush=True)
+
+
+def _all_figures(name: str) -> dict[str, Any]:
+    """Kind of run -> its gradients, and in `figures` its losses and norms."""
+    kinds = {"runs": False} | ({"double": True} if name.startswith("grid-") else {})
+    found = {kind: run_figures(*RUNS[name], name=name, double=double) for kind, double in kinds.items()}
     return {"figures": {kind: own for kind, (own, _) in found.items()}} | {
-        kind: gradients for kind, (_, gradients) in found.items()
+        kind: gradients for kind, (_, gradients) in found.items() if kind == "double"
     }
 
 
@@ -217,14 +262,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--gradients", type=Path)
+    parser.add_argument("--cells", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.cells:
+        _train_on_deepspeed(options.file)
+        return
     figures: dict[str, Any] = {"trl": trl.__version__, "torch": torch.__version__, "drawn": drawn_figures()}
-    figures |= {"runs": {}, "double": {}, "eager": {}}
+    figures |= {"runs": {}, "double": {}}
     for name, (method, settings, micro_batch, accumulation) in RUNS.items():
         described = {"method": method, "micro_batch": micro_batch, "accumulation": accumulation, "settings": settings}
         kept = options.gradients / f"{name}.pt" if options.gradients and name.startswith("grid-") else None
-        found = torch.load(kept) if kept and kept.exists() else _all_figures(name, everything=kept is not None)
+        found = torch.load(kept) if kept and kept.exists() else _all_figures(name)
         for kind, own in found["figures"].items():
             figures[kind][name] = described | own if kind == "runs" else own
         if name in case.EXACT_RUNS:
@@ -234,8 +283,6 @@ def main() -> None:
             kept.parent.mkdir(parents=True, exist_ok=True)
             torch.save(found, kept)
         print(name, flush=True)
-    if not options.gradients:
-        del figures["eager"]
     options.file.write_text(json.dumps(figures, indent=1) + "\n")
 
 

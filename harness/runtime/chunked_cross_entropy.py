@@ -8,7 +8,7 @@ The patch `chunked-loss` puts it in the place of a model's head and loss.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import deepspeed.comm as dist
 import torch
@@ -108,22 +108,32 @@ class _ChunkedTokenLosses(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, chunk: int
     ) -> torch.Tensor:
-        ctx.save_for_backward(hidden, weight, targets)
+        log_sums, losses = torch.empty(2, len(targets), 1, dtype=torch.float32, device=hidden.device)
+        for start in range(0, len(targets), chunk):
+            part = slice(start, start + chunk)
+            logits = torch.matmul(hidden[part], weight.t()).float()
+            target_logits = logits.gather(1, targets[part, None].clamp(min=0))
+            max_logits = logits.amax(dim=1, keepdim=True)
+            log_sums[part] = logits.sub_(max_logits).exp_().sum(dim=1, keepdim=True).log_().add_(max_logits)
+            losses[part] = log_sums[part] - target_logits
+        ctx.save_for_backward(hidden, weight, targets, log_sums)
         ctx.chunk = chunk
-        parts = (slice(start, start + chunk) for start in range(0, len(targets), chunk))
-        return torch.cat([_compute_chunk(hidden[part], weight, targets[part], None, False)[0] for part in parts])
+        return losses[:, 0].masked_fill(targets == IGNORE_INDEX, 0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, targets = ctx.saved_tensors
+        hidden, weight, targets, log_sums = ctx.saved_tensors
         for_hidden, for_weight = ctx.needs_input_grad[:2]
         hidden_gradient = torch.empty_like(hidden) if for_hidden else None
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if for_weight else None
+        scale = scale.masked_fill(targets == IGNORE_INDEX, 0)[:, None]
         for start in range(0, len(targets), ctx.chunk):
             part = slice(start, start + ctx.chunk)
-            _, gradient = _compute_chunk(hidden[part], weight, targets[part], None, True)
-            gradient = cast("torch.Tensor", gradient).mul_(scale[part, None]).to(hidden.dtype)
+            gradient = torch.matmul(hidden[part], weight.t()).float().sub_(log_sums[part]).exp_()
+            indices = targets[part, None].clamp(min=0)
+            gradient.scatter_add_(1, indices, torch.full_like(log_sums[part], -1))
+            gradient = gradient.mul_(scale[part]).to(hidden.dtype)
             if hidden_gradient is not None:
                 torch.matmul(gradient, weight, out=hidden_gradient[part])
             if weight_gradient is not None:

@@ -16,6 +16,21 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassifi
 _CHARACTERS = "abcdefghijklmnopqrstuvwxyz .,?!"
 SETTINGS = {"learning_rate": 1e-3, "beta": 0.1, "max_length": 48}
 STEPS = 20
+ADAM = {
+    "optimizer": {
+        "type": "AdamW",
+        "params": {
+            "lr": SETTINGS["learning_rate"],
+            "betas": [0.9, 0.999],
+            "eps": 1e-8,
+            "weight_decay": 0.0,
+            "torch_adam": True,
+            "fused": True,
+        },
+    }
+}
+"""Of DeepSpeed's configuration: torch's AdamW, fused, as TRL takes it. That of single tensors rounds otherwise, and
+DeepSpeed's Adam for CPUs has bias corrections in fp32: its updates differ by up to 1e-5 in the first steps."""
 EXACT_RUNS = (
     "grid-sigmoid-1",
     "grid-ipo-1",
@@ -96,6 +111,15 @@ def drawn_log_probs(seed: int = 3, rows: int = 6) -> tuple[torch.Tensor, ...]:
     positions = torch.arange(10)[None, :]
     mask = ((positions >= starts[:, None]) & (positions < (starts + lengths)[:, None])).long()
     return policy * mask[:, 1:], reference * mask[:, 1:], mask
+
+
+def share_batch(method: str, micro_batch: int, accumulation: int, ranks: int) -> tuple[int, int]:
+    """(micro-batch, accumulation) of each rank where so many share a micro-batch, or the accumulation where it is one
+    row. TRL's KTO takes no single row: its ranks have the micro-batch each.
+    """
+    if method == "kto":
+        return micro_batch, accumulation
+    return (micro_batch // ranks, accumulation) if micro_batch >= ranks else (micro_batch, accumulation // ranks)
 
 
 def set_adapters(model: torch.nn.Module) -> None:

@@ -32,10 +32,7 @@ def write_data(folder: Path) -> None:
 
 
 def spec_of(name: str, folder: Path, *, stage: int, ranks: int, cache: str, **changes: Any) -> dict[str, Any]:
-    """The run spec of one of TRL's runs on so many ranks, which share its micro-batch. The optimizer is torch's, fused, as
-    there: that of single tensors rounds otherwise, and DeepSpeed's Adam for CPUs has bias corrections in fp32, so that
-    its updates differ by up to 1e-5 in the first steps.
-    """
+    """The run spec of one of TRL's runs on so many ranks, which share its micro-batch."""
     figures = FIGURES["runs"][name]
     settings, method = figures["settings"], figures["method"]
     fields: dict[str, Any] = dict(settings) if method == "reward" else {"beta": case.SETTINGS["beta"], **settings}
@@ -74,9 +71,7 @@ def spec_of(name: str, folder: Path, *, stage: int, ranks: int, cache: str, **ch
         },
         "optimizer": {"type": "adamw", "learning_rate": rate, **ADAM},
         "scheduler": {"type": "constant"},
-        "deepspeed": {
-            "optimizer": {"type": "AdamW", "params": {**ADAM, "lr": rate, "torch_adam": True, "fused": True}}
-        },
+        "deepspeed": case.ADAM,
         "precision": {"bf16": False},
         "zero": {"stage": stage},
         "checkpoint": {"save_at_end": False},
@@ -102,14 +97,24 @@ def grid(ranks: int) -> list[tuple[str, int]]:
 def train_cells(
     folder: Path, cells: Iterable[tuple[int, str, int]], forked: ForkedRanks, *, gradients: bool = False
 ) -> None:
-    """Train each (ranks, run, stage) in `folder`, where `write_data` wrote, many in one process. `gradients`: keep
-    those of each parameter at each step, in `gradients.pt`.
+    """Train each (ranks, run, stage) in `folder`, where `write_data` wrote, many in one process. `gradients`: with
+    TRL's batches of such ranks (`share_batch`), and keep those of each parameter at each step, in `gradients.pt`. Logits
+    are computed in chunks, as TRL's and those of the defaults.
     """
     for ranks in (1, 2):
         jobs = []
         for _, name, stage in sorted(one for one in cells if one[0] == ranks):
             run = folder / f"{name}-{stage}-{ranks}"
-            write(run, spec_of(name, folder, stage=stage, ranks=ranks, cache=f"cache-{name}-{ranks}"), ranks)
+            body, figures = (
+                spec_of(name, folder, stage=stage, ranks=ranks, cache=f"cache-{name}-{ranks}"),
+                FIGURES["runs"],
+            )
+            method, batch = body["objective"], (figures[name]["micro_batch"], figures[name]["accumulation"])
+            if method != "reward":
+                body["train"]["loss_chunk_size"] = 1024
+            if gradients:
+                body["train"]["per_device_train_batch_size"] = case.share_batch(method, *batch, ranks)[0]
+            write(run, body, ranks)
             jobs.append({"run": str(run), "adapters": name.endswith("lora"), "gradients": gradients})
         for start in range(0, len(jobs), _JOBS_A_START):
             file = folder / f"jobs-{ranks}-{start}.json"

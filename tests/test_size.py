@@ -11,12 +11,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LIMITS = {
     "2026-11-29": (
-        135_300,
+        135_310,
         "counting began at 125,900; then came objectives (dpo, kto, reward, classification), imports of checkpoints, the"
         " one-pass Adam, scripts of one's own, the table of ways to train, the pages of plans and runs, containers and arrays of Slurm,"
         " patches of pods, pushes to the Hub and samples of evaluations; chat templates asked of installed programs, causes inferred by"
         " rule, rows of custom datasets, adapters beside fused experts, clashes that a file's own program refuses, logs as people quote them,"
-        " commands of OpenRLHF and Megatron-DeepSpeed",
+        " commands of OpenRLHF and Megatron-DeepSpeed, TRL's own softmax of a token's loss",
     ),
 }
 """Lines of Python in `harness/` by day, and what needs them. `make size` shows rooms and their change."""

@@ -118,4 +118,5 @@ def test_twenty_steps_are_those_of_trl(trained: Path, ranks: int, name: str, sta
         )
         assert metrics.get("kl", 0.0) == 0.0
     if stage:  # DeepSpeed tells no norm without ZeRO; there the next step's loss has the gradient
-        assert figures["norms"] == pytest.approx(expected["norms"], rel=1e-5)
+        # of TRL without DeepSpeed, which computes a norm in another order (`benchmarks/preference_cells.py` has it with)
+        assert figures["norms"] == pytest.approx(expected["norms"], rel=2e-5)

@@ -118,7 +118,7 @@ class _ChunkedTokenLosses(torch.autograd.Function):
             losses[part] = log_sums[part] - target_logits
         ctx.save_for_backward(hidden, weight, targets, log_sums)
         ctx.chunk = chunk
-        return losses[:, 0].masked_fill(targets == IGNORE_INDEX, 0)
+        return torch.where(targets == IGNORE_INDEX, 0, losses[:, 0])
 
     @staticmethod
     @once_differentiable

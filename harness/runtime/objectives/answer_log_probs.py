@@ -32,7 +32,7 @@ def answer_log_probs(
         inputs["attention_mask"] = mask
     if head is not None:
         head.set_token_targets(targets, chunked_token_losses)
-        return -engine(**inputs).logits.sum(dim=1)
+        return -engine(**inputs).logits[:, :-1].sum(dim=1)  # the order of a sum depends on its length: TRL's
     logits = engine(**inputs).logits
     rows = [checkpoint(_row_loss, logits[i], targets[i], use_reentrant=False) for i in range(len(targets))]
     return -torch.stack(rows)

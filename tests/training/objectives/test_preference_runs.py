@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
 from harness.runtime.models.quantized_base import quantization_arguments
+from harness.runtime.objectives.answer_log_probs import answer_log_probs
 from harness.runtime.objectives.preference_losses import DPO_LOSSES, PairRatios
 from harness.spec.sections.model_spec import QuantizationSpec
 from tests.support.training import preference_case as case
@@ -99,6 +101,15 @@ def test_log_probabilities_in_chunks_need_a_fifth_of_the_memory(one_rank: Path, 
     assert _losses(chunked) == pytest.approx(_losses(whole), rel=1e-6)
     assert _facts(chunked)["norms"] == pytest.approx(_facts(whole)["norms"], rel=1e-5)
     assert _facts(chunked)["peak"] < _facts(whole)["peak"] / 5, (_facts(chunked)["peak"], _facts(whole)["peak"])
+
+
+def test_a_row_is_summed_without_its_last_position_as_trl_sums_it() -> None:
+    losses = torch.rand(64, 8, generator=torch.Generator().manual_seed(1)) * 9
+    losses[:, -1] = 0
+    ids, head = torch.zeros(64, 8, dtype=torch.long), SimpleNamespace(set_token_targets=lambda *_: None)
+    sums = answer_log_probs(lambda **_: SimpleNamespace(logits=losses), head, ids, None, ids)  # type: ignore[arg-type]
+    assert torch.equal(sums, (-losses[:, :-1].contiguous()).sum(dim=1))
+    assert not torch.equal(sums, -losses.sum(dim=1)), "no row would tell"
 
 
 def test_dpo_over_4_bit_weights_is_that_of_a_plain_process(one_rank: Path) -> None:

@@ -102,7 +102,7 @@ def detect_format(source: Source) -> ConfigFormat | None:
 
 
 def _detect_yaml_format(data: dict[str, Any]) -> ConfigFormat:
-    has_path = isinstance(data.get("deepspeed"), str)  # a run spec has a map there
+    has_path = isinstance(data.get("deepspeed"), str) and len(data) > 1  # a run spec has a map there
     may_be_axolotl = "base_model" in data or (has_path and "model_name_or_path" not in data)
     if may_be_axolotl and len(_SETS["AXOLOTL"] & data.keys()) > ("base_model" in data):
         return "axolotl-yaml"

@@ -8,15 +8,11 @@ import pytest
 from harness.facts.deepspeed_version import parse_version
 from harness.facts.release_faults import RELEASE_FAULTS, load_grid
 from harness.gates.registry import all_gates
-from tests.support.release_cells import cell_of
+from tests.support.release_cells import cell_of, is_about
 
 GRID = load_grid()
 RESULTS = [(release, part) for release, parts in GRID["releases"].items() for part in parts]
 EACH_RESULT = pytest.mark.parametrize(("release", "part"), RESULTS)
-
-
-def is_about(fault, cell):
-    return bool(fault.values) and all(cell[name] in values for name, values in fault.values.items())
 
 
 def is_surely_seen(fault, cell):

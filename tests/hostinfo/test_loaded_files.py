@@ -87,7 +87,7 @@ def test_an_answer_is_kept_for_the_same_bytes(
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(simulation.machine, "package_version", lambda _: "0.19.8")
+    monkeypatch.setattr(simulation.machine, "package_version", lambda name: "2.13.0" if name == "torch" else "0.19.8")
     monkeypatch.setattr(simulation, "_run_worker", lambda *_: {"peak": 1, "loaded": _load_engine(packages)})
     request: Any = SimpleNamespace(body={"run": {}})
 

@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
-from harness.facts.release_faults import load_grid
+from harness.facts.release_faults import ReleaseFault, load_grid
 
 
 def cell_of(code: str) -> dict[str, str]:
     """The cell of these digits: the number of its value in each dimension."""
     dimensions: dict[str, list[str]] = load_grid()["dimensions"]
     return {name: values[int(digit)] for (name, values), digit in zip(dimensions.items(), code, strict=True)}
+
+
+def is_about(fault: ReleaseFault, cell: dict[str, str]) -> bool:
+    """Has the cell the values that the fault needs?"""
+    return bool(fault.values) and all(cell[name] in values for name, values in fault.values.items())

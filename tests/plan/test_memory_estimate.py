@@ -401,6 +401,11 @@ def test_adam_of_torch_makes_two_tensors_for_each_that_it_steps_on_the_cpu(stage
     assert size == pytest.approx(states, rel=0.01)
 
 
+def test_deepspeeds_adam_on_the_cpu_makes_no_tensor() -> None:
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+    assert ROOTS not in [row.description for row in memory(TINY, ranks=2, cluster={"gpu": "cpu"}, zero=zero).items]
+
+
 def test_adam_of_torch_steps_what_was_read_from_nvme() -> None:
     """Four swap buffers of 4 bytes an element."""
     block = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "torch_adam": True}}}

@@ -257,7 +257,8 @@ def estimate_memory(
         bucket_size = min(settings.reduce_bucket_size, partitions.total)
         pins = settings.pin_memory and settings.pins_natively  # `CPU_Accelerator.pin_memory` returns its argument else
         settings = replace(settings, reduce_bucket_size=bucket_size, activation_device="none", pin_memory=pins)
-        settings = replace(settings, step_temporaries=(2 * settings.step_temporaries[0], 2))
+        on_gpu, on_host = settings.step_temporaries
+        settings = replace(settings, step_temporaries=(2 * on_gpu, on_host))
     candidates = [
         *model_state_items(settings, partitions),
         *gathered_items(model, settings, partitions, layer_activation_bytes_on_gpu(model, settings)),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -49,6 +50,8 @@ def train(model_config: dict[str, Any], config: dict[str, Any], backend: str) ->
         "weights": digest.hexdigest(),
     }
     engine.destroy()
+    del engine, masters
+    gc.collect()  # else `__del__` destroys it once more, and unpins what the next engine has got at the same address
     return result
 
 

@@ -7,10 +7,10 @@ weights and no torch here. Families with experts: `harness.facts.moe_model_famil
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from harness.facts.model_parts import (
-    FOUR_NORMS,
     TWO_NORMS,
     ConfigFields,
     Parameter,
@@ -28,54 +28,29 @@ from harness.facts.model_parts import (
 )
 
 
-def _llama_like(
+def llama(
     fields: ConfigFields,
-    qkv_bias: bool | None = None,
-    out_bias: bool | None = None,
     *,
-    mlp_bias: bool = False,
-    head_norms: Callable[[ConfigFields], Parameters] | None = None,
-    norm_names: tuple[str, ...] = TWO_NORMS,
+    qkv_bias: bool | str = "attention_bias",
+    out_bias: bool | str = "attention_bias",
+    mlp_bias: bool | str = False,
+    head_norms: Mapping[str, Any] | None = None,
+    norm_names: Sequence[str] = TWO_NORMS,
 ) -> Parts:
-    """Attention, a gated MLP and RMS norms in every layer; `attention_bias` where a bias is not given."""
-    hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias")
+    """Attention, a gated MLP and RMS norms in every layer. Of a bias the field that chooses it, or whether it is there;
+    of `head_norms` those arguments of `qk_norms`, and the field that chooses them, if any, as `chosen_by`.
+    """
+    hidden, norms_of_heads = fields.count("hidden_size"), dict(head_norms or {})
+    qkv, out, mlp = (fields.flag(b) if isinstance(b, str) else b for b in (qkv_bias, out_bias, mlp_bias))
+    chosen_by = norms_of_heads.pop("chosen_by", None)
+    has_norms = head_norms is not None and (chosen_by is None or fields.flag(chosen_by))
     layer = (
-        *attention(fields, bias if qkv_bias is None else qkv_bias, bias if out_bias is None else out_bias),
-        *(head_norms(fields) if head_norms else ()),
-        *gated_mlp(hidden, fields.count("intermediate_size"), mlp_bias),
+        *attention(fields, qkv, out),
+        *(qk_norms(fields, **norms_of_heads) if has_norms else ()),
+        *gated_mlp(hidden, fields.count("intermediate_size"), mlp),
         *norms(hidden, *norm_names),
     )
     return decoder(fields, repeat_layer(fields, layer))
-
-
-def llama(fields: ConfigFields) -> Parts:
-    """Llama: RMS norms, grouped-query attention, a gated MLP; biases as the configuration says."""
-    return _llama_like(fields, mlp_bias=fields.flag("mlp_bias"))
-
-
-def mistral(fields: ConfigFields) -> Parts:
-    """Mistral: Llama without biases."""
-    return _llama_like(fields, False, False)
-
-
-def qwen2(fields: ConfigFields) -> Parts:
-    """Qwen 2: Llama with biases on queries, keys and values."""
-    return _llama_like(fields, True, False)
-
-
-def qwen3(fields: ConfigFields) -> Parts:
-    """Qwen 3: Llama with norms on queries and keys."""
-    return _llama_like(fields, head_norms=qk_norms)
-
-
-def gemma2(fields: ConfigFields) -> Parts:
-    """Gemma 2: four norms a layer."""
-    return _llama_like(fields, norm_names=FOUR_NORMS)
-
-
-def gemma3(fields: ConfigFields) -> Parts:
-    """Gemma 3: four norms a layer, and norms on queries and keys."""
-    return _llama_like(fields, head_norms=qk_norms, norm_names=FOUR_NORMS)
 
 
 def phi(fields: ConfigFields) -> Parts:
@@ -190,51 +165,6 @@ def _falcon_norms(fields: ConfigFields) -> tuple[str, ...]:
     return (*after, *(("ln_attn", "ln_mlp") if has_two else ("input_layernorm",)))
 
 
-def wide_qk_norms(fields: ConfigFields) -> Parameters:
-    """Norms of queries and keys over all heads at once."""
-    heads = fields.count("num_attention_heads")
-    return (
-        *norms(heads * fields.head_dim, "self_attn.q_norm"),
-        *norms(fields.kv_heads * fields.head_dim, "self_attn.k_norm"),
-    )
-
-
-def seed_oss(fields: ConfigFields) -> Parts:
-    """Seed-OSS: Llama with biases of queries, keys and values apart from that of the output."""
-    return _llama_like(fields, out_bias=fields.flag("attention_out_bias"), mlp_bias=fields.flag("mlp_bias"))
-
-
-def ernie(fields: ConfigFields) -> Parts:
-    """ERNIE 4.5: Llama with one key for all biases."""
-    bias = fields.flag("use_bias")
-    return _llama_like(fields, bias, bias, mlp_bias=bias)
-
-
-def olmo2(fields: ConfigFields) -> Parts:
-    """OLMo 2 and 3: norms after attention and MLP, and norms over all queries and keys."""
-    ends = ("post_attention_layernorm", "post_feedforward_layernorm")
-    return _llama_like(fields, head_norms=wide_qk_norms, norm_names=ends)
-
-
-def hunyuan(fields: ConfigFields) -> Parts:
-    """Hunyuan: Qwen 3 under other names."""
-    names = ("self_attn.query_layernorm", "self_attn.key_layernorm")
-    return _llama_like(fields, head_norms=lambda own: norms(own.head_dim, *names))
-
-
-def cohere(fields: ConfigFields) -> Parts:
-    """Command: one norm a layer for attention and MLP side by side; norms of every head where it says so."""
-    head_norms = _cohere_norms if fields.flag("use_qk_norm") else None
-    return _llama_like(fields, head_norms=head_norms, norm_names=("input_layernorm",))
-
-
-def _cohere_norms(fields: ConfigFields) -> Parameters:
-    return (
-        Parameter("self_attn.q_norm.weight", (fields.count("num_attention_heads"), fields.head_dim)),
-        Parameter("self_attn.k_norm.weight", (fields.kv_heads, fields.head_dim)),
-    )
-
-
 def nemotron(fields: ConfigFields) -> Parts:
     """Nemotron and Minitron: an MLP without a gate, layer norms with biases."""
     hidden, intermediate = fields.count("hidden_size"), fields.count("intermediate_size")
@@ -270,11 +200,7 @@ def opt(fields: ConfigFields) -> Parts:
     hidden, vocab = fields.count("hidden_size"), fields.count("vocab_size")
     intermediate = fields.count("intermediate_size")
     layer = (
-        *(
-            p
-            for n in ("k_proj", "v_proj", "q_proj", "out_proj")
-            for p in linear(f"self_attn.{n}", hidden, hidden, True)
-        ),
+        *(p for n in ("k", "v", "q", "out") for p in linear(f"self_attn.{n}_proj", hidden, hidden, True)),
         *layer_norm(hidden, "self_attn_layer_norm"),
         *linear("fc1", intermediate, hidden, True),
         *linear("fc2", hidden, intermediate, True),

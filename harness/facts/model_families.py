@@ -2,13 +2,15 @@
 """The model families by `model_type`: the function that builds each one, and the defaults of `transformers`.
 
 The functions are in `harness.facts.dense_model_families` and `harness.facts.moe_model_families`. `model_families.json`
-has the rest, a line a family, with its date and the command that compares it with the installed `transformers`.
+has the rest, a line a family (`options`: arguments of its function), with its date and the command that compares it
+with the installed `transformers`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +36,7 @@ def _read_families() -> dict[str, Family]:
     data = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     return {
         kind: Family(
-            getattr(dense, row["build"], None) or getattr(moe, row["build"]),
+            partial(getattr(dense, row["build"], None) or getattr(moe, row["build"]), **row.get("options", {})),
             row["defaults"],
             row.get("layers", "model.layers"),
             row.get("aliases", {}),

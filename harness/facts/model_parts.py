@@ -7,7 +7,7 @@ Names no family and no model; those are in `harness.facts.dense_model_families` 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -151,13 +151,14 @@ def gated_mlp(hidden: int, intermediate: int, bias: bool = False, name: str = "m
     )
 
 
-def qk_norms(fields: ConfigFields) -> Parameters:
-    """Norms of queries and keys, a head wide."""
-    return norms(fields.head_dim, "self_attn.q_norm", "self_attn.k_norm")
+def qk_norms(fields: ConfigFields, width: str = "one", names: Sequence[str] = ("q_norm", "k_norm")) -> Parameters:
+    """Norms of queries and keys: `one` head wide, `all` heads wide, or with weights for `each` head."""
+    heads, size = (fields.count("num_attention_heads"), fields.kv_heads), fields.head_dim
+    shapes = ({"one": (size,), "all": (n * size,), "each": (n, size)}[width] for n in heads)
+    return tuple(Parameter(f"self_attn.{name}.weight", shape) for name, shape in zip(names, shapes, strict=True))
 
 
 TWO_NORMS = ("input_layernorm", "post_attention_layernorm")
-FOUR_NORMS = (*TWO_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
 
 
 def decoder(fields: ConfigFields, layers: Layers, model: str = "model") -> Parts:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.facts.dense_model_families import wide_qk_norms
 from harness.facts.model_parts import (
     TWO_NORMS,
     ConfigFields,
@@ -182,7 +181,7 @@ def deepseek_v32(fields: ConfigFields) -> Parts:
 
 def minimax_m2(fields: ConfigFields) -> Parts:
     """MiniMax M2: norms over all queries and keys, experts in every layer."""
-    return _experts_everywhere(fields, (*attention(fields, False, False), *wide_qk_norms(fields)))
+    return _experts_everywhere(fields, (*attention(fields, False, False), *qk_norms(fields, width="all")))
 
 
 def ernie_moe(fields: ConfigFields) -> Parts:

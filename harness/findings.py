@@ -88,6 +88,12 @@ class Finding(NamedTuple):
             else None,
         }
 
+    @staticmethod
+    def from_json(body: Mapping[str, Any]) -> Finding:
+        """Of what `to_json` writes, all but places and what the fix sets."""
+        fix = Fix(body["fix"]["title"]) if body["fix"] else None
+        return Finding(body["gate"], body["severity"], body["message"], body["key"], notes=(*body["notes"],), fix=fix)
+
 
 UNREADABLE_KEYS = "keys that cannot be read"
 """The value that a gate lacks that depends on a key with a mistake."""

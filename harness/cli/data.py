@@ -16,7 +16,7 @@ from harness.cli.options import AllowCodeOption, SetOption, SpecArgument, WorldS
 from harness.cli.output_format import OutputFormat
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding
-from harness.launching.programs.data_preview import preview_data, read_findings
+from harness.launching.programs.data_preview import preview_data
 from harness.launching.setup.code_trust import verify_code_allowed
 from harness.launching.setup.launch_checks import refuse_deepspeed_json
 from harness.run.resolved_run import ResolvedRun
@@ -61,7 +61,7 @@ def data(
     except UserError as refused:
         print_findings([_with_place(finding, checked) for finding in refused.findings], checked.lines_of)
         exit_with(refused.code)
-    warnings = read_findings(body["findings"])
+    warnings = [*map(Finding.from_json, body["findings"])]
     if warnings:
         print_findings([_with_place(finding, checked) for finding in warnings], checked.lines_of)
     print(

@@ -39,6 +39,7 @@ def main() -> int:
     """Compile and load every op that the command line names; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--request", help="base64 of JSON: path, environ and ops, for a host that is reached by ssh")
+    parser.add_argument("--ask", type=Path, metavar="FILE", help="a run whose model's own code is asked first")
     parser.add_argument("ops", nargs="*", metavar="OP", help=" ".join(sorted([*BUILDERS, OWN_OP])))
     arguments = parser.parse_args()
     if arguments.request:
@@ -73,6 +74,8 @@ def main() -> int:
     # Libraries print to stdout too; their output must not mix with the events.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
+    if arguments.ask and refuses_model(arguments.ask, events):
+        return 1
     for lock, removed in build_cache.remove_stale_locks(root, arguments.ops):
         write_event(events, "lock", file=str(lock), removed=removed)
     for op in build_cache.remove_truncated_libraries(root, arguments.ops):
@@ -83,6 +86,28 @@ def main() -> int:
         update_stamp(build_cache.build_stamp_file(root), build_cache.build_stamp_key(os.environ), records)
         return 0
     return 1
+
+
+def refuses_model(file: Path, events: TextIO) -> bool:
+    """Ask the model of a run in a process of its own: what its code imports and leaves behind is not the compiler's.
+    What it raises itself is left to the ranks, which say so.
+    """
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    code = 2
+    try:
+        from harness.errors import UserError
+        from harness.run.resolved_run import ResolvedRun
+        from harness.runtime.objectives.objective_list import ask_before_ranks
+
+        try:
+            ask_before_ranks(ResolvedRun.from_json(json.loads(file.read_text(encoding="utf-8"))))
+        except UserError as error:
+            write_event(events, "refused", findings=[finding.to_json() for finding in error.findings])
+            code = 1
+    finally:
+        os._exit(code)
 
 
 def apply_request(arguments: argparse.Namespace) -> None:

@@ -38,7 +38,7 @@ def main() -> None:
                 Custom(run).preview_rows(arguments.examples) if is_custom else preview_dataset(run, arguments.examples)
             )
     except UserError as error:
-        body = {"refused": [{**f._asdict(), "fix": f.fix and f.fix._asdict()} for f in error.findings]}
+        body = {"refused": [f.to_json() for f in error.findings]}
     json.dump(body, out)
     out.close()
 

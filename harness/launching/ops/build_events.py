@@ -6,12 +6,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.facts.required_ops import COMPILE_SECONDS
 from harness.file_io import parse_json
+from harness.findings import Finding
 from harness.launching.setup.launch_context import LaunchObserver
 from harness.planted_files import PlantedFile
 
@@ -35,6 +36,8 @@ class BuildProgress:
     """A file that another user may have written; the builder then loads nothing."""
     unwritable: str = ""
     """Why the folder of the ops cannot be written."""
+    refused: list[Finding] = field(default_factory=list)
+    """What the model's own code answered, for which nothing is compiled."""
     _start: float = 0.0
     _rest: bytes = b""
 
@@ -64,11 +67,9 @@ class BuildProgress:
             case "start":
                 self.op, self._start = str(event["op"]), time.monotonic()
                 self.is_compiled = bool(event.get("compiled"))
-            case "done":
+            case "done" | "skipped":  # of a skipped op, the ranks say so
                 if event.get("compiled"):
                     observer.on_op_built(self._label, time.monotonic() - self._start)
-                self.op = ""
-            case "skipped":  # the ranks say so
                 self.op = ""
             case "failed":
                 self.failed_op, self.op = str(event["op"]), ""
@@ -78,6 +79,8 @@ class BuildProgress:
                 self.planted = PlantedFile(Path(str(event["file"])), reason, account)
             case "unwritable":
                 self.unwritable = str(event["reason"])
+            case "refused":
+                self.refused = [*map(Finding.from_json, event["findings"])]
             case "lock":
                 on_lock = observer.on_lock_removed if event.get("removed") else observer.on_lock_kept
                 on_lock(Path(str(event["file"])), self.host)

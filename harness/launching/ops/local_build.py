@@ -29,11 +29,14 @@ from harness.launching.setup.launch_context import LaunchContext
 from harness.planted_files import PlantedFile
 
 
-def ensure_ops(ops: Sequence[str], environ: Mapping[str, str], log: Path, context: LaunchContext) -> None:
-    """Make every op ready for this Python, compiling those that are not.
+def ensure_ops(
+    ops: Sequence[str], environ: Mapping[str, str], log: Path, context: LaunchContext, asked: Path | None = None
+) -> None:
+    """Make every op ready for this Python, compiling those that are not. `asked`: a `spec.resolved.json`, whose model's
+    own code is asked before one compiles, as the ranks ask it.
 
-    Raises UserError (exit code 4) when one cannot be compiled (EN010) or another user may have written it (EN018),
-    SignalInterrupt when a signal arrives.
+    Raises UserError: of the model; exit code 4 when an op cannot be compiled (EN010) or another user may have written
+    it (EN018). SignalInterrupt when a signal arrives.
     """
     root = torch_extensions_dir(environ)
     planted = find_planted_ops(root, ops) if ops else None
@@ -46,7 +49,7 @@ def ensure_ops(ops: Sequence[str], environ: Mapping[str, str], log: Path, contex
     env = dict(environ)
     env.setdefault("MAX_JOBS", str(max(1, min(8, machine.usable_cores()))))
     env.pop("RANK", None)
-    command = python_command(str(context.scripts / "op_builder.py"), *ops)
+    command = python_command(str(context.scripts / "op_builder.py"), *(["--ask", str(asked)] if asked else []), *ops)
     progress = BuildProgress()
     with log.open("ab") as stderr:
         builder = subprocess.Popen(  # noqa: S603
@@ -57,6 +60,8 @@ def ensure_ops(ops: Sequence[str], environ: Mapping[str, str], log: Path, contex
             code = builder.wait()
         finally:
             _terminate_builder(builder)
+    if progress.refused:
+        raise UserError(progress.refused)
     if progress.planted is not None:
         raise UserError([planted_ops_finding(progress.planted)], ExitCode.PREFLIGHT)
     if progress.unwritable:

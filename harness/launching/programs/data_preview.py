@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from harness.errors import ExitCode, UserError
-from harness.findings import Finding, Fix
+from harness.findings import Finding
 from harness.hostinfo.hub_access import is_hub_unreachable
 from harness.hostinfo.training_packages import missing_packages_finding
 from harness.interpreter import python_command
@@ -46,7 +46,7 @@ def preview_data(run: ResolvedRun, examples: int, log: Callable[[str], None], al
     if answer.code or answer.body is None:
         raise RuntimeError(f"data preparation ended with code {answer.code}")
     if "refused" in answer.body:
-        raise UserError(read_findings(answer.body["refused"]), ExitCode.FINDINGS)
+        raise UserError([*map(Finding.from_json, answer.body["refused"])], ExitCode.FINDINGS)
     return answer.body
 
 
@@ -56,15 +56,3 @@ def _names_on_hub(run: ResolvedRun) -> list[str]:
     sources = [source.path for source in (*(spec.data.train or ()), *(spec.data.eval or ()))]
     names = [spec.model.tokenizer or spec.model.name_or_path, *sources]
     return [name for name in names if name and "/" in name and is_hub_name(name) and not Path(name).exists()]
-
-
-def read_findings(entries: Sequence[dict[str, Any]]) -> list[Finding]:
-    """The findings in an answer of the worker."""
-    return [_to_finding(entry) for entry in entries]
-
-
-def _to_finding(body: dict[str, Any]) -> Finding:
-    fix = Fix(body["fix"]["title"]) if body["fix"] else None
-    return Finding(
-        body["gate"], body["severity"], body["message"], key=body["key"], notes=tuple(body["notes"]), fix=fix
-    )

@@ -102,7 +102,7 @@ def run_launch(
     with Signals() as signals:
         context = LaunchContext(scripts, observer, signals, prewarmed_launcher, notify)
         try:
-            _build_ops(plan, context)
+            _build_ops(plan, run, context)
         except UserError:
             _remove_secrets(plan, context)
             raise
@@ -183,8 +183,11 @@ def _remove_secrets(plan: LaunchPlan, context: LaunchContext) -> None:
             context.observer.on_note(note)
 
 
-def _build_ops(plan: LaunchPlan, context: LaunchContext) -> None:
+def _build_ops(plan: LaunchPlan, run: ResolvedRun, context: LaunchContext) -> None:
     """Make the ops of every host ready before any rank starts, so that no rank waits for a compiler or races."""
+    spec = run.spec
+    has_own_code = spec.model.trust_remote_code or (spec.plugins.file is not None and spec.data.packing)
+    asked = plan.run_dir / "spec.resolved.json" if has_own_code else None
     with build_on_hosts(plan, context):
         if plan.has_local_ranks:
-            ensure_ops(plan.ops, plan.environment(os.environ), plan.run_dir / "logs" / "ops.log", context)
+            ensure_ops(plan.ops, plan.environment(os.environ), plan.run_dir / "logs" / "ops.log", context, asked)

@@ -63,7 +63,7 @@ def preview_dataset(run: ResolvedRun, examples: int) -> dict[str, Any]:
         "examples_skipped": _first_lines(folder / SKIPPED_FILE),
         "truncated": prepared.truncated,
         "unused_columns": prepared.unused_columns,
-        "findings": [f._asdict() | {"fix": f.fix and f.fix._asdict()} for f in found],
+        "findings": [f.to_json() for f in found],
         "lengths": list(prepared.lengths),
         "unigram_entropy": prepared.unigram_entropy,
         "examples": _sample_rows(run, train.dataset, tokenizer, examples),

@@ -13,6 +13,7 @@ at once: the same numbers, half the memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,8 +47,7 @@ def build_model(run: ResolvedRun, ds_config: dict[str, Any], config: PreTrainedC
     plugin, arguments = plugin_loader.load_plugin(run.spec), model_kwargs(run)
     model: PreTrainedModel
     if plugin is not None and plugin.build_model is not None:
-        model = _check_plugin_model(plugin.build_model(config, run.spec))
-        check_own_model(run, model)
+        model = build_own_model(run, config, plugin.build_model)
     elif is_random_init(spec):
         with zero3_init(ds_config):
             model = auto_class(run.spec.objective).from_config(config, dtype=torch.float32, **arguments)
@@ -92,7 +92,9 @@ def model_kwargs(run: ResolvedRun) -> dict[str, Any]:
     return arguments
 
 
-def _check_plugin_model(model: object) -> PreTrainedModel:
+def build_own_model(run: ResolvedRun, config: PreTrainedConfig, build: Callable[..., object]) -> PreTrainedModel:
+    """What `build_model` of a plug-in returns. Raises UserError (MD158 no model, MD128 packing)."""
+    model = build(config, run.spec)
     if not isinstance(model, PreTrainedModel):
         raise user_error(
             "MD158",
@@ -101,4 +103,5 @@ def _check_plugin_model(model: object) -> PreTrainedModel:
             notes=("checkpoints, export and adapters use what `transformers` gives every model",),
             fix="derive the model's class from `transformers.PreTrainedModel`",
         )
+    check_own_model(run, model)
     return model

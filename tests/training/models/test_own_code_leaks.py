@@ -11,13 +11,21 @@ import json
 import os
 import random
 import shutil
+import sys
 from pathlib import Path
 from textwrap import indent
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from transformers import AutoConfig
 
+from harness.errors import UserError
+from harness.launching.hosts.local_host import workers_folder
+from harness.launching.ops.local_build import ensure_ops
+from harness.run.resolved_run import resolve_run
 from harness.runtime.model_behavior import ask_model
+from harness.spec.run_spec import RunSpec
 from tests.support.training import clean_own_model
 
 CONFIGURATION = """
@@ -107,15 +115,19 @@ NIGHTLY = os.environ.get("HARNESS_NIGHTLY") == "1"
 WAYS = clean_own_model.WAYS if NIGHTLY else random.Random(20).sample(clean_own_model.WAYS, 5)  # noqa: S311
 
 
-@pytest.mark.parametrize("name", [*LEAKS, *CLEAN])
-def test_own_code_that_mixes_documents_is_told_from_code_that_does_not(name: str, tmp_path: Path) -> None:
+def write_model(name: str, folder: Path) -> None:
     fields = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 12, "num_attention_heads": 4}
     auto_map = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
     config = {"model_type": f"own_{name}", "auto_map": auto_map, "vocab_size": 1000, **fields}
     body = indent({**LEAKS, **CLEAN}[name].strip(), " " * 8)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "configuration_own.py").write_text(CONFIGURATION.format(name=name))
-    (tmp_path / "modeling_own.py").write_text(MODELING.format(body=body))
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "configuration_own.py").write_text(CONFIGURATION.format(name=name))
+    (folder / "modeling_own.py").write_text(MODELING.format(body=body))
+
+
+@pytest.mark.parametrize("name", [*LEAKS, *CLEAN])
+def test_own_code_that_mixes_documents_is_told_from_code_that_does_not(name: str, tmp_path: Path) -> None:
+    write_model(name, tmp_path)
     own = AutoConfig.from_pretrained(str(tmp_path), trust_remote_code=True)
     answers = ask_model(own, trust_remote_code=True)
     assert answers.apart is (name in CLEAN), answers
@@ -129,3 +141,18 @@ def test_a_whole_model_that_keeps_documents_apart_is_not_refused(way: str, tmp_p
     own = AutoConfig.from_pretrained(str(tmp_path), trust_remote_code=True)
     answers = ask_model(own, trust_remote_code=True)
     assert (answers.causal, answers.apart) == (True, True), answers
+
+
+def test_a_launch_asks_own_code_before_it_compiles(tmp_path: Path) -> None:
+    """By the real builder, in a process of its own."""
+    write_model("slow_state", tmp_path)
+    model = {"name_or_path": str(tmp_path), "random_init": True, "tokenizer": "bytes", "trust_remote_code": True}
+    run = resolve_run(RunSpec.model_validate({"model": model, "data": {"packing": True}}), world_size=1)
+    (asked := tmp_path / "run.json").write_text(json.dumps(run.to_json()))
+    environ = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path / "ops"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    signals, observer = SimpleNamespace(raise_if_received=lambda: None), SimpleNamespace(on_ops_check=print)
+    context: Any = SimpleNamespace(scripts=workers_folder(), signals=signals, observer=observer)
+    with pytest.raises(UserError) as refused:
+        ensure_ops(["cpu_adam"], environ, tmp_path / "log", context, asked)
+    assert [finding.gate for finding in refused.value.findings] == ["MD128"]
+    assert not [*(tmp_path / "ops").rglob("*cpu_adam*")]

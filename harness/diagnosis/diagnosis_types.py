@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -79,6 +80,19 @@ class Frame:
     line: int
     function: str
     code: str = ""
+
+
+_LAUNCHER = re.compile(
+    r"/bin/(?:accelerate|torchrun|deepspeed)$|torch/distributed/(?:run|launcher|elastic)|accelerate/commands/"
+    r"|deepspeed/launcher/"
+)
+_STANDARD = re.compile(r"^<|/lib/python3[^/]*/(?!(?:site|dist)-packages/)")
+
+
+def shows_rank(frames: Sequence[Frame]) -> bool:
+    """Does a traceback tell where a rank stood? That of a launcher does not."""
+    own = [frame for frame in frames if not _STANDARD.search(frame.file)] or frames
+    return any(not _LAUNCHER.search(frame.file) for frame in own)
 
 
 class PhaseMark(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.diagnosis.catalogue import causes_by_id, causes_with
-from harness.diagnosis.diagnosis_types import STOP_CAUSE, LogEvent
+from harness.diagnosis.diagnosis_types import STOP_CAUSE, LogEvent, shows_rank
 
 MAX_PROGRESS_AFTER_ERROR = 4
 """A job with more signs of progress after an error, for each writer, has survived it. One sign per rank is
@@ -133,7 +133,7 @@ def _select_in_attempt(
             )
             return CauseSelection(first, is_contested, tuple(survived_errors), tuple(candidates))
     ends = _sort_events([e for e in candidates if e.level == "end"], clock_went_back=clock_went_back)
-    choices = sorted(ends, key=_order_of)
+    choices = sorted(ends, key=lambda e: (_order_of(e), not shows_rank(e.frames)))
     choices = silent_faults or choices
     return CauseSelection(choices[0] if choices else None, False, tuple(survived_errors), tuple(candidates))
 

@@ -13,6 +13,7 @@ from harness.entry_file import read_entries
 
 _PHASES = read_entries(CATALOGUE / "phases" / "frames.txt")
 _PATTERNS = tuple((name, re.compile(fields["frames"])) for name, fields in _PHASES.items() if "frames" in fields)
+_WAITS_FOR_RANKS = ("subprocess.py wait", "subprocess.py _wait", "subprocess.py _try_wait")
 _STEPPED = ("forward", "backward", "optimizer step", "training", "batch")
 """Parts of a step; the last marks say which step."""
 _NAMED_BY_FRAMES = ("engine", "op", "optimizer states")
@@ -53,7 +54,7 @@ def phase_of_frames(frames: Sequence[Frame]) -> str:
     texts = [f"{frame.file} {frame.function}" for frame in frames]
     for name, pattern in _PATTERNS:
         if any(pattern.search(text) for text in texts):
-            return name
+            return "" if name == "launcher" and texts[-1].endswith(_WAITS_FOR_RANKS) else name
     return ""
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cause that follows from where an exception was raised or from what it demands, whatever its words: a release of
-a package that is required, a program that refuses its configuration, a kind of Python's exceptions.
+a package that is required, a kind of Python's exceptions.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from dataclasses import replace
 from harness.diagnosis.diagnosis_types import LogEvent
 from harness.diagnosis.evidence.missing_ranks import describe_mismatch
 from harness.diagnosis.evidence.python_errors import InferredCause, infer_kind
-from harness.diagnosis.rules.stated_remedy import find_stated_remedy
 
 _TIMEOUT_CAUSE = "LG070"
 _MAX_CHARS = 1024
-_MAX_MESSAGE = 200
 _REQUIREMENT = re.compile(
     r"(?<![\w./-])`{0,2}(?P<name>(?!python_?version)[A-Za-z][\w.-]{1,40}?)(?:\[[\w,]+\])?(?: version)? ?"
     r"(?P<spec>(?:[<>]=?|==|~=) ?v?\d+(?:\.\w+)*(?:, ?[<>!=~]+ ?v?\d+(?:\.\w+)*)*)"
@@ -26,7 +24,6 @@ _DEMANDS = re.compile(
     re.IGNORECASE,
 )
 _EXCEPTION_NAME = re.compile(r"^(?:[\w.]+\.)?(?P<name>\w+(?:Error|Exception|Conflict|NotFound)): ")
-_PYDANTIC = re.compile(r"validation errors? for (?P<model>\w+) \|(?: [\w.]+ \|)* Value error, (?P<message>.+?) \[type=")
 
 
 def name_cause(first: LogEvent, events: Sequence[LogEvent], text: bytes = b"") -> LogEvent:
@@ -65,16 +62,4 @@ def _infer_requirement(event: LogEvent, _: bytes) -> InferredCause | None:
     )
 
 
-def _infer_refusal(event: LogEvent, _: bytes) -> InferredCause | None:
-    """A program checks its own settings with pydantic, and says what is wrong."""
-    match = _PYDANTIC.search(event.text[:_MAX_CHARS])
-    if match is None:
-        return None
-    return InferredCause(
-        "LG291",
-        f"the program refuses its own settings (`{match['model']}`): {match['message'][:_MAX_MESSAGE]}",
-        find_stated_remedy(match["message"]) or "change the setting that the message names, in the program's own file",
-    )
-
-
-_RULES = (_infer_requirement, _infer_refusal, infer_kind)
+_RULES = (_infer_requirement, infer_kind)

@@ -52,7 +52,8 @@ def infer_kind(event: LogEvent, text: bytes) -> InferredCause | None:
         if "cause" not in kind or event.cause not in ("", *kind.get("over", "").split()):
             continue
         if "partitioned" not in kind or shows_zero3(text, event.frames):
-            return InferredCause(kind["cause"], kind["title"].format(**values), kind["change"].format(**values))
+            title, change = (kind[name].format(**values) for name in ("title", "change"))
+            return InferredCause(kind["cause"], title, change, sure="sure" in kind and event.sure)
     return None
 
 
@@ -69,6 +70,7 @@ def shows_zero3(text: bytes, frames: Sequence[Frame]) -> bool:
 
 def _find_kinds(text: str, frames: Sequence[Frame]) -> Sequence[tuple[Mapping[str, str], Mapping[str, str]]]:
     """(fields, values) of the kinds that the exception may be of."""
+    raiser = _PACKAGE.search(frames[-1].file.replace("\\", "/")) if frames else None
     frames = _without_passing_on(frames)
     last = frames[-1] if frames else Frame("", 0, "")
     match = _PACKAGE.search(last.file.replace("\\", "/"))
@@ -82,8 +84,10 @@ def _find_kinds(text: str, frames: Sequence[Frame]) -> Sequence[tuple[Mapping[st
             continue
         values = {name: value or "" for name, value in match.groupdict().items()}
         values |= {"package": package, "function": last.function, "line": last.code[:_MAX_CODE]}
+        values["raiser"] = raiser["name"] if raiser else ""
         values |= _describe_called(values.get("callee", ""), last.code)
         is_known = values["owner"] not in ("", package) or "owner" not in kind
+        is_known = is_known and bool(values["raiser"] or "raiser" not in kind)
         if is_known and (place_match := re.search(kind.get("frames", ""), frame_texts)):
             found.append((kind, values | place_match.groupdict()))
     return found

@@ -26,6 +26,7 @@ _LIBRARY_FILE = re.compile(
     r"site-packages|dist-packages|/lib/python3|<frozen|^(?:torch|deepspeed|transformers|accelerate|multiprocessing)/|"
     r"^(?:threading|queue|selectors|socket|subprocess)\.py$"
 )
+_LOCK_FILE = re.compile(r"file_baton\.py$")
 _DEVICE_WAIT = re.compile(r"^(?:synchronize|wait_stream|wait_event|item|tolist|cpu)$")
 
 
@@ -50,9 +51,11 @@ class ProcessStack:
     is_main: bool = False
 
     @property
-    def kind(self) -> Literal["collective", "device", "outside"]:
-        """Is it in a collective, is it waiting for the device, or neither?"""
+    def kind(self) -> Literal["collective", "device", "lock", "outside"]:
+        """Is it in a collective, waiting for the device or for the lock of a compiled op, or none of these?"""
         inner = self.frames[:12]
+        if any(_LOCK_FILE.search(frame.file) for frame in inner[:3]):
+            return "lock"
         for frame in inner:
             if _COLLECTIVE_FUNCTION.match(frame.function) and _DISTRIBUTED_FILE.search(frame.file):
                 return "collective"

@@ -12,6 +12,7 @@ from harness.diagnosis.evidence.stack_traces import ProcessStack, StackPlace, fi
 from harness.diagnosis.reader.log_scanner import LogScanner
 
 _MISSING_CAUSE, _OUTSIDE_CAUSE, _DISAGREEMENT_CAUSE = "LG240", "LG241", "LG071"
+_LOCK_CAUSE, _WAIT_CAUSE = "LG026", "LG070"
 _MAX_NAMED = 4
 
 
@@ -23,9 +24,15 @@ def explain_hang(scanner: LogScanner, dumps: Sequence[FlightDump], dump_places: 
         _event_of_dumps(stuck, scanner.attempt, _place_of(stuck, dumps, dump_places))
         for stuck in find_stuck_collectives(dumps)[:1]
     ]
-    outsiders, insiders = find_outsiders(scanner.stacks.finish())
-    if outsiders:
-        events.append(_event_of_stacks(outsiders, insiders, scanner))
+    stacks = scanner.stacks.finish()
+    outsiders, insiders = find_outsiders(stacks)
+    lockers = [stack for stack in stacks if stack.kind == "lock"]
+    if lockers:
+        events.append(_event_of_stacks(lockers, (), scanner, _LOCK_CAUSE))
+    elif outsiders:
+        events.append(_event_of_stacks(outsiders, insiders, scanner, _OUTSIDE_CAUSE))
+    elif insiders and len(stacks) == 1:  # several that stand in one collective may be those of a healthy job
+        events.append(_event_of_stacks(insiders, (), scanner, _WAIT_CAUSE))
     return events
 
 
@@ -62,16 +69,17 @@ def _event_of_dumps(stuck: StuckCollective, attempt: int, place: StackPlace) -> 
 
 
 def _event_of_stacks(
-    outsiders: Sequence[ProcessStack], insiders: Sequence[ProcessStack], scanner: LogScanner
+    outsiders: Sequence[ProcessStack], insiders: Sequence[ProcessStack], scanner: LogScanner, cause: str
 ) -> LogEvent:
     first = outsiders[0]
     places = "; ".join(f"{_name(stack, scanner)} in {stack.describe()}" for stack in outsiders[:_MAX_NAMED])
     count = len(insiders)
-    text = f"stacks: {places}; {count} other process{'es' if count > 1 else ''} in {insiders[0].describe()}"
+    text = f"stacks: {places}"
+    text += f"; {count} other process{'es' if count > 1 else ''} in {insiders[0].describe()}" if count else ""
     return LogEvent(
         first.place.line_number,
         text,
-        _OUTSIDE_CAUSE,
+        cause,
         "echo",
         sure=False,
         host=first.host,

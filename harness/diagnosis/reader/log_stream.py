@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from harness.diagnosis.diagnosis_types import Frame, LogEvent
+from harness.diagnosis.diagnosis_types import Frame, LogEvent, shows_rank
 from harness.diagnosis.reader.line_prefix import ParsedLine
 from harness.diagnosis.reader.log_reader import BOX_END, LogLine
 from harness.diagnosis.rules.line_matcher import is_exception_line
@@ -19,9 +19,8 @@ ELISION = re.compile(
     r"(?:\s+|$)"
 )
 """What stands for the lines that somebody left out of a quoted traceback, on a line of its own or before another."""
-_LAUNCHER = re.compile(
-    r"/bin/(?:accelerate|torchrun|deepspeed)$|torch/distributed/(?:run|launcher|elastic)|accelerate/commands/"
-)
+_INTERRUPT = "KeyboardInterrupt"
+"""Launcher and ranks raise it."""
 _PROGRESS_OF_ANOTHER = 4
 """After so many signs of progress, an equal line is another failure."""
 
@@ -87,8 +86,7 @@ class LogStream:
         """The last line of a traceback in which the log, of so many lines, ends; None where it does not, in that of a
         launcher, which tells of a rank that has ended before, and where the exception was quoted above its frames.
         """
-        is_of_launcher = self.frames and all(_LAUNCHER.search(frame.file) for frame in self.frames)
-        if not self.in_traceback or self.last_line is None or is_of_launcher:
+        if not self.in_traceback or self.last_line is None or (self.frames and not shows_rank(self.frames)):
             return None
         last, event = self.last_line[0].number, self.last_event
         is_near = event is not None and last + lines_before - event.line_number <= 3 * len(self.frames)
@@ -128,7 +126,8 @@ def update_event(event: LogEvent, later: LogEvent) -> None:
     """Let an event have the values of a later, equal one, if the job went on in between: it survived the first one. A
     message that was printed without its traceback gets that of the exception.
     """
-    if later.frames and not event.frames and event.text in later.text:
+    is_same = event.text in later.text or later.text.startswith(_INTERRUPT)
+    if not shows_rank(event.frames) and is_same and (shows_rank(later.frames) or (later.frames and not event.frames)):
         event.frames, event.text = later.frames, later.text
     if later.progress > event.progress + _PROGRESS_OF_ANOTHER or later.num_retries > event.num_retries:
         for name in LogEvent.__dataclass_fields__:

@@ -23,7 +23,7 @@ _EXCEPTION = re.compile(
 _TRACEBACK_END = re.compile(r"^(?:(?:[A-Za-z_]\w*|<\w+>)\.)*[A-Z]\w*(?::|$)")
 _WARNING_LINE = re.compile(
     r"^(?:\w+\.)*\w*Warning\b(?! +\w+ +\S)|^Exception ignored in|ERROR: ld\.so|^\s*warnings\.warn"
-    r"|^\s*(?:\[\w+\] )*\[?(?:WARNING|WARN|INFO|DEBUG)\b(?!: task )|^[\s>\d-]*except\b[^:]*:$"
+    r"|^\s*(?:\[\w+\] )*\[?(?:WARNING|WARN|INFO|DEBUG)\b(?!: task | cli\.py:\d+ -- Stat)|^[\s>\d-]*except\b[^:]*:$"
     r"|\b(?:Warning|INFO|WARNING):(?! task \S+ blocked| rcu_| UNPROTECTED PRIVATE| REMOTE HOST)"
 )
 """Lines of warnings, and lines that Python prints at its end. They report no failure."""

@@ -41,10 +41,6 @@ def match_pydantic_error(text: str) -> str | None:
     return next((id_ for id_, error_types in _ERROR_TYPES_BY_FINDING.items() if error_type in error_types), "SP006")
 
 
-_FRACTION = re.compile(r"\| (?P<key>\w+) \|.*type=int_from_float, input_value=(?P<value>[\d.e+]+)")
-_AUTO = re.compile(r"\| (?P<key>\w+) \|[^\[]*\[type=\w+, input_value='auto'")
-
-
 _EXTRA = re.compile(r"\| (?P<key>[\w.]+) \|[^\[|]*\[type=extra_forbidden")
 _MODEL = re.compile(r"validation errors? for (?:DeepSpeed)?(?P<model>\w+?)(?:Config)? \|")
 _BLOCKS = {
@@ -57,17 +53,6 @@ _BLOCKS = {
 
 def describe_pydantic_error(text: str) -> tuple[str, str]:
     """(title, change) where the message says more than its finding; else empty texts."""
-    if match := _FRACTION.search(text):
-        return (
-            f"`{match['key']}` is {match['value']}, a fraction, and this DeepSpeed takes integers there",
-            "write an integer into the JSON; where it had `auto`, transformers before 4.45 and accelerate before 0.31 "
-            "computed 0.9 times the square of the hidden size without rounding: install newer ones",
-        )
-    if match := _AUTO.search(text):
-        return (
-            f"`{match['key']}` is still `auto`: only the Trainer and accelerate replace `auto`, and not for every key",
-            "write the value itself into the JSON, or start through newer versions of the Trainer or accelerate",
-        )
     if (keys := _EXTRA.findall(text)) and (model := _MODEL.search(text)):
         block = _BLOCKS.get(model["model"], model["model"].lower())
         names = " and ".join(f"`{block}.{key}`" for key in dict.fromkeys(keys))

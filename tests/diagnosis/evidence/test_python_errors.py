@@ -297,3 +297,125 @@ def test_none_in_a_package_is_decided_by_its_release(what):
     assert (diagnosis.confidence, decision.action) == ("unknown", "change and retry")
     assert "another release of `oddlib`" in diagnosis.change
     assert explain(error, ("/job/fit.py", "go", "x = thing.fetch()"))[1].action == "stop"
+
+
+@pytest.mark.parametrize(
+    ("frames", "cause", "words"),
+    [
+        ([("deepspeed/ops/op_builder/builder.py", "jit_load", "load()"),
+          ("torch/utils/file_baton.py", "wait", "time.sleep(1)")], "LG026", "file `lock` of a compiled op"),
+        ([("torch/distributed/rendezvous.py", "_make_store", "return Store(host)")], "LG067", "at the rendezvous"),
+        ([("torch/distributed/distributed_c10d.py", "init_process_group", "barrier()"),
+          ("torch/distributed/distributed_c10d.py", "_store_based_barrier", "time.sleep(1)")], "LG067", "at the rendezvous"),
+        ([("deepspeed/comm/torch.py", "all_gather_into_tensor", "return f(x)")], "LG069", "(`all_gather_into_tensor`)"),
+        ([("torch/distributed/distributed_c10d.py", "barrier", "work.wait()")], "LG069", "(`barrier`)"),
+        ([("torch/utils/data/dataloader.py", "_get_data", "q.get()")], "LG069", "its data loader"),
+        ([("/job/net.py", "forward", "y = f(x)")], "LG069", "got a signal to stop"),
+    ],
+)  # fmt: skip
+def test_where_an_interrupted_rank_stood_is_the_evidence(frames, cause, words):
+    launcher = traceback_text(
+        [("/opt/conda/bin/deepspeed", "<module>", "main()"),
+         ("deepspeed/launcher/runner.py", "main", "result.wait()"),
+         ("/opt/conda/lib/python3.11/subprocess.py", "wait", "return self._wait()")], "KeyboardInterrupt"
+    )  # fmt: skip
+    text = f"Main process received SIGINT, exiting\n{launcher}"
+    ours = traceback_text([MAIN, *frames], "KeyboardInterrupt")
+    of_rank = "".join(f"[rank2]: {line}\n" for line in ours.splitlines())
+    for log in (text + ours, text + of_rank, "^C" + ours):
+        diagnosis = diagnose_text(log)
+        assert (diagnosis.cause, diagnosis.confidence) == (cause, "likely")
+        assert words in diagnosis.title
+    assert diagnose_text(launcher).phase is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "PermissionError: [Errno 13] Permission denied: '/opt/cuda/bin/nvcc'",
+        "NotADirectoryError: [Errno 20] Not a directory: '/opt/cuda.run/bin/nvcc'",
+        "subprocess.CalledProcessError: Command '['/opt/cuda/bin/nvcc', '-V']' returned non-zero exit status 1.",
+    ],
+)
+def test_a_toolkit_that_does_not_answer(error):
+    frames = [("deepspeed/ops/op_builder/odd.py", "is_compatible", "x()"),
+              ("deepspeed/ops/op_builder/builder.py", "installed_cuda_version", "out = check_output()"),
+              ("/opt/conda/lib/python3.11/subprocess.py", "run", "raise it")]  # fmt: skip
+    diagnosis, decision = explain(error, *frames)
+    assert (diagnosis.cause, "CUDA_HOME" in diagnosis.change) == ("LG021", True)
+    assert decision.action == "change and retry"
+
+
+@pytest.mark.parametrize(
+    ("file", "error"),
+    [
+        ("awq/models/odd.py", "ValueError: weight is on the meta device, we need a `value` to put in on 3."),
+        ("gptqmodel/odd.py", "RuntimeError: The size of tensor a (0) must match the size of tensor b (8)"),
+        ("transformers/quantizers/odd.py", "TypeError: partition() got a dtype of int32"),
+    ],
+)
+def test_a_quantized_model_below_zero_init(file, error):
+    below = ("deepspeed/runtime/zero/partition_parameters.py", "wrapper", "f(module, *args, **kwargs)")
+    for frames in ([(file, "load", "build()"), below], [below, (file, "load", "build()")]):
+        diagnosis, _ = explain(error, *frames)
+        assert (diagnosis.cause, "below `zero.Init`" in diagnosis.title) == ("LG198", True)
+    assert explain(error, (file, "load", "build()"))[0].title != diagnosis.title
+
+
+@pytest.mark.parametrize(
+    ("missing", "unexpected", "words"),
+    [
+        ("a.w", "module.a.w", "checkpoint's names begin with `module.`"),
+        ("b.0.w", "base_model.model.b.0.w", "checkpoint's names begin with `base_model.model.`"),
+        ("model.c.w", "c.w", "model's names begin with `model.`"),
+    ],
+)
+def test_names_of_weights_that_differ_by_their_beginning(missing, unexpected, words):
+    error = (
+        f'RuntimeError: Error(s) in loading state_dict for Odd:\n\tMissing key(s) in state_dict: "x.y", "{missing}". \n'
+        f'\tUnexpected key(s) in state_dict: "{unexpected}", "q.r". '
+    )
+    diagnosis = diagnose_text(error + "\n")
+    assert (diagnosis.cause, words in diagnosis.title) == ("LG031", True)
+    assert "begin with" not in diagnose_text(error.replace(f'"{unexpected}"', '"z.z"') + "\n").title
+
+
+@pytest.mark.parametrize("name", ["prepare_deepspeed", "make_ref_model", "critic"])
+def test_the_settings_of_a_second_model(name):
+    frames = [("oddlib/ppo.py", name, "engine, *_ = deepspeed.initialize(model=m, config=c)"),
+              ("deepspeed/runtime/config.py", "_set_sizes", "batch //= self.world_size")]  # fmt: skip
+    diagnosis, _ = explain("TypeError: unsupported operand type(s) for //=: 'str' and 'int'", *frames)
+    assert (diagnosis.cause, "of a second model" in diagnosis.title) == ("SP006", True)
+    own = [("/job/fit.py", "make", "engine, *_ = deepspeed.initialize(model=m, config=c)"), frames[1]]
+    assert (
+        "second model" not in explain("TypeError: unsupported operand type(s) for //=: 'str' and 'int'", *own)[0].title
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["ring attention is not supported with packed rows", "odd kernels are incompatible with float32",
+     "ulysses only supports one image a row"],
+)  # fmt: skip
+def test_what_a_package_refuses_is_said_in_its_words(message):
+    diagnosis, decision = explain(
+        f"ValueError: {message}", ("oddlib/core.py", "check", f'raise ValueError("{message}")')
+    )
+    assert (diagnosis.cause, diagnosis.confidence, decision.action) == ("LG291", "likely", "change and retry")
+    assert message in diagnosis.title
+    assert "newer release of `oddlib`" in diagnosis.change
+    assert explain(f"ValueError: {message}", ("/job/fit.py", "check", "raise ValueError(text)"))[0].cause == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("Loading an odd model requires oddpack (`pip install oddpack`) and more", "pip install oddpack"),
+        ("oddpack not found, please run `pip install -U 'oddpack>=2'`", "oddpack>=2"),
+        ("To use it you need to install odd: pip install odd[cuda]", "pip install odd[cuda"),
+    ],
+)
+def test_the_command_that_an_import_error_names(text, command):
+    diagnosis, _ = explain(f"ImportError: {text}", ("oddlib/io.py", "load", "check()"))
+    assert diagnosis.cause in ("LG220", "LG227")
+    assert command in diagnosis.change

@@ -54,6 +54,21 @@ def test_nobody_is_named_where_all_do_the_same(frames):
     assert diagnose_text("".join(py_spy(4300 + r, r, frames) for r in range(4))).state == "no failure seen"
 
 
+def test_one_stack_in_a_collective_waits_for_the_others():
+    diagnosis = diagnose_text(py_spy(4300, 2, IN_COLLECTIVE))
+    assert (diagnosis.cause, diagnosis.confidence, diagnosis.rank) == ("LG070", "likely", None)
+
+
+@pytest.mark.parametrize("head", ["", "[1/2] c++ -c odd.cpp\n", "[rank0]: step 4\n"])
+def test_a_stack_at_the_lock_of_a_compiled_op(head):
+    at_lock = [f"wait ({SITE}/torch/utils/file_baton.py:43)", "load (torch/utils/cpp_extension.py:9)"]
+    diagnosis = diagnose_text(head + py_spy(7, 1, [*at_lock, *OUTSIDE]) + py_spy(8, 0, IN_COLLECTIVE))
+    assert (diagnosis.cause, diagnosis.confidence) == ("LG026", "likely")
+    fault = "Thread 0x00007f3a12345700 (most recent call first):\n"
+    fault += f'  File "{SITE}/torch/utils/file_baton.py", line 43 in wait\n  File "fit.py", line 3 in <module>\n'
+    assert diagnose_text(f"{head}Timeout (0:00:20)!\n{fault}").cause == "LG026"
+
+
 def test_a_known_failure_comes_before_stacks():
     text = (
         "[rank1]: OSError: [Errno 28] No space left on device\n" + py_spy(1, 0, IN_COLLECTIVE) + py_spy(2, 1, OUTSIDE)

@@ -27,5 +27,6 @@ def ask_before_ranks(run: ResolvedRun) -> None:
     objective, plugin = make_objective(run), load_plugin(run.spec)
     config = objective.load_config(objective.load_tokenizer())
     objective.check_model(config)
-    if run.spec.objective == CausalLM.name and plugin is not None and plugin.build_model is not None:
-        build_own_model(run, config, plugin.build_model)
+    build = plugin.build_model if plugin is not None and run.spec.objective == CausalLM.name else None
+    if build is not None and config is not None:
+        build_own_model(run, config, build)

@@ -17,6 +17,8 @@ from tests.support.training.parity_cases import config
 from tests.support.training.runtime_helpers import JOBS, metric_lines, write_run
 
 FIGURES = json.loads((Path(__file__).parent / "trl_figures.json").read_text())
+DAY_STEPS = 8
+"""Of the cells outside of the grid: all records once and, with accumulation or answers of KTO, twice."""
 _JOBS_A_START = 28
 """Runs of one forked process, which keeps some memory of each."""
 ADAM = {"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
@@ -110,6 +112,8 @@ def train_cells(
                 FIGURES["runs"],
             )
             method, batch = body["objective"], (figures[name]["micro_batch"], figures[name]["accumulation"])
+            if not name.startswith("grid-"):
+                body["train"]["max_steps"] = DAY_STEPS
             if method != "reward":
                 body["train"]["loss_chunk_size"] = 1024
             if gradients:

@@ -212,11 +212,11 @@ def untested_optimizer(ctx: Context) -> Iterator[Finding]:
     """An optimizer that ZeRO refuses.
 
     At ZeRO stages 1 to 3, optimizers outside ZeRO's own list (Adam, AdamW, Adagrad, Lion, and Muon from 0.18.5 on)
-    without `zero_allow_untested_optimizer`.
+    without `zero_allow_untested_optimizer`; the 1-bit optimizers of releases up to 0.19.6 with it, too.
 
     Why: `AssertionError: You are using an untested ZeRO Optimizer` on every rank when the engine is built (run on
     0.19.8). Optimizers that compute each element by itself, such as SGD or RMSprop, train the same under ZeRO and may
-    be allowed; those that look at a whole tensor do not.
+    be allowed; those that look at a whole tensor do not. `1bit-Adam is not compatible with ZeRO` was read in 0.16.4.
 
     Example:
         zero.stage: 2
@@ -226,6 +226,17 @@ def untested_optimizer(ctx: Context) -> Iterator[Finding]:
     optimizer = ctx.optimizer
     if ctx.run.kind == "spec" and optimizer.key == "optimizer":
         return  # the harness renders the switch where it is right
+    if is_one_bit(optimizer.name) and ctx.target.version < (0, 19, 7):
+        yield ctx.finding(
+            f"ZeRO stage {ctx.stage} refuses `{optimizer.type}`: a 1-bit optimizer reduces the gradients itself",
+            f"{optimizer.key}.type",
+            related=[("zero.stage", "the stage is set here")],
+            fix=Fix(
+                "use `AdamW`",
+                {_TYPE: "AdamW", **_remove_unknown(ctx, optimizer.name, "AdamW")},
+                effect="trains with AdamW under ZeRO, and sends whole gradients",
+            ),
+        )
     is_known = str(optimizer.type) in TORCH or optimizer.name in {name.lower() for name in OWN}
     is_early_muon = optimizer.name == "muon" and (0, 17, 6) <= ctx.target.version < (0, 18, 5)
     is_tested = optimizer.name in ZERO_TESTED and not is_early_muon

@@ -222,7 +222,8 @@ def _find_by_name(name: str) -> ModelLookup | None:
     if found is None:
         return None
     lookup = facts_from_config(found[0], f"{BY_NAME}: {found[1]}", estimate=True)
-    facts = lookup.facts if lookup.facts is None else lookup.facts._replace(estimated=True)
+    is_guess = found[0] is not catalogue_config(name.rstrip("/").rpartition("/")[2])
+    facts = lookup.facts if lookup.facts is None else lookup.facts._replace(estimated=is_guess)
     return lookup._replace(config=found[0], facts=facts)
 
 

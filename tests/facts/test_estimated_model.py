@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from harness.facts.estimated_model import config_of_name
+from harness.facts.model_catalogue import CATALOGUE
 from harness.facts.model_families import FAMILIES
 from harness.facts.model_lookup import BY_NAME, ModelLookup, facts_from_config, find_model
+from harness.plan.memory.memory_estimate import ALLOCATED, GUESSED, estimate_memory
+from tests.support.plan_inputs import settings
 
 CONFIGS: list[tuple[dict[str, Any], int]] = [
     (
@@ -528,3 +531,32 @@ def test_a_folder_of_another_machine_is_the_model_of_its_name() -> None:
         8030261248,
         f"{BY_NAME}: `Meta-Llama-3-8B-Instruct` of the catalogue",
     )
+
+
+def test_how_far_a_size_in_a_name_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The evidence of `GUESSED` in `harness/plan/memory/memory_estimate.py`: all dense models with a size in the name."""
+    monkeypatch.setattr("harness.facts.estimated_model.catalogue_config", lambda _: None)
+    ratios = []
+    for name, config in CATALOGUE.items():
+        guess = config_of_name(f"someone/{name.rpartition('/')[2]}")
+        known = facts_from_config(config, "x", build=False, estimate=True).facts
+        if guess is not None and known is not None and not known.experts:
+            guessed = facts_from_config(guess[0], "x", estimate=True).facts
+            assert guessed is not None
+            ratios.append(known.num_parameters / guessed.num_parameters)
+    ratios.sort()
+    assert len(ratios) > 100
+    low, high = ratios[len(ratios) // 20], ratios[-len(ratios) // 20]
+    assert (round(low, 2), round(high, 2)) == (0.97, 1.22)
+    assert GUESSED.low <= ALLOCATED.low * low
+    assert GUESSED.high >= ALLOCATED.high * high
+
+
+@pytest.mark.parametrize("name", ["someone/quokka-13b", "numbat_7b", "other/emu-34b-sft"])
+def test_the_range_of_a_guessed_model_is_wide(name: str) -> None:
+    found = find_model(name, by_name=True).facts
+    known = find_model("meta-llama/Llama-2-7b-hf").facts
+    assert found is not None
+    assert known is not None
+    of_run = settings("meta-llama/Llama-2-7b-hf")
+    assert [estimate_memory(m, of_run, None).allocated for m in (found, known)] == [GUESSED, ALLOCATED]

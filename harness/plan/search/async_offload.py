@@ -113,7 +113,7 @@ def with_async_offload(
         items += _super_offload_items(settings, partitions)
     items = [item for item in items if item.bytes]
     items += [*gpu_overhead_items(settings, items, pinned_rounding_bytes(items)), *held_item(settings, partitions)]
-    changed = MemoryEstimate(tuple(items), memory.ranks_per_host, memory.pooled)
+    changed = replace(memory, items=tuple(items), gathers_parameters=False)
     if time is None:
         return changed, None
     recomputed = recompute_shares(settings, model.num_layers).layers

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.diagnosis.catalogue import causes_by_id
-from harness.diagnosis.diagnosis_types import Action, Diagnosis
+from harness.diagnosis.diagnosis_types import STOP_CAUSE, Action, Diagnosis
 
 _CODE = re.compile(
     r"(?P<verb>\b(?:remove|set|without|no|leave out) )?`(?P<text>[^`]+)`"
@@ -80,6 +80,7 @@ _MAY_PASS = re.compile(
 """Words of what another start, or another machine, may not see again."""
 _UNSEEN = "LG074"
 """The first failure is not in the log, so that nothing is known of it."""
+_BY_HAND = re.compile(r"\bKeyboardInterrupt\b|\bSIGINT\b")
 _PROTECTIONS = {"weights_only", "trust_remote_code", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"}
 """Keys that a person switches off, never a program."""
 
@@ -114,11 +115,13 @@ def decide_action(diagnosis: Diagnosis) -> Decision | None:
         action = cause.decision or ("retry" if cause.level != "root" else action)
     elif _is_of_settings(diagnosis.cause):
         action = "change and retry"
-    if _needs_more_memory(diagnosis):
+    if diagnosis.cause == STOP_CAUSE and any(_BY_HAND.search(text) for _, text in diagnosis.lines):
+        action = "stop"
+    elif _needs_more_memory(diagnosis):
         action = "change and retry"
     elif action == "retry" and (repeated := _decide_repeated(diagnosis)):
         action = repeated
-    reason = _REASONS[action]
+    reason = _REASONS[action] if diagnosis.cause != STOP_CAUSE or action != "stop" else "somebody pressed Ctrl-C"
     if action == "retry elsewhere" and host:
         reason = f"{host} is at fault, not the input"
     needs_a_name = action == "retry" and _names_a_variable(diagnosis)

@@ -7,10 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.diagnosis.catalogue import causes_by_id
+from harness.diagnosis.catalogue import causes_by_id, causes_with
 from harness.diagnosis.diagnosis_types import (
     NO_PHASE,
-    STOP_CAUSE,
     Confidence,
     Diagnosis,
     FailedAllocation,
@@ -26,9 +25,8 @@ from harness.diagnosis.evidence.allocation import (
 )
 from harness.diagnosis.evidence.failure_phase import find_phase
 from harness.diagnosis.evidence.inferred_cause import name_cause
-from harness.diagnosis.evidence.job_notes import describe_job
+from harness.diagnosis.evidence.job_notes import describe_by_log, describe_job
 from harness.diagnosis.evidence.log_end import (
-    END_TEXTS,
     describe_missing_hosts,
     describe_open_end,
     diagnose_silent_end,
@@ -55,11 +53,6 @@ _MAX_EARLIER = 5
 _HOST_CAUSES = ("LG002", "LG003", "LG004")
 _NAMED_BY_THE_MESSAGE = re.compile(r"change the \w+ that the message names")
 """The change of a cause that leaves the setting to the message."""
-
-_HANGUP = re.compile(rb"\bSIGHUP\b|got signal: 1\b|exitcode: -1\b")
-_DERIVED_OPTION = re.compile(rb"Detected (?P<variable>\w+)=\S+: setting (?P<option>--\w+)=(?P<value>\S+)")
-"""DeepSpeed's launcher turns a variable into an option."""
-_SLOT_CAUSE = "LG061"
 
 
 def explain_selection(
@@ -88,7 +81,7 @@ def _explain_failure(
         others = tuple(unknown if event is first else event for event in selection.others)
         selection, first = replace(selection, first=unknown, others=others), unknown
     text = _all_text(readers)
-    first = name_cause(_describe_by_other_lines(first, readers), selection.others, text)
+    first = name_cause(describe_by_log(first, text), selection.others, text)
     if first.cause == _TIMEOUT_CAUSE:  # whoever reports it only waited
         missing_ranks, evidence = list[int](), ""
         if not scanner.is_incomplete:
@@ -100,7 +93,8 @@ def _explain_failure(
         rank, host = _find_failed_rank(first, scanner)
     if not host and rank is not None:
         host = scanner.hosts.get(rank, "")
-    phase = find_phase(first.frames, first.phase)
+    is_engine_over = first.cause in causes_with("silent") and first.phase.name in ("engine", "op")  # a loss is printed
+    phase = find_phase(first.frames, NO_PHASE if is_engine_over else first.phase)
     first, memory_notes = note_memory(first, b"".join(r.tail for r in readers), has_phase=phase is not None)
     allocation = _find_allocation(first, phase, readers)
     is_alone = not scanner.ranks and scanner.world_size <= 1
@@ -157,19 +151,6 @@ def _explain_no_failure(
     title = "the log shows no failure"
     phase = find_phase((), mark, is_over=True)
     return Diagnosis("no failure seen", title=title, lines=_last_lines(readers, 10), notes=notes, phase=phase)
-
-
-def _describe_by_other_lines(first: LogEvent, readers: list[LogReader]) -> LogEvent:
-    """The event, with the title and the change of a line beside its own: a signal, who chose an option."""
-    text = _all_text(readers)
-    if first.cause == STOP_CAUSE and first.level == "end" and _HANGUP.search(text):
-        return replace(first, title=END_TEXTS["hangup"]["text"], change=END_TEXTS["hangup"]["change"])
-    if first.cause == _SLOT_CAUSE and (match := _DERIVED_OPTION.search(text)):
-        variable, option, value = (part.decode(errors="replace") for part in match.groups())
-        title = f"the launcher made `{option}={value}` of {variable}, and counts devices from 0"
-        change = f"unset `{variable}` and pass `{option} {value}` to `deepspeed`; torchrun obeys {variable} itself"
-        return replace(first, title=title, change=change)
-    return first
 
 
 def _all_text(readers: Sequence[LogReader]) -> bytes:

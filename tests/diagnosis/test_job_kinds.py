@@ -97,3 +97,59 @@ def test_a_wait_in_a_job_with_images(word):
     notes = diagnose([io.BytesIO(f"{word}\n{TIMEOUT}".encode())]).notes
     assert any("give every batch an image" in note for note in notes)
     assert not any("image" in note for note in diagnose([io.BytesIO(TIMEOUT.encode())]).notes)
+
+
+PORT_TAKEN = (
+    "[E socket.cpp:435] [c10d] The server socket has failed to listen on any local network address.\n"
+    "RuntimeError: The server socket has failed to bind to [::]:29507 (errno: 98 - Address already in use).\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "is_several"),
+    [
+        ("+ srun -p odd -n 4 --gres=gpu:4 python fit.py", True),
+        ("$ mpirun -np 8 deepspeed fit.py", True),
+        ("srun --ntasks-per-node=2 bash go.sh", True),
+        ("srun -N 4 -n 4 torchrun fit.py", False),
+        ("srun -n 1 --gres=gpu:8 deepspeed fit.py", False),
+        ("deepspeed --num_gpus 8 fit.py", False),
+    ],
+)
+def test_several_copies_of_a_launcher_want_one_port(command, is_several):
+    diagnosis = diagnose([io.BytesIO(f"{command}\n{PORT_TAKEN}".encode())])
+    assert diagnosis.cause == "LG066"
+    assert ("starts several copies" in diagnosis.title) is is_several
+    assert diagnosis.confidence == ("likely" if is_several else "certain")
+
+
+@pytest.mark.parametrize("line", ['"overlap_comm": true', "stage=2 overlap_comm=True x=1", "  overlap_comm ..... True"])
+def test_nan_beside_overlapped_reductions_names_them_first(line):
+    losses = "".join(f"{{'loss': {loss}, 'grad_norm': nan, 'epoch': 0.1}}\n" for loss in (2.5, 0.0, 0.0))
+    build = "[INFO] [engine.py:1:_configure] Creating torch.bfloat16 ZeRO stage 2 optimizer\n"
+    diagnosis = diagnose([io.BytesIO(f"{build}{line}\n{losses}".encode())])
+    assert diagnosis.change.startswith("set `overlap_comm: false`")
+    assert (diagnosis.confidence, diagnosis.phase) == ("likely", None)
+    other = diagnose([io.BytesIO(f"{build}{line.replace('rue', 'est')}\n{losses}".encode())])
+    assert not other.change.startswith("set `overlap_comm: false`")
+
+
+@pytest.mark.parametrize("step", [0, 343, 3606])
+def test_another_order_of_modules_is_an_observation(step):
+    log = f"loss: 1.5\nInvalidate trace cache @ step {step}: expected module 3, but got module 9\nloss: 1.4\n"
+    diagnosis = diagnose([io.BytesIO(log.encode())])
+    assert diagnosis.state == "no failure seen"
+    assert any(note.startswith("observation: ZeRO-3 ran modules in another order") for note in diagnosis.notes)
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("ERR cli.py:71 -- Job 'odd' failed\nINFO cli.py:83 -- Status message: Job entrypoint command failed with exit "
+         "code 137, last available logs", "LG003"),
+        ("Status message: Job entrypoint command failed with exit code 2", "LG074"),
+        ("(odd pid=9) Refer to the documentation on how to address the out of memory issue: https://odd", "LG002"),
+    ],
+)  # fmt: skip
+def test_what_ray_says_of_its_job(line, cause):
+    assert diagnose([io.BytesIO(f"{line}\n".encode())]).cause == cause

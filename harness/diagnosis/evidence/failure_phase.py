@@ -54,7 +54,7 @@ def phase_of_frames(frames: Sequence[Frame]) -> str:
     texts = [f"{frame.file} {frame.function}" for frame in frames]
     for name, pattern in _PATTERNS:
         if any(pattern.search(text) for text in texts):
-            return "" if name == "launcher" and texts[-1].endswith(_WAITS_FOR_RANKS) else name
+            return "" if name == "launcher" and any(text.endswith(_WAITS_FOR_RANKS) for text in texts) else name
     return ""
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes on the kind of job that a log shows: no launcher, images, experts, generation, masked conversations."""
+"""Notes, or another title and change than the cause's, by the kind of job that a log shows besides its failure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from harness.diagnosis.catalogue import CATALOGUE
 from harness.diagnosis.diagnosis_types import FailurePhase, LogEvent
@@ -20,13 +21,33 @@ def describe_job(
     """Notes on the first failure of a log with this text, or on a log without one. `is_alone`: the log shows one rank
     at most.
     """
+    for kind, values in _find_kinds(first, text, phase, is_alone=is_alone):
+        if "note" in kind:
+            yield kind["note"].format(**values)
+
+
+def describe_by_log(first: LogEvent, text: bytes) -> LogEvent:
+    """The event, with the title and the change of a kind of job that the log shows; itself where none has its own."""
+    for kind, values in _find_kinds(first, text, None, is_alone=False):
+        if "title" in kind:
+            title, change = (kind[name].format(**values) for name in ("title", "change"))
+            return replace(first, title=title, change=change, sure=first.sure and "sure" in kind)
+    return first
+
+
+def _find_kinds(
+    first: LogEvent | None, text: bytes, phase: FailurePhase | None, *, is_alone: bool
+) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
+    """(fields, values) of the kinds of job that the log shows and that belong to its failure."""
     cause, frames = (first.cause, first.frames) if first is not None else ("none", ())
     steps = (phase.step if phase is not None else None) or 0
     for kind in _KINDS:
         if cause not in kind["causes"].split() or ("alone" in kind and not is_alone) or ("steps" in kind and steps < 2):
             continue
         words, others = (re.compile(kind.get(name, "").encode()) for name in ("words", "no words"))
-        if not words.search(text) or ("no words" in kind and others.search(text)):
+        match = words.search(text)
+        if match is None or ("no words" in kind and others.search(text)):
             continue
         if "partitioned" not in kind or shows_zero3(text, frames):
-            yield kind["note"].replace("{steps}", str(steps))
+            values = {name: (value or b"").decode(errors="replace") for name, value in match.groupdict().items()}
+            yield kind, {**values, "steps": str(steps)}

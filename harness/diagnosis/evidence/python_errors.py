@@ -53,7 +53,8 @@ def infer_kind(event: LogEvent, text: bytes) -> InferredCause | None:
             continue
         if "partitioned" not in kind or shows_zero3(text, event.frames):
             title, change = (kind[name].format(**values) for name in ("title", "change"))
-            return InferredCause(kind["cause"], title, change, sure="sure" in kind and event.sure)
+            cause = kind["cause"] if kind["cause"] != "same" else event.cause
+            return InferredCause(cause, title, change, sure="sure" in kind and event.sure)
     return None
 
 

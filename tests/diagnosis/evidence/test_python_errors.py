@@ -419,3 +419,48 @@ def test_the_command_that_an_import_error_names(text, command):
     diagnosis, _ = explain(f"ImportError: {text}", ("oddlib/io.py", "load", "check()"))
     assert diagnosis.cause in ("LG220", "LG227")
     assert command in diagnosis.change
+
+
+@pytest.mark.parametrize("function", ["sigkill_handler", "signal_handler", "term_handler"])
+@pytest.mark.parametrize(
+    "error", ["NameError: name 'odd' is not defined", "OSError: odd", "TypeError: odd() takes no x"]
+)
+def test_an_exception_in_the_handler_of_a_signal_is_no_cause(function, error):
+    frames = [("deepspeed/launcher/runner.py", "main", "result.wait()"),
+              ("/opt/conda/lib/python3.11/subprocess.py", "wait", "return self._wait()"),
+              ("deepspeed/launcher/runner.py", function, "odd(x)")]  # fmt: skip
+    diagnosis, decision = explain(error, *frames)
+    assert (diagnosis.cause, diagnosis.confidence, diagnosis.phase, decision.action) == (
+        "LG069",
+        "likely",
+        None,
+        "retry",
+    )
+    assert "Ctrl-C" in diagnosis.title
+    by_hand = traceback_text([MAIN], "KeyboardInterrupt")
+    assert explain(error, *frames, log=by_hand)[1].action == "stop"
+    assert explain(error, ("/job/fit.py", function, "odd(x)"))[0].cause != "LG069"
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "cause"),
+    [
+        ("deepspeed/runtime/zero/partitioned_param_coordinator.py", "fetch_sub_module", "LG101"),
+        ("deepspeed/runtime/zero/parameter_offload.py", "_post_forward_module_hook", "LG101"),
+        ("transformers/modeling_utils.py", "load_state_dict", "LG033"),
+        ("safetensors/torch.py", "load_file", "LG033"),
+        ("deepspeed/runtime/engine.py", "_load_zero_checkpoint", "LG032"),
+        ("deepspeed/runtime/zero/stage3.py", "_restore_odd_states", "LG032"),
+        ("deepspeed/runtime/zero/stage_1_and_2.py", "initialize_optimizer_states", "LG001"),
+        ("deepspeed/runtime/engine.py", "_configure_distributed_model", "LG001"),
+        ("torch/distributed/distributed_c10d.py", "all_gather_object", "LG210"),
+        ("deepspeed/comm/comm.py", "broadcast", "LG210"),
+    ],
+)
+def test_frames_alone_say_where_a_cut_log_ended(file, function, cause):
+    text = traceback_text([MAIN, (file, function, "x = y(z)")], "").rstrip()
+    for log in (text + "\n", text.partition("\n")[2] + "\n"):
+        diagnosis = diagnose_text(log)
+        assert (diagnosis.cause, diagnosis.confidence) == (cause, "likely")
+        assert f"`{function}`" in diagnosis.title
+        assert "the exception is not in it" in diagnosis.title

@@ -38,5 +38,7 @@ def ask(small: SmallCopy) -> Answer:
         return Answer(False, error)
     if not answer["trains"]:
         return Answer(False, "its adapters have no finite gradients")
+    if not matrices:
+        return Answer(None, "its layers were not found")
     whole = join_names(answer["whole"])
     return Answer(not whole, "stays in 16 bits in part" if whole else "every matrix of its layers is in 4 bits", whole)

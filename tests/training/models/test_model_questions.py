@@ -10,6 +10,8 @@ import json
 import os
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from benchmarks.model_table_runs import WAYS, draw, look_at_run, losses_of, writ
 from harness.facts import model_table
 from harness.hostinfo import model_answers
 from harness.hostinfo.model_answers import QUESTIONS
+from harness.runtime.model_questions import quantized_layers
 from harness.runtime.model_questions.rank_pair import MachineError, ask_ranks, find_error
 from tests.support.training.forked_ranks import ForkedRanks
 
@@ -52,3 +55,11 @@ def test_ranks_that_reach_no_peer_say_nothing_of_a_model(monkeypatch: pytest.Mon
     with pytest.raises(MachineError):
         find_error(ask_ranks(lambda _: {}, 2, tmp_path))
     assert find_error([{"error": "gloo: closed"}, {"error": "KeyError: 'head'"}]) == "KeyError: 'head'"
+
+
+@pytest.mark.parametrize("names", [(), ("layers.0.q",)])
+def test_weights_that_were_not_found_are_no_yes(names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantized_layers, "layer_matrices", lambda _: [(name, None) for name in names])
+    monkeypatch.setattr(quantized_layers, "ask_ranks", lambda *_: [{"whole": [], "trains": True}])
+    small: Any = SimpleNamespace(saved=Path(), model=None, folder=Path())
+    assert quantized_layers.ask(small).holds is (True if names else None)

@@ -117,7 +117,9 @@ def check_for_plan(
     checked = with_findings(checked, check_paths(texts, here=False))
     if checked.run is None or not checked.report.ok or not is_run_here(checked.run):
         return checked
-    checked = with_findings(checked, [*check_devices(checked.run), *check_weights(checked.run, planned=True)])
+    lacking = list(check_devices(checked.run))
+    lacking += check_sizes(checked.run, plan_here(checked.run)) if lacking and runs_on_local_cpu(checked.run) else ()
+    checked = with_findings(checked, [*lacking, *check_weights(checked.run, planned=True)])
     return checked._replace(run=on_this_machine(checked.run)) if checked.report.ok and checked.run else checked
 
 

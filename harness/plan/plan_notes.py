@@ -78,6 +78,7 @@ def tower_findings(lookup: ModelLookup) -> list[Finding]:
         return []
     count = format_count(lookup.facts.num_parameters)
     message = f"the model also reads images or sound: this plan is of its text part, {count} parameters"
-    notes = ("`harness launch` trains the text part and keeps the other weights as they are",)
+    message += "; `harness launch` trains no other weights"
+    notes = ("the other weights stay as they are",)
     fix = Fix("add the towers yourself where another program trains them")
     return [Finding("MM022", "warning", message, "model.name_or_path", notes=notes, fix=fix)]

@@ -45,7 +45,9 @@ def _best_lines(result: CheapestMachine, tokens: str, style: Style) -> list[str]
     memory = best.counted.memory
     gpu = f"GPU {format_bytes(memory.gpu_peak)} of {format_bytes(best.machine.device.memory)}"
     host = f"host {format_bytes(memory.host_peak)} of {format_bytes(best.machine.host_memory)}"
-    return [head, f"{cost}{verdict}", f"{describe_setting(best.counted.settings)}; {gpu}, {host}"]
+    rate = best.machine.device.network * best.machine.gpus_per_host / 1e9
+    network = f"; networks of {rate:g} GB/s a host are assumed" if best.counted.settings.num_hosts > 1 else ""
+    return [head, f"{cost}{verdict}", f"{describe_setting(best.counted.settings)}; {gpu}, {host}{network}"]
 
 
 def _kind_lines(result: CheapestMachine, style: Style, width: int) -> list[str]:

@@ -20,26 +20,35 @@ from harness.views.plan_search import alternative_as_dict
 from harness.views.style import Style
 
 _NAME, _COLUMN = 14, 13
+NOT_DIVIDED = (
+    "Each GPU gathers whole layers, with all their experts, however many GPUs there are: larger ones hold them, expert "
+    "or tensor parallelism, as Megatron has it, divides them."
+)
 
 
-def render_fit_table(table: FitTable, style: Style, width: int = 100) -> str:
-    """The ways by numbers of GPUs, then the fewest GPUs of each way with its settings, memory, step and money."""
+def render_fit_table(table: FitTable, style: Style, width: int = 100, gpus: int | None = None) -> str:
+    """The ways by numbers of GPUs, from `gpus` on where not all have room, then the fewest GPUs of each way with its
+    memory, step, money and settings. Of ways that fit on no number, the reasons alone.
+    """
     counts = sorted({cell.gpus for row in table.rows.values() for cell in row})
-    shown = counts[-max(3, (width - _NAME) // _COLUMN) :]
-    head = f"{'GPUs':<{_NAME}}" + "".join(f"{gpus:>{_COLUMN},}" for gpus in shown)
-    lines = [style.paint(head, "", bold=True)]
+    most = max(3, (width - _NAME) // _COLUMN)
+    first = max(0, len(counts) - most)
+    first = min(first, counts.index(gpus)) if gpus in counts else first
+    shown = counts[first : first + most]
+    why = wrap_lines([text for name in table.rows if (text := _say_why_not(table, name))], width)
+    if all(cell.state == "no" for row in table.rows.values() for cell in row):
+        return "\n".join([*why, *wrap_lines([describe_hosts(table)], width)])
+    lines = [style.paint(f"{'GPUs':<{_NAME}}" + "".join(f"{each:>{_COLUMN},}" for each in shown), "", bold=True)]
     for name, row in table.rows.items():
         cells = {cell.gpus: cell for cell in row}
-        texts = (cell_text(cells.get(gpus)) for gpus in shown)
+        texts = (cell_text(cells.get(each)) for each in shown)
         lines.append(f"{name:<{_NAME}}" + "".join(f"{text:>{_COLUMN}}" for text in texts))
     notes = (
-        "Seconds a step; ~ is not certain, - does not fit into the GPUs. `RAM 1.2 TiB`, `disk 5 TiB`: it fits into the "
-        "GPUs, if each host has so much memory, so large disks. Ranks have the whole model of each layer, or the "
-        "fewest tensor or pipeline ranks with which a step has rows for all; `harness size --gpus N` tries others."
+        "Time of a step; ~ is not certain, - does not fit; `RAM 1.2 TiB`, `disk 5 TiB`: it fits into the GPUs, if each "
+        "host has so much. Ranks have whole layers; tensor or pipeline ranks only where a step has too few rows."
     )
-    return "\n".join(
-        [*lines, *wrap_lines([notes, describe_hosts(table)], width), "", *_fewest_lines(table, style, width)]
-    )
+    lines += wrap_lines([notes, describe_hosts(table)], width)
+    return "\n".join([*lines, *(["", *_fewest_lines(table, style, width)] if any(table.fewest.values()) else []), *why])
 
 
 def cell_text(cell: FitCell | None) -> str:
@@ -92,35 +101,34 @@ def describe_hosts(table: FitTable) -> str:
 
 
 def _fewest_lines(table: FitTable, style: Style, width: int) -> list[str]:
-    with_disks = any(cell and cell.best.nvme_bytes for cell in table.fewest.values())
-    heads = [f"{'GPUs':>6}  ", f"{'GPU':>9}{'host':>10}", f"{'disks':>10}" if with_disks else "", f"{'step':>17}"]
-    heads.append(f"{'dollars':>19}" if table.price is not None else "")
-    room = max(20, width - _NAME - sum(map(len, heads)))
-    title = f"{'Fewest':<{_NAME}}{heads[0]}{'settings':<{room}}" + "".join(heads[1:])
-    lines = [style.paint(title, "", bold=True)]
-    for name, cell in table.fewest.items():
-        if cell is None:
-            lines.append(f"{name:<{_NAME}}{'-':>6}")
-            continue
-        best = cell.best
-        setting = cut_text(_brief(cell), room - 1)
-        disks = format_size(best.nvme_bytes) if best.nvme_bytes else "-"
-        time = format_time_range(best.time.range) if best.time else "-"
-        money = format_range(cell.cost.money_range) if cell.cost and cell.cost.money_range else "-"
-        lines.append(
-            f"{name:<{_NAME}}{cell.gpus:>6,}  {setting:<{room}}{format_size(best.gpu_peak):>9}"
-            f"{format_size(best.host_peak):>10}"
-            + (f"{disks:>10}" if with_disks else "")
-            + f"{time:>17}"
-            + (f"{money:>19}" if table.price is not None else "")
-        )
+    heads = ("Fewest", "GPUs", "GPU", "host", "disks", "step", "dollars", "settings")
+    rows = [heads, *((name, *_fewest_texts(cell)) for name, cell in table.fewest.items())]
+    kept = [column for column in zip(*rows, strict=True) if any(text != "-" for text in column[1:])]
+    sizes = [max(map(len, column)) for column in kept[1:-1]]
+    gap = 2 if _NAME + sum(sizes) + 2 * len(sizes) <= width else 1
+    lines = []
+    for name, *texts, setting in zip(*kept, strict=True):
+        line = f"{name:<{_NAME}}" + "".join(f"{text:>{size + gap}}" for text, size in zip(texts, sizes, strict=True))
+        room = width - len(line) - 2
+        lines.append(f"{line}  {cut_text(setting, room)}" if room > len("ZeRO-3, 1 x 8") else line)
+    lines[0] = style.paint(lines[0], "", bold=True)
     if table.price is not None:
         count = f"{table.tokens / 1e9:g} billion"
         lines.append(f"Dollars for {count} tokens (`--tokens`) at {table.price:.2f} a GPU hour (`--price`).")
-    lines += wrap_lines([text for name in table.rows if (text := _say_why_not(table, name))], width)
     for name, finding in table.refused.items():
         lines += wrap_lines([f"`harness launch` refuses {name}: {finding.gate}, {finding.message}"], width)
     return lines
+
+
+def _fewest_texts(cell: FitCell | None) -> tuple[str, ...]:
+    if cell is None:
+        return ("-",) * 7
+    best = cell.best
+    disks = _short_size(best.nvme_bytes) if best.nvme_bytes else "-"
+    time = format_time_range(best.time.range) if best.time else "-"
+    money = format_range(cell.cost.money_range) if cell.cost and cell.cost.money_range else "-"
+    sizes = (format_size(best.gpu_peak), _short_size(best.host_peak), disks)
+    return (f"{cell.gpus:,}", *sizes, time, money, _brief(cell))
 
 
 def _say_why_not(table: FitTable, name: str) -> str:
@@ -140,12 +148,15 @@ def render_min_gpus(table: FitTable, style: Style, width: int = 100) -> str:
     states = f"{table.state_bytes / 1e9:,.1f} GB"
     name = style.paint(table.model, "", bold=True)
     if best is None:
-        lines = [f"{name}: training all of it does not fit on up to {_most(table):,} x {table.gpu}"]
+        last = max((row[-1] for row in table.rows.values() if row), key=lambda cell: cell.gpus, default=None)
+        most = last.gpus if last else 1
+        lines = [f"{name}: training all of it does not fit on up to {most:,} x {table.gpu}"]
+        if last:
+            peak, parts = format_size(last.best.gpu_peak), name_largest(last.best.memory, 3)
+            lines.append(f"On {most:,} a GPU would need {peak}, which is mostly {parts}. {NOT_DIVIDED}")
     else:
         time = f", {format_time_range(best.best.time.range)} a step" if best.best.time else ""
         lines = [f"{name} fits on {best.gpus:,} x {table.gpu}: {best.way}{time}"]
-    if best is None and (short := _largest_parts(table)):
-        lines.append(short)
     lines[0] += f"; {table.max_length:,} tokens a sequence, {table.tokens_per_step:,} a step"
     if tight is not None:
         lines.append(f"On {tight.gpus:,} it is not certain: {describe_setting(tight.best.settings)}.")
@@ -153,20 +164,6 @@ def render_min_gpus(table: FitTable, style: Style, width: int = 100) -> str:
         f"The states alone are {states}, which {table.raw_floor_gpus:,} x {table.gpu} would hold without more."
     )
     return "\n".join([*wrap_lines(lines, width), "", render_fit_table(table, style, width)])
-
-
-def _largest_parts(table: FitTable) -> str:
-    """The parts that more GPUs do not divide, of the largest number that was tried without offload."""
-    row = next((row for row in table.rows.values() if row), ())
-    if not row:
-        return ""
-    memory = row[-1].best.memory
-    peak = format_size(memory.gpu_peak)
-    return f"On {row[-1].gpus:,} a GPU would need {peak}, which is mostly {name_largest(memory, 3)}."
-
-
-def _most(table: FitTable) -> int:
-    return max((cell.gpus for row in table.rows.values() for cell in row), default=1)
 
 
 def summarise_ways(table: FitTable, gpus: int) -> list[str]:

@@ -55,7 +55,7 @@ def render_screen(report: PlanReport, style: Style, width: int) -> str:
         blocks = [[*title, *format_verdict(report, plan.memory, style, width)], facts]
         blocks.append(_format_alternatives(report, style, width))
         if report.fit_table is not None and report.nothing_fits:
-            blocks.append([render_fit_table(report.fit_table, style, width)])
+            blocks.append([render_fit_table(report.fit_table, style, width, plan.run.parallel_dims.world_size)])
     blocks.append(_format_warnings(report, style, width))
     start = " " * _LABEL
     blocks[1] = [part for line in blocks[1] for part in wrap_terms(line, width, start)]

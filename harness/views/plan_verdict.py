@@ -9,7 +9,7 @@ from harness.plan.memory.memory_items import Phase
 from harness.plan.planner import Plan
 from harness.plan.search.settings_search import HEADROOM, fits_with_headroom
 from harness.units import pluralize
-from harness.views.plan_fit_table import summarise_ways
+from harness.views.plan_fit_table import NOT_DIVIDED, summarise_ways
 from harness.views.plan_lines import name_as_terms, name_largest, name_of_choice, wrap_terms
 from harness.views.plan_numbers import format_size, format_time_range
 from harness.views.plan_other_loop import fits_alone, format_other_loop, says_otherwise
@@ -42,8 +42,8 @@ def format_verdict(report: PlanReport, memory: MemoryEstimate, style: Style, wid
     lines[0] = lines[0].replace(word, style.paint(word, colour, bold=True), 1)
     if other is not None and (plan.run.trainer or says_otherwise(other, plan)):
         lines += wrap_terms(format_other_loop(other, plan), width, "  ")
-    lines += _format_offload(report, width)
-    return [*lines, *_format_nearest_fit(report, width), *_format_search(report, width)]
+    lines += [*_format_nearest_fit(report, width), *_format_offload(report, width)]
+    return [*lines, *_format_search(report, width)]
 
 
 def format_verdict_line(report: PlanReport) -> str:
@@ -129,7 +129,8 @@ def _format_offload(report: PlanReport, width: int) -> list[str]:
         step = f", {format_time_range(each.time.range)} a step" if each.time else ""
         return wrap_terms(f"Without offload it fits, too: {sizes}{step}", width, "  ")
     others = f"{without.ranks:,} GPUs would do" if without.ranks else "no number of GPUs is sure to do"
-    return wrap_terms(f"Without offload it needs {sizes}; {others} without", width, "  ")
+    needs = "it needs" if each.gpu_peak > plan.capacity.gpu else "it is too tight:"
+    return wrap_terms(f"Without offload {needs} {sizes}; {others} without", width, "  ")
 
 
 def _format_nearest_fit(report: PlanReport, width: int) -> list[str]:
@@ -150,26 +151,18 @@ def _format_nearest_fit(report: PlanReport, width: int) -> list[str]:
     world = report.plan.run.parallel_dims.world_size
     if report.fit_table is not None and world is not None:
         ways += [text for text in summarise_ways(report.fit_table, world) if "LoRA" in text]
+    searched = () if report.searched is None else report.searched.alternatives
+    if once := next((each for each in searched if each.fit.phase == "resume" and each.fit.fits_in_training), None):
+        ways.append(f"this host for a run that never resumes ({name_as_terms(once.settings)})")
     lines = []
     if nearest_fit.closest is not None and nearest_fit.closest.settings != report.plan.settings:
         short = -(nearest_fit.closest.fit.headroom or 0.0)
         lack = f"{short:.0%} short of {nearest_fit.closest.fit.binding}" if short > 0 else "its disks are not known"
         lack = "it is not certain" if nearest_fit.closest.fit.uncertain is not None else lack
         lines += wrap_terms(f"Closest: {name_as_terms(nearest_fit.closest.settings)}; {lack}", width, "  ")
-    would_do = f"Would be enough: {'; or '.join(ways)}" if ways else _format_no_number(report.plan, kind)
+    no_number = f"No number of {kind} up to 4,096 hosts is sure to be enough. {NOT_DIVIDED}"
+    would_do = f"Would be enough: {'; or '.join(ways)}" if ways else no_number
     return [*lines, *wrap_terms(would_do, width, "  ")]
-
-
-def _format_no_number(plan: Plan, kind: str) -> str:
-    """That no number of GPUs is sure to be enough, and why more of them do not help a model with experts."""
-    text = f"No number of {kind} up to 4,096 hosts is sure to be enough."
-    gathered = [item.bytes for item in plan.memory.items_of("gpu") if item.kind == "gathered"] if plan.memory else []
-    if plan.model is None or not plan.model.experts or not gathered:
-        return text
-    return (
-        f"{text} ZeRO-3 gathers all experts of a layer on each GPU ({format_size(max(gathered))}), however many there "
-        "are: expert parallelism, as Megatron has it, divides them."
-    )
 
 
 def _format_search(report: PlanReport, width: int) -> list[str]:

@@ -16,7 +16,7 @@ from harness.check.fit_table import WAYS, FitSearch, FitTable, make_fit_table
 from harness.cli.app import build_app
 from harness.plan.search.plan_request import PlanRequest
 from harness.plan.trainer_loop import TRAINERS
-from harness.views.plan_fit_table import render_min_gpus
+from harness.views.plan_fit_table import render_fit_table, render_min_gpus
 from harness.views.style import Style
 
 
@@ -51,6 +51,23 @@ def test_an_expert_would_say_so(table: FitTable) -> None:
     assert "are assumed to have 1.76 TiB of memory, as Lambda sells them" in text
     assert "RAM 688 GiB" in text
     assert max(map(len, text.splitlines())) <= 110
+
+
+def test_a_narrow_table_starts_with_the_gpus_that_were_asked_for(table: FitTable) -> None:
+    lines = render_fit_table(table, Style(False), 80, 1).splitlines()
+    assert lines[0].split() == ["GPUs", "1", "2", "4", "8", "16"]
+    assert max(map(len, lines)) <= 80
+    assert render_fit_table(table, Style(False), 80, 64).splitlines()[0].split()[-1] == "64"
+    assert "ZeRO-3, 2 x 4" in render_fit_table(table, Style(False), 120)
+
+
+def test_where_no_way_fits_the_reasons_stand_alone(table: FitTable) -> None:
+    rows = {name: tuple(replace(cell, state="no") for cell in row) for name, row in table.rows.items()}
+    nothing = replace(table, rows=rows, fewest=dict.fromkeys(rows))
+    text = render_min_gpus(nothing, Style(False), 80)
+    assert "Fewest" not in text
+    assert "all on GPUs fits on none: 64 GPUs need " in text
+    assert "expert or tensor parallelism" in " ".join(text.split())
 
 
 def test_hosts_that_nobody_has_are_no_fewest() -> None:

@@ -184,6 +184,8 @@ def test_the_reason_for_offload_is_said() -> None:
     """70 B on eight GPUs needs it; 8 B does not."""
     text = offloaded()
     assert re.search(r"Without offload it needs \d+\.\d GiB of 79\.1 GiB a GPU \(ZeRO-3, .*\); (16|24|32) GPUs", text)
+    tight = offloaded(model={"name_or_path": "Qwen/Qwen3-32B"})
+    assert re.search(r"Without offload it is too tight: 7[5-9]\.\d GiB of 79\.1 GiB a GPU", tight)
     text = offloaded(model={"name_or_path": "meta-llama/Llama-3.1-8B"})
     assert re.search(r"Without offload it fits, too: \d+\.\d GiB of 79\.1 GiB a GPU \(ZeRO-", text)
     assert "Without offload" not in shown(plan_of(zero={"stage": 3}))

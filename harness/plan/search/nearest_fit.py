@@ -191,7 +191,7 @@ def can_fit(
     capacity: Capacity,
     places: Sequence[Place] = STAGES_AND_OFFLOADS,
 ) -> bool:
-    """Do the thriftiest settings fit: one sequence at a time, with checkpointing, at any of these stages and places?"""
+    """Do the thriftiest settings surely fit: a sequence at a time, with checkpointing, at any of these places?"""
     settings = settings_of(run)
     if settings is None:
         return False
@@ -202,7 +202,8 @@ def can_fit(
         if not is_stage_supported(stage, thrifty):
             continue
         other = candidates.resolve(with_offload(thrifty, stage, optimizer_device, param_device))
-        if other is not None and fits_with_headroom(evaluate_alternative(model, settings, other, device, capacity)):
+        found = None if other is None else evaluate_alternative(model, settings, other, device, capacity)
+        if found is not None and fits_with_headroom(found) and found.fit.uncertain is None:
             return True
     return False
 

@@ -464,3 +464,37 @@ def test_frames_alone_say_where_a_cut_log_ended(file, function, cause):
         assert (diagnosis.cause, diagnosis.confidence) == (cause, "likely")
         assert f"`{function}`" in diagnosis.title
         assert "the exception is not in it" in diagnosis.title
+
+
+@pytest.mark.parametrize("code", ["assert all_norms > 0.", "assert self.grad_norm(x) > 0", "assert norm != 0, 'odd'"])
+def test_a_norm_that_is_asserted_to_be_above_0_is_nan_or_0(code):
+    diagnosis, _ = explain("AssertionError", ("deepspeed/runtime/bf16_optimizer.py", "step", code))
+    assert (diagnosis.cause, "NaN, or all of them are 0" in diagnosis.title) == ("LG048", True)
+    assert (
+        explain("AssertionError", ("deepspeed/runtime/bf16_optimizer.py", "step", "assert n == 4"))[0].cause == "LG149"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "error"),
+    [
+        ("odd/core/optimizer/optimizer.py", "RuntimeError: Expected 3 entries in state dict, but got 5."),
+        ("oddlib/fused_optim.py", "KeyError: 'odd_step'"),
+        ("oddlib/Optimizer.py", "ValueError: the state has groups of another kind"),
+    ],
+)
+def test_a_state_that_an_optimizer_does_not_take(file, error):
+    frames = [("/job/fit.py", "resume", "opt.optimizer.load_state_dict(saved)"), (file, "load_state_dict", "raise it")]
+    diagnosis, _ = explain(error, *frames)
+    assert (diagnosis.cause, diagnosis.confidence) == ("LG032", "likely")
+    assert explain(error, (file, "step", "raise it"))[0].cause != "LG032"
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["odd length 4097 is not divisible by the odd degree 4", "heads must be a multiple of groups, got 7 and 2",
+     "41 rows cannot be evenly divided by 3 stages"],
+)  # fmt: skip
+def test_two_numbers_that_do_not_divide(message):
+    diagnosis, _ = explain(f"AssertionError: {message}", ("/job/fit.py", "check", "assert a % b == 0"))
+    assert (diagnosis.cause, message in diagnosis.title) == ("LG290", True)

@@ -10,7 +10,7 @@ from harness.plan.time.cost_range import CostRange, check_deadline
 from harness.plan.time.step_time import StepTime
 from harness.units import format_bytes, format_count
 from harness.views.plan_fit_table import render_fit_table, table_as_dict
-from harness.views.plan_lines import cut_text, format_hours_range, wrap_lines
+from harness.views.plan_lines import align_columns, format_hours_range, wrap_lines
 from harness.views.plan_numbers import (
     cost_as_dict,
     describe_setting,
@@ -22,7 +22,6 @@ from harness.views.plan_numbers import (
 from harness.views.style import Style
 
 _DEADLINES = {"met": "meets the deadline", "at risk": "may miss the deadline", "missed": "misses the deadline"}
-_SETTINGS_WIDTH = 28
 
 
 def render_cheapest(result: CheapestMachine, style: Style, width: int = 100) -> str:
@@ -51,22 +50,16 @@ def _best_lines(result: CheapestMachine, tokens: str, style: Style) -> list[str]
 
 
 def _kind_lines(result: CheapestMachine, style: Style, width: int) -> list[str]:
-    room = max(_SETTINGS_WIDTH, width - 84)
-    head = f"{'Kind':<16}{'GPUs':>5}  {'Settings':<{room}}{'step':>16}{'hours':>16}{'dollars':>20}{'a GPU h':>9}"
-    lines = [style.paint(head, "", bold=True)]
+    rows = [("Kind", "GPUs", "step", "hours", "dollars", "a GPU h", "note", "settings")]
     for index, row in enumerate(result.rows):
-        time, settings = row.time, row.counted.settings
-        mark = ">" if index == 0 else " "
-        name = f"{mark} {row.machine.device.name}"
-        setting = cut_text(describe_setting_briefly(settings), room - 1)
-        hours = format_range(row.cost.hours_range)
-        late = f"  {row.deadline}" if row.deadline not in (None, "met") else ""
-        late += "" if row.machine.device.starts_ranks else "  no launch"
-        lines.append(
-            f"{name:<16}{row.machine.gpus:>5}  {setting:<{room}}{format_time_range(time.range):>16}{hours:>16}"
-            f"{_money(row.cost):>20}{row.machine.price.dollars:>9.2f}{late}"
-        )
-    return lines
+        name = f"{'>' if index == 0 else ' '} {row.machine.device.name}"
+        late = row.deadline if row.deadline and row.deadline != "met" else "-"
+        mark = late if row.machine.device.starts_ranks else "no launch"
+        numbers = (format_time_range(row.time.range), format_range(row.cost.hours_range), _money(row.cost))
+        setting = describe_setting_briefly(row.counted.settings)
+        rows.append((name, f"{row.machine.gpus}", *numbers, f"{row.machine.price.dollars:.2f}", mark, setting))
+    lines = align_columns(rows, 16, width)
+    return [style.paint(lines[0], "", bold=True), *lines[1:]]
 
 
 def _notes(result: CheapestMachine, width: int) -> str:
@@ -80,7 +73,7 @@ def _notes(result: CheapestMachine, width: int) -> str:
     if result.unfilled:
         lines.append(f"So many GPUs do not fill hosts of: {', '.join(result.unfilled)}.")
     if result.unpriced:
-        lines.append(f"Without a price: {', '.join(result.unpriced)}. `--price KIND=X` adds one.")
+        lines.append(f"{len(result.unpriced)} kinds have no price: `--price KIND=X` adds one; the JSON names them.")
     if result.prices.read_on is not None:
         day = result.prices.read_on.isoformat()
         lines.append(

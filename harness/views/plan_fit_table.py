@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.check.fit_table import FitCell, FitTable, needs_other_hosts
 from harness.units import pluralize
-from harness.views.plan_lines import cut_text, name_largest, wrap_lines
+from harness.views.plan_lines import align_columns, name_largest, wrap_lines
 from harness.views.plan_numbers import (
     cost_as_dict,
     describe_setting,
@@ -103,14 +103,7 @@ def describe_hosts(table: FitTable) -> str:
 def _fewest_lines(table: FitTable, style: Style, width: int) -> list[str]:
     heads = ("Fewest", "GPUs", "GPU", "host", "disks", "step", "dollars", "settings")
     rows = [heads, *((name, *_fewest_texts(cell)) for name, cell in table.fewest.items())]
-    kept = [column for column in zip(*rows, strict=True) if any(text != "-" for text in column[1:])]
-    sizes = [max(map(len, column)) for column in kept[1:-1]]
-    gap = 2 if _NAME + sum(sizes) + 2 * len(sizes) <= width else 1
-    lines = []
-    for name, *texts, setting in zip(*kept, strict=True):
-        line = f"{name:<{_NAME}}" + "".join(f"{text:>{size + gap}}" for text, size in zip(texts, sizes, strict=True))
-        room = width - len(line) - 2
-        lines.append(f"{line}  {cut_text(setting, room)}" if room > len("ZeRO-3, 1 x 8") else line)
+    lines = align_columns(rows, _NAME, width)
     lines[0] = style.paint(lines[0], "", bold=True)
     if table.price is not None:
         count = f"{table.tokens / 1e9:g} billion"

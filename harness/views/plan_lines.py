@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 from harness.plan.memory.memory_estimate import MemoryEstimate
 from harness.plan.search.alternatives import title_of
@@ -23,6 +24,21 @@ def format_hours_range(hours: tuple[float, float]) -> str:
 def cut_text(text: str, room: int) -> str:
     """The text in so many characters."""
     return text if len(text) <= room else text[: room - 3] + "..."
+
+
+def align_columns(rows: Sequence[tuple[str, ...]], first: int, width: int) -> list[str]:
+    """The rows of a table, its heads first. The first column has `first` characters, the last what is left of the
+    width, or is left out; others are as wide as their texts, and left out where all of them are `-`.
+    """
+    columns = [column for column in zip(*rows, strict=True) if any(text != "-" for text in column[1:])]
+    sizes = [max(map(len, column)) for column in columns[1:-1]]
+    gap = 2 if first + sum(sizes) + 2 * len(sizes) <= width else 1
+    lines = []
+    for name, *texts, last in zip(*columns, strict=True):
+        line = f"{name:<{first}}" + "".join(f"{text:>{size + gap}}" for text, size in zip(texts, sizes, strict=True))
+        room = width - len(line) - 2
+        lines.append(f"{line}  {cut_text(last, room)}" if room > len("ZeRO-3, 1 x 8") else line)
+    return lines
 
 
 def wrap_lines(lines: list[str], width: int) -> list[str]:

@@ -8,6 +8,7 @@ import io
 import pytest
 
 from harness.diagnosis import diagnose
+from harness.diagnosis.decision import decide_action
 from tests.support.tracebacks import traceback_text
 
 SCRIPT = ("/w/train.py", "main", "y = run(x)")
@@ -118,7 +119,8 @@ PORT_TAKEN = (
 )
 def test_several_copies_of_a_launcher_want_one_port(command, is_several):
     diagnosis = diagnose([io.BytesIO(f"{command}\n{PORT_TAKEN}".encode())])
-    assert diagnosis.cause == "LG066"
+    assert diagnosis.cause == ("LG150" if is_several else "LG066")
+    assert decide_action(diagnosis).action == ("change and retry" if is_several else "retry")
     assert ("starts several copies" in diagnosis.title) is is_several
     assert diagnosis.confidence == ("likely" if is_several else "certain")
 
@@ -153,3 +155,49 @@ def test_another_order_of_modules_is_an_observation(step):
 )  # fmt: skip
 def test_what_ray_says_of_its_job(line, cause):
     assert diagnose([io.BytesIO(f"{line}\n".encode())]).cause == cause
+
+
+@pytest.mark.parametrize("model", ["Mixtral-8x7B", "Qwen3-30B-A3B", "num_experts=8"])
+def test_a_bar_that_stands_in_a_job_with_experts(model):
+    log = (
+        f"train.py --deepspeed ds_zero3.json --model {model}\nNum examples = 9\n  0%|          | 0/98 [00:00<?, ?it/s]"
+    )
+    assert any("set_z3_leaf_modules" in note for note in diagnose([io.BytesIO(log.encode())]).notes)
+    went_on = log + "\n  1%|          | 1/98 [00:09<14:33, 9.0s/it]"
+    assert not any("set_z3_leaf" in note for note in diagnose([io.BytesIO(went_on.encode())]).notes)
+    other = log.replace("zero3", "zero2")
+    assert not any("set_z3_leaf" in note for note in diagnose([io.BytesIO(other.encode())]).notes)
+
+
+@pytest.mark.parametrize("word", ["import torch_npu", "ASCEND_RT_VISIBLE_DEVICES=0", "npu-smi info"])
+def test_an_npu_with_a_backend_for_nvidia(word):
+    error = "RuntimeError: Distributed package doesn't have NCCL built in\n"
+    diagnosis = diagnose([io.BytesIO(f"{word}\n{error}".encode())])
+    assert (diagnosis.cause, diagnosis.confidence, "NPU" in diagnosis.title) == ("LG211", "likely", True)
+    assert "NPU" not in diagnose([io.BytesIO(error.encode())]).title
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("HIP error: an illegal memory access was encountered", "LG017"),
+        ("HIP error: out of memory", "LG001"),
+        ("HIP error: invalid device function", "LG011"),
+    ],
+)
+def test_errors_of_hip_are_those_of_cuda(error, cause):
+    assert diagnose([io.BytesIO(f"RuntimeError: {error}\n".encode())]).cause == cause
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("ValueError: Free memory on device (9.0/23.5 GiB) on startup is less than desired GPU memory utilization (0.9)",
+         "LG001"),
+        ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`", "LG001"),
+        ("RuntimeError: Engine core initialization failed. See root cause above.", "LG074"),
+    ],
+)  # fmt: skip
+def test_what_vllm_says_beside_a_training(error, cause):
+    diagnosis = answer(SCRIPT, error)
+    assert (diagnosis.cause, diagnosis.confidence, "vLLM" in diagnosis.title) == (cause, "likely", True)

@@ -31,7 +31,8 @@ def describe_by_log(first: LogEvent, text: bytes) -> LogEvent:
     for kind, values in _find_kinds(first, text, None, is_alone=False):
         if "title" in kind:
             title, change = (kind[name].format(**values) for name in ("title", "change"))
-            return replace(first, title=title, change=change, sure=first.sure and "sure" in kind)
+            cause = kind.get("cause", first.cause)
+            return replace(first, cause=cause, title=title, change=change, sure=first.sure and "sure" in kind)
     return first
 
 

@@ -132,7 +132,7 @@ def match_line(text: str, frames: Sequence[Frame], *, in_traceback: bool) -> Mat
         text = f"{text[: MAX_MATCHED_CHARS * 3 // 4]} ... {text[-MAX_MATCHED_CHARS // 4 :]}"
     if own_finding := _OWN_FINDING.match(text):
         return Match(own_finding["id"], "root", True, {})
-    match = _match_known_cause(text, frames)
+    match = _match_known_cause(text.replace("HIP error: ", "CUDA error: "), frames)
     if match is not None:
         return match
     if _KILLING in text:

@@ -76,14 +76,10 @@ def _notes(result: CheapestMachine, width: int) -> str:
         lines.append(f"{len(result.unpriced)} kinds have no price: `--price KIND=X` adds one; the JSON names them.")
     if result.prices.read_on is not None:
         day = result.prices.read_on.isoformat()
-        lines.append(
-            f"Prices are on demand, before tax, without storage, read on {day} or later; pages are in the JSON."
-        )
+        lines.append(f"Prices are on demand, before tax and storage, read on {day} or later; the JSON has the pages.")
     assumed = [price.kind for price in result.prices.prices if price.is_memory_assumed]
     if assumed:
-        lines.append(
-            f"Host memory is that sold with a GPU; for {', '.join(assumed)} it is assumed to equal the GPU's memory."
-        )
+        lines.append(f"Host memory is that sold with a GPU; for {', '.join(assumed)} it is taken to equal the GPU's.")
     return "\n".join(wrap_lines(lines, width))
 
 

@@ -106,8 +106,8 @@ def _fewest_lines(table: FitTable, style: Style, width: int) -> list[str]:
     lines = align_columns(rows, _NAME, width)
     lines[0] = style.paint(lines[0], "", bold=True)
     if table.price is not None:
-        count = f"{table.tokens / 1e9:g} billion"
-        lines.append(f"Dollars for {count} tokens (`--tokens`) at {table.price:.2f} a GPU hour (`--price`).")
+        billions = f"{table.tokens / 1e9:g} billion tokens (`--tokens`)"
+        lines.append(f"Dollars for {billions} at {table.price:.2f} a GPU hour (`--price`).")
     for name, finding in table.refused.items():
         lines += wrap_lines([f"`harness launch` refuses {name}: {finding.gate}, {finding.message}"], width)
     return lines
@@ -138,7 +138,6 @@ def _say_why_not(table: FitTable, name: str) -> str:
 def render_min_gpus(table: FitTable, style: Style, width: int = 100) -> str:
     """The smallest number of GPUs in a line, then the table, and the number that would hold the states alone."""
     best, tight = table.fewest_of_all, table.tight
-    states = f"{table.state_bytes / 1e9:,.1f} GB"
     name = style.paint(table.model, "", bold=True)
     if best is None:
         last = max((row[-1] for row in table.rows.values() if row), key=lambda cell: cell.gpus, default=None)
@@ -153,9 +152,8 @@ def render_min_gpus(table: FitTable, style: Style, width: int = 100) -> str:
     lines[0] += f"; {table.max_length:,} tokens a sequence, {table.tokens_per_step:,} a step"
     if tight is not None:
         lines.append(f"On {tight.gpus:,} it is not certain: {describe_setting(tight.best.settings)}.")
-    lines.append(
-        f"The states alone are {states}, which {table.raw_floor_gpus:,} x {table.gpu} would hold without more."
-    )
+    floor = f"{table.raw_floor_gpus:,} x {table.gpu}"
+    lines.append(f"The states alone are {table.state_bytes / 1e9:,.1f} GB, which {floor} would hold without more.")
     return "\n".join([*wrap_lines(lines, width), "", render_fit_table(table, style, width)])
 
 
@@ -169,8 +167,8 @@ def summarise_ways(table: FitTable, gpus: int) -> list[str]:
             continue
         if needs_other_hosts(cell, table.host_memory):
             continue
-        needs = {"host": f" with {format_size(cell.best.host_peak)} of memory a host"}
-        needs["disks"] = f" with {format_size(cell.best.nvme_bytes)} of disks a host"
+        host, disks = format_size(cell.best.host_peak), format_size(cell.best.nvme_bytes)
+        needs = {"host": f" with {host} of memory a host", "disks": f" with {disks} of disks a host"}
         where = "here" if cell.gpus == gpus else f"on {pluralize(cell.gpus, 'GPU')}"
         time = f", {format_time_range(cell.best.time.range)} a step" if cell.best.time else ""
         ways.append(f"{name} {where}{needs.get(cell.state, '')}{time}")

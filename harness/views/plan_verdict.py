@@ -140,8 +140,9 @@ def _format_nearest_fit(report: PlanReport, width: int) -> list[str]:
     kind = report.plan.device.name if report.plan.device else "ranks"
     ways = []
     if nearest_fit.ranks is not None:
-        hosts = nearest_fit.ranks // nearest_fit.ranks_per_host
-        ways.append(f"{nearest_fit.ranks:,} x {kind} ({pluralize(hosts, 'host')} of {nearest_fit.ranks_per_host})")
+        hosts = pluralize(nearest_fit.ranks // nearest_fit.ranks_per_host, "host")
+        count = f"{'probably ' if nearest_fit.is_unsure else ''}{nearest_fit.ranks:,}"
+        ways.append(f"{count} x {kind} ({hosts} of {nearest_fit.ranks_per_host})")
     if nearest_fit.host_bytes is not None:
         ways.append(f"{format_size(nearest_fit.host_bytes)} of memory a host")
     if nearest_fit.nvme_bytes is not None:
@@ -161,8 +162,7 @@ def _format_nearest_fit(report: PlanReport, width: int) -> list[str]:
         lack = "it is not certain" if nearest_fit.closest.fit.uncertain is not None else lack
         lines += wrap_terms(f"Closest: {name_as_terms(nearest_fit.closest.settings)}; {lack}", width, "  ")
     no_number = f"No number of {kind} up to 4,096 hosts is sure to be enough. {NOT_DIVIDED}"
-    would_do = f"Would be enough: {'; or '.join(ways)}" if ways else no_number
-    return [*lines, *wrap_terms(would_do, width, "  ")]
+    return [*lines, *wrap_terms(f"Would be enough: {'; or '.join(ways)}" if ways else no_number, width, "  ")]
 
 
 def _format_search(report: PlanReport, width: int) -> list[str]:
@@ -174,8 +174,8 @@ def _format_search(report: PlanReport, width: int) -> list[str]:
         text += f"; {len(searched.usable):,} fit and pass the gates, this one is the fastest"
         certain = next((each for each in searched.usable if each.fit.uncertain is None and each.time), None)
         if report.plan.fit.uncertain and certain is not None and certain.time is not None:
-            step = format_time_range(certain.time.range)
-            text += f"; certain is {name_of_choice(certain.settings)}: {format_size(certain.gpu_peak)}, {step} a step"
+            sizes = f"{format_size(certain.gpu_peak)}, {format_time_range(certain.time.range)} a step"
+            text += f"; certain is {name_of_choice(certain.settings)}: {sizes}"
         if not searched.launchable:
             text += "; `harness launch` of this version refuses it, but it can be validated, planned and rendered"
     return wrap_terms(text, width, "  ")

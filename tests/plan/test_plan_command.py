@@ -156,13 +156,13 @@ def test_nothing_fits_is_exit_code_1_with_what_would_do(write: Write) -> None:
     result = run(*flags, "--write", target)
     assert result.exit_code == 1
     assert "Nothing fits: " in result.stdout
-    assert re.search(r"Would be enough: \d+ x H100-80GB \(\d+ hosts of 8\)", result.stdout)
+    assert re.search(r"Would be enough: probably \d+ x H100-80GB \(\d+ hosts of 8\)", result.stdout)
     assert "tokens/s" not in result.stdout
     assert "was not written" in result.stderr
     assert not Path(target).exists()
-    gpus = int(re.findall(r"Would be enough: (\d+) x", result.stdout)[0])
+    gpus = int(re.findall(r"Would be enough: probably (\d+) x", result.stdout)[0])
     enough = run(*flags[:3], "--gpus", str(gpus), *flags[5:])
-    assert (enough.exit_code, "Nothing fits: " in enough.stdout) == (0, False)
+    assert (enough.exit_code, "Not certain: " in enough.stdout) == (0, True)  # by the middle of its range
 
 
 def test_min_gpus_without_a_result_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ class NearestFit:
     """`closest` lacks least: disks alone, where disks would do, else host memory alone, where that would. `ranks`: the
     fewest of the same kind that would do, on hosts of `ranks_per_host`, None where 4,096 hosts do not. `host_bytes`:
     host memory with which the same ranks would do; `nvme_bytes`: disks of a host with which they would, where nobody
-    said that there are any. `length`: tokens of the longest sequence that the same ranks hold, if any.
+    said that there are any. `length`: tokens of the longest row that fits here. `is_unsure`: of `ranks`.
     """
 
     closest: Alternative | None
@@ -43,6 +43,7 @@ class NearestFit:
     host_bytes: int | None
     nvme_bytes: int | None
     length: int | None = None
+    is_unsure: bool = False
 
 
 def find_nearest_fit(
@@ -60,7 +61,10 @@ def find_nearest_fit(
     host_bytes, nvme_bytes = _enough_host(alternatives, capacity), _enough_disks(alternatives, capacity)
 
     ranks, per_host = _fewest_ranks(run, settings, model, device, capacity)
-    return NearestFit(closest, ranks, per_host, host_bytes, nvme_bytes, _shorter(run, model, device, capacity))
+    if is_unsure := ranks is None:
+        ranks, per_host = _fewest_ranks(run, settings, model, device, capacity, surely=False)
+    length = _shorter(run, model, device, capacity)
+    return NearestFit(closest, ranks, per_host, host_bytes, nvme_bytes, length, is_unsure)
 
 
 def _fewest_ranks(
@@ -70,11 +74,12 @@ def _fewest_ranks(
     device: Device | None,
     capacity: Capacity,
     places: Sequence[Place] = STAGES_AND_OFFLOADS,
+    surely: bool = True,
 ) -> tuple[int | None, int]:
     """The fewest of more ranks than these with which it fits, None where 4,096 hosts do not, and those of a host."""
 
     def would_fit(ranks: int, ranks_per_host: int) -> bool:
-        return can_fit(with_ranks(run, ranks, ranks_per_host), model, device, capacity, places)
+        return can_fit(with_ranks(run, ranks, ranks_per_host), model, device, capacity, places, surely)
 
     world, per_host = settings.world_size, settings.ranks_per_host
     inside = [count for count in (2, 4, _GPUS_OF_A_HOST) if world < count and settings.num_hosts == 1]
@@ -190,8 +195,9 @@ def can_fit(
     device: Device | None,
     capacity: Capacity,
     places: Sequence[Place] = STAGES_AND_OFFLOADS,
+    surely: bool = True,
 ) -> bool:
-    """Do the thriftiest settings surely fit: a sequence at a time, with checkpointing, at any of these places?"""
+    """Do the thriftiest settings fit: a sequence at a time, with checkpointing? `surely`: at the range's most, too."""
     settings = settings_of(run)
     if settings is None:
         return False
@@ -203,7 +209,7 @@ def can_fit(
             continue
         other = candidates.resolve(with_offload(thrifty, stage, optimizer_device, param_device))
         found = None if other is None else evaluate_alternative(model, settings, other, device, capacity)
-        if found is not None and fits_with_headroom(found) and found.fit.uncertain is None:
+        if found is not None and fits_with_headroom(found) and not (surely and found.fit.uncertain):
             return True
     return False
 

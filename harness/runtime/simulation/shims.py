@@ -188,6 +188,7 @@ def _torch_cuda(tracker: MemoryTracker) -> None:
         "is_available": lambda: False,
         "get_device_capability": lambda *_: CAPABILITY,
         "current_device": lambda: 0,
+        "device": lambda _: contextlib.nullcontext(),
         "device_count": lambda: 1,
         "set_device": lambda _: None,
         "synchronize": synchronize_device,

@@ -20,7 +20,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, masking_utils
 
 from harness.plan.simulation.clock_rates import ClockRates
 from harness.run.resolved_run import ResolvedRun
@@ -152,6 +152,8 @@ def _build(
 ) -> tuple[Engine, Stepper]:
     """As `train_context.build_context` does it, without data and checks."""
     run, ds_config = request.run, request.ds_config
+    if not run.spec.data.packing:  # transformers would read the positions of a row, to see whether it is packed
+        cast("Any", masking_utils).find_packed_sequence_indices = lambda *_, **__: None
     topology = resolve_topology(run, distributed)
     patches = resolve_patches(run, ds_config, is_main_process=False, is_resumed=False)
     tracker.enter_phase("load")

@@ -317,12 +317,5 @@ def recompute_gradient_bytes(model: ModelFacts, micro_batch: MicroBatchShape) ->
     """Gradients inside one layer while it is differentiated: two MLP-wide tensors. A gated MLP has three, and has
     freed the input of its last product by then.
     """
-    active = model.experts_per_token or 1
-    return round(
-        2
-        * micro_batch.element_bytes
-        * model.intermediate
-        * active
-        * micro_batch.mlp_tokens
-        / micro_batch.tensor_parallel_size
-    )
+    width = model.intermediate * (model.experts_per_token or 1)
+    return round(2 * micro_batch.element_bytes * width * micro_batch.mlp_tokens / micro_batch.tensor_parallel_size)

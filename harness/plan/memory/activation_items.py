@@ -35,6 +35,7 @@ from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.weights.trained_weights import ModelTraining, frozen_head_bytes, model_training
 
 _SOURCE = "transformers modules, saved tensors"
+MASK_SOURCE = "transformers masking_utils.py"
 _LOSS_SOURCE = "transformers loss/loss_utils.py, logits in fp32"
 _INPUTS_ON_DEVICE = 2
 """Of the layers whose inputs wait in host memory (`_ActivationOffloadEngine`): the newest, which has no buffer there,
@@ -208,7 +209,7 @@ def _mask_items(settings: PlanSettings) -> list[MemoryItem]:
         return []
     degree = settings.sequence_parallel_size
     part = -(-settings.seq_length // degree)
-    items = [_mask_item("mask of attention", settings.micro_batch, part, "transformers masking_utils.py", MICRO_BATCH)]
+    items = [_mask_item("mask of attention", settings.micro_batch, part, MASK_SOURCE, MICRO_BATCH)]
     items += _converted_mask_items(settings, degree * part)
     if degree > 1 and settings.packing:
         source = "runtime/parallel/sequence_parallel.py of the harness"

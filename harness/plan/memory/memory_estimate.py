@@ -23,7 +23,7 @@ from harness.plan.memory.memory_items import (
     keep_largest_moments,
     pinned_rounding_bytes,
 )
-from harness.plan.memory.model_states import model_state_items
+from harness.plan.memory.model_states import later_gradient_items, model_state_items
 from harness.plan.memory.transient_memory import (
     cpu_process_items,
     gpu_overhead_items,
@@ -107,6 +107,7 @@ ITEM_GROUPS: Mapping[str, tuple[str, ...]] = {
         "master_gradients",
         "largest",
         "small_gradients",
+        "new_gradients",
     ),
     "masters": ("master",),
     "optimizer states": ("states", "first_states", "unused_states", "momentum", "roots"),
@@ -264,10 +265,12 @@ def estimate_memory(
         settings = replace(settings, reduce_bucket_size=bucket_size, activation_device="none", pin_memory=pins)
         on_gpu, on_host = settings.step_temporaries
         settings = replace(settings, step_temporaries=(2 * on_gpu, on_host))
+    activations = activation_items(model, settings)
     candidates = [
         *model_state_items(settings, partitions),
+        *later_gradient_items(settings, partitions, activations, model.num_layers),
         *gathered_items(model, settings, partitions, layer_activation_bytes_on_gpu(model, settings)),
-        *activation_items(model, settings),
+        *activations,
         *transient_items(settings, partitions, None if device is None or pooled else device.memory),
     ]
     candidates = [item for item in candidates if item.bytes and not (pooled and _is_for_a_gpu_alone(item))]

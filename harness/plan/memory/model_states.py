@@ -7,8 +7,10 @@ deepspeed/runtime/zero/stage_1_and_2.py, f16 = deepspeed/runtime/fp16/fused_opti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+from harness.plan.memory.activation_items import MASK_SOURCE
 from harness.plan.memory.memory_items import (
     BACKWARD,
     ENGINE,
@@ -100,9 +102,8 @@ def _stage0_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
     label, phases = ("gradients", "gradients"), _gradient_phases(settings) + STEP
     yield memory_item("gpu", label, whole, "torch .grad", phases)
     if settings.mixed_precision:
-        yield memory_item(
-            "gpu", ("master", "fp32 master weights"), ElementBytes(4, num_parameters, "P"), "f16 fp32_groups_flat"
-        )
+        masters = ElementBytes(4, num_parameters, "P")
+        yield memory_item("gpu", ("master", "fp32 master weights"), masters, "f16 fp32_groups_flat")
         # 4 bytes cast tensor by tensor, and 4 flattened
         gradients = ElementBytes(8 if settings.flattens_masters else 4, num_parameters, "P")
         row = memory_item("gpu", ("temporary", "fp32 gradients in the step"), gradients, "f16 step", STEP)
@@ -159,13 +160,8 @@ def _stage12_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterat
 def _stage12_gradient_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     grad_bytes, param_bytes = settings.grad_bytes, settings.param_bytes
     if settings.stage == 1:
-        yield memory_item(
-            "gpu",
-            _WHOLE_GRADIENTS,
-            ElementBytes(param_bytes, partitions.total, "P"),
-            "torch .grad",
-            _gradient_phases(settings),
-        )
+        whole = ElementBytes(param_bytes, partitions.total, "P")
+        yield memory_item("gpu", _WHOLE_GRADIENTS, whole, "torch .grad", _gradient_phases(settings))
     else:
         for count, name, moment in (
             (partitions.head_gradient if settings.mixed_precision else 0, "head", "loss gradient"),
@@ -173,18 +169,12 @@ def _stage12_gradient_items(settings: PlanSettings, partitions: ZeroPartitions) 
         ):
             amount = ElementBytes(param_bytes, count, name)
             yield at_moments(memory_item("gpu", _LARGEST_GRADIENT, amount, "torch .grad", BACKWARD), moment)
-    partition_gradients = (
-        ElementBytes(grad_bytes, partitions.partition_size, "P / N")
-        if grad_bytes != param_bytes
-        else ElementBytes(
-            grad_bytes, partitions.owned_gradients_of(settings.rank), "parameters that touch this partition"
-        )
-    )
+    partition_gradients = _owned_gradients(settings, partitions)
+    if grad_bytes != param_bytes:
+        partition_gradients = ElementBytes(grad_bytes, partitions.partition_size, "P / N")
     if settings.optimizer_device == "none":
-        label, phases = (
-            ("gradients", "gradients of this rank's partition"),
-            STEP if settings.stage == 1 else _gradient_phases(settings) + STEP,
-        )
+        label = ("gradients", "gradients of this rank's partition")
+        phases = STEP if settings.stage == 1 else _gradient_phases(settings) + STEP
         yield memory_item("gpu", label, partition_gradients, "s12 averaged_gradients", phases)
     elif grad_bytes != param_bytes:
         label = ("gradients", "gradients of this rank's partition, fp32")
@@ -199,6 +189,30 @@ def _stage12_gradient_items(settings: PlanSettings, partitions: ZeroPartitions) 
         yield at_moments(row, "backward layer", "layer gradients")  # made by the hook of the first gradient
 
 
+def _owned_gradients(settings: PlanSettings, partitions: ZeroPartitions) -> ElementBytes:
+    numel = partitions.owned_gradients_of(settings.rank)
+    return ElementBytes(settings.param_bytes, numel, "parameters that touch this partition")
+
+
+def later_gradient_items(
+    settings: PlanSettings, partitions: ZeroPartitions, activations: Iterable[MemoryItem], num_layers: int
+) -> Iterator[MemoryItem]:
+    """Stage 2 adds the gradients of a later micro-batch when its backward pass has ended; until then they are in a
+    buffer of their own, made with the first of this rank's. Activations of the layers behind that one are gone.
+    """
+    is_summed = settings.stage == 2 and settings.accumulation > 1 and settings.grad_bytes == settings.param_bytes
+    if not is_summed or settings.optimizer_device != "none":
+        return
+    label, source = ("new_gradients", "gradients of a micro-batch before they are added"), "s12 copy_grads_in_partition"
+    item = memory_item("gpu", label, _owned_gradients(settings, partitions), source, BACKWARD)
+    by_layer = (each for each in activations if each.phases == MICRO_BATCH and each.source != MASK_SOURCE)
+    kept, ranks = sum(each.bytes for each in by_layer if each.tier == "gpu"), len(partitions.owned_gradients)
+    behind = max(1 / num_layers, 0 if settings.rank is None else 1 - (settings.rank % ranks + 1) / ranks)
+    behind -= (num_layers - 1) % settings.checkpoint_every / num_layers  # these are gone before layers are recomputed
+    rest = max(0, item.bytes - max(0, round(behind * kept)))
+    yield at_moments(replace(item, bytes=rest), "backward layer", "layer gradients")
+
+
 def _stage12_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     yield from master_and_state_items(settings, partitions, "s12 single_partition_of_fp32_groups")
     yield from _first_state_items(settings, partitions)
@@ -208,10 +222,8 @@ def _stage12_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions)
         yield memory_item("gpu", label, muon, "s12 _muon_pending_momentum", TRAINING)
         label = ("gradients", "updates of the matrices, by Muon")
         yield memory_item("gpu", label, muon, "s12 _apply_muon_update", STEP)
-    cast, flat = (
-        ElementBytes(settings.master_bytes, partitions.partition_size, "P / N"),
-        ElementBytes(settings.grad_bytes, partitions.partition_size, "P / N"),
-    )
+    cast = ElementBytes(settings.master_bytes, partitions.partition_size, "P / N")
+    flat = ElementBytes(settings.grad_bytes, partitions.partition_size, "P / N")
     label = ("temporary", "gradient of the step, as wide as the master")
     yield at_moments(memory_item("gpu", label, cast, "s12 step", STEP), "update")
     if settings.grad_bytes != settings.master_bytes:
@@ -226,17 +238,11 @@ def _stage12_cpu_optimizer_items(settings: PlanSettings, partitions: ZeroPartiti
     param_bytes = settings.param_bytes
     yield from master_and_state_items(settings, partitions, "s12 single_partition_of_fp32_groups", "host")
     label = ("master_gradients", "gradients of the master weights")
-    yield pinned_item(
-        label,
-        ElementBytes(settings.master_bytes, partitions.partition_size, "P / N"),
-        "s12 initialize_optimizer_states",
-    )
+    gradients = ElementBytes(settings.master_bytes, partitions.partition_size, "P / N")
+    yield pinned_item(label, gradients, "s12 initialize_optimizer_states")
     label = ("staging", "updated parameters on their way to the device")
-    yield pinned_item(
-        label,
-        ElementBytes(param_bytes, partitions.partition_size, "P / N"),
-        "s12 param_buffer_of_bit16_for_cpu_offload_groups",
-    )
+    updated = ElementBytes(param_bytes, partitions.partition_size, "P / N")
+    yield pinned_item(label, updated, "s12 param_buffer_of_bit16_for_cpu_offload_groups")
     largest = ElementBytes(param_bytes, partitions.largest_gradient, "largest parameter")
     yield pinned_item(_GRADIENT_BUFFER, largest, "s12 temp_grad_buffer_for_cpu_offload")
     yield memory_item("gpu", _GRADIENT_BUFFER, largest, "s12 temp_grad_buffer_for_gpu_offload")
@@ -246,10 +252,7 @@ def _stage12_cpu_optimizer_items(settings: PlanSettings, partitions: ZeroPartiti
         and settings.grad_bytes == param_bytes
         and settings.master_bytes == 4
     ):
-        owned = ElementBytes(
-            param_bytes, partitions.owned_gradients_of(settings.rank), "parameters that touch this partition"
-        )
-        label = ("accumulated", "gradients between micro-batches")
+        label, owned = ("accumulated", "gradients between micro-batches"), _owned_gradients(settings, partitions)
         yield pinned_item(label, owned, "s12 accumulated_grads_in_cpu", phases=TRAINING)
 
 

@@ -157,13 +157,8 @@ def cpu_process_items(settings: PlanSettings, partitions: ZeroPartitions) -> Ite
         yield MemoryItem("host", "process", label, size, "measured", source, phases, assumed=True)
     if settings.stage in {1, 2} and settings.optimizer_device != "none" and settings.world_size > 1:
         copy = ("temporary", "gloo's copy of the updated parameters")
-        yield memory_item(
-            "host",
-            copy,
-            ElementBytes(settings.param_bytes, partitions.total, "P"),
-            "runtime/utils.py all_gather_dp_groups",
-            STEP,
-        )
+        updated = ElementBytes(settings.param_bytes, partitions.total, "P")
+        yield memory_item("host", copy, updated, "runtime/utils.py all_gather_dp_groups", STEP)
     if settings.stage == 3 and settings.world_size > 1:
         copy = ("temporary", "gloo's copy of gathered parameters")
         gathered = ElementBytes(settings.param_bytes, partitions.largest_module, "largest module or layer")

@@ -201,3 +201,17 @@ def test_errors_of_hip_are_those_of_cuda(error, cause):
 def test_what_vllm_says_beside_a_training(error, cause):
     diagnosis = answer(SCRIPT, error)
     assert (diagnosis.cause, diagnosis.confidence, "vLLM" in diagnosis.title) == (cause, "likely", True)
+
+
+@pytest.mark.parametrize("row", ["'loss': 0.0, 'grad_norm': nan", "'loss': '0.0', 'grad_norm': 'nan'"])
+def test_a_loss_of_0_beside_a_norm_of_nan_is_filtered(row):
+    log = f"{{'loss': 2.5, 'grad_norm': nan, 'epoch': 0.1}}\n{{{row}, 'epoch': 0.2}}\n"
+    assert any("logging_nan_inf_filter" in note for note in diagnose([io.BytesIO(log.encode())]).notes)
+    other = log.replace("0.0", "0.3")
+    assert not any("logging_nan_inf_filter" in note for note in diagnose([io.BytesIO(other.encode())]).notes)
+
+
+@pytest.mark.parametrize("names", ["user_script", "--odd-path, --odd-name", "odd_file"])
+def test_a_command_names_what_it_lacks(names):
+    text = f"usage: odd [-h]\nodd: error: the following arguments are required: {names}\n"
+    assert diagnose([io.BytesIO(text.encode())]).title == f"the command lacks {names}"

@@ -498,3 +498,30 @@ def test_a_state_that_an_optimizer_does_not_take(file, error):
 def test_two_numbers_that_do_not_divide(message):
     diagnosis, _ = explain(f"AssertionError: {message}", ("/job/fit.py", "check", "assert a % b == 0"))
     assert (diagnosis.cause, message in diagnosis.title) == ("LG290", True)
+
+
+@pytest.mark.parametrize(
+    ("error", "frames", "cause", "words"),
+    [
+        ("ImportError: cannot import name 'Odd' from 'pyramid.session'", [("apex/__init__.py", "<module>", "from . import amp")],
+         "LG089", "not NVIDIA's"),
+        ("AttributeError: 'Namespace' object has no attribute 'odd_config'", [("/job/fit.py", "go", "c = args.odd_config")],
+         "LG065", "have no `odd_config`"),
+        ("AttributeError: 'DataArguments' object has no attribute 'odd'", [("/job/fit.py", "go", "c = d.odd")],
+         "LG065", "(`DataArguments`) have no `odd`"),
+        ("json.decoder.JSONDecodeError: Extra data: line 4 column 2 (char 70)", [("deepspeed/runtime/config.py", "f", "load()")],
+         "LG044", "not valid JSON (Extra data"),
+        ("RuntimeError: Rank 5 successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+         "rank 0. Please check", [("torch/distributed/c.py", "f", "g()")], "LG073", "waited in a barrier for rank 0"),
+    ],
+)  # fmt: skip
+def test_more_kinds_by_words_and_place(error, frames, cause, words):
+    diagnosis, _ = explain(error, *frames)
+    assert (diagnosis.cause, diagnosis.confidence) == (cause, "likely")
+    assert words in diagnosis.title
+
+
+@pytest.mark.parametrize("frame", [("datasets/load.py", "read", "loads(x)"), ("pyarrow/json.py", "read", "loads(x)")])
+def test_a_line_of_data_that_is_no_json_is_data(frame):
+    diagnosis, _ = explain("json.decoder.JSONDecodeError: Extra data: line 4 column 2 (char 70)", frame)
+    assert (diagnosis.cause, "DeepSpeed JSON" in diagnosis.change) == ("LG044", False)

@@ -32,7 +32,7 @@ _CHOICES = {"index_topk": 8, "index_block_size": 4, "index_topk_blocks": 2}
 """What attention chooses among: tokens, or blocks of tokens."""
 _MANY_HEADS = 16
 """Of an indexer."""
-_LAYERS = re.compile(r"^(num_hidden_layers|n_layers?|num_layers|(de|en)coder_layers|num_(de|en)coder_layers|depth)$")
+_LAYERS = re.compile(r"^(num_hidden_layers|n_layers?|num_layers|(num_)?(de|en)coder_layers|num_blocks|depth)$")
 _PERIOD = re.compile(r"period|interval|pattern|every|freq|_step")
 _FIRST_LAYERS = re.compile(r"dense|first_k|start|offset")
 _INDICES = re.compile(r"layer|indices|_idx|_ids")

@@ -33,7 +33,7 @@ def test_widths_shrink_by_one_factor_and_divide_as_before() -> None:
     assert (chunks["chunk_size"], chunks["attention_chunk_size"], chunks["index_topk"]) == (8, 8, 8)
     indexed = shrink_config({**DENSE, "index_n_heads": 64, "index_block_size": 128, "index_topk_blocks": 16})
     assert [indexed[name] for name in ("index_n_heads", "index_block_size", "index_topk_blocks")] == [64, 4, 2]
-    assert small["num_hidden_layers"] == 2
+    assert small["num_hidden_layers"] == shrink_config({**DENSE, "num_blocks": 80})["num_blocks"] == 2
     zamba = shrink_config({**DENSE, "n_mamba_heads": 2})
     assert (zamba["n_mamba_heads"], zamba["hidden_size"]) == (2, 128), "few heads of states keep no width"
 

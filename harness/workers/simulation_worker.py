@@ -82,6 +82,7 @@ def run_request(
         body["model_config"],
         rank,
         body["capacity"],
+        body.get("steps", 2),
         with_races=bool(body.get("races")),
         with_evaluation=body.get("with_evaluation", True),
         rates=ClockRates.from_json(body["rates"]) if body.get("rates") else None,

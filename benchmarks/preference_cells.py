@@ -195,7 +195,8 @@ TRL {trl}, {packages}.
 The harness and TRL's trainer on DeepSpeed, with the same engine, torch's fused AdamW, batches and ranks: the largest
 relative difference of a loss, of a norm of all gradients, and of a parameter's gradient (the norm of the difference
 over its norm) in 20 steps. A row has one run for each stage of ZeRO and the largest of their differences; stage 0
-tells no norm. The last column is the first step with a gradient that is not the same to the bit.
+tells no norm. The last column is the first step with a gradient that is not the same to the bit. For `rpo` TRL sums an
+answer's tokens alone, the harness its padded row: fp32 may round the loss otherwise, its gradient is the same.
 
 {len(done)} of {number} cells.
 

@@ -59,17 +59,17 @@ def _ipo(ratios: PairRatios, beta: float, _smoothing: float) -> torch.Tensor:
 
 def _robust(ratios: PairRatios, beta: float, smoothing: float) -> torch.Tensor:
     """Chowdhury et al. 2024: unbiased where labels are flipped with the probability `smoothing`, below 0.5."""
-    logits = beta * ratios.difference
-    clean, flipped = -(1 - smoothing) * logsigmoid(logits), -smoothing * logsigmoid(-logits)
+    difference = ratios.difference  # multiplied twice, so that the sum of its gradients is rounded as TRL's
+    clean, flipped = -(1 - smoothing) * logsigmoid(beta * difference), -smoothing * logsigmoid(-beta * difference)
     return (clean - flipped) / (1 - 2 * smoothing)
 
 
 def _exo_pair(ratios: PairRatios, beta: float, smoothing: float) -> torch.Tensor:
     """Ji et al. 2024, equation 16; `smoothing` is epsilon there, above 0."""
-    logits = beta * ratios.difference
-    epsilon = torch.tensor(smoothing, device=logits.device)
-    chosen = torch.sigmoid(logits) * (logsigmoid(logits) - torch.log1p(-epsilon))
-    return chosen + torch.sigmoid(-logits) * (logsigmoid(-logits) - torch.log(epsilon))
+    difference = ratios.difference
+    epsilon = torch.tensor(smoothing, device=difference.device)
+    chosen = torch.sigmoid(beta * difference) * (logsigmoid(beta * difference) - torch.log1p(-epsilon))
+    return chosen + torch.sigmoid(-beta * difference) * (logsigmoid(-beta * difference) - torch.log(epsilon))
 
 
 def _nca_pair(ratios: PairRatios, beta: float, _smoothing: float) -> torch.Tensor:
@@ -85,7 +85,7 @@ def _apo_zero(ratios: PairRatios, beta: float, _smoothing: float) -> torch.Tenso
 
 def _apo_down(ratios: PairRatios, beta: float, _smoothing: float) -> torch.Tensor:
     """The same, equation 8: for chosen answers that are worse."""
-    return torch.sigmoid(beta * ratios.chosen) + 1 - torch.sigmoid(beta * ratios.difference)
+    return torch.sigmoid(beta * ratios.chosen) + (1 - torch.sigmoid(beta * ratios.difference))
 
 
 DPO_LOSSES: dict[str, Callable[[PairRatios, float, float], torch.Tensor]] = {

@@ -328,7 +328,8 @@ def make_fit_table(search: FitSearch, gpus: int = 1) -> FitTable:
     per_host = search.gpus_per_host
     numbers = sorted({*counts_of(per_host), gpus})
     rows = {way.name: [cell for gpus in numbers if (cell := search.cell(gpus, way))] for way in WAYS}
-    while numbers[-1] < per_host * _MOST_HOSTS and not _has_fit(rows, WAYS[0]):
+    first = rows[WAYS[0].name]
+    while numbers[-1] < per_host * _MOST_HOSTS and first and not any(cell.state == "fits" for cell in first):
         numbers.append(numbers[-1] * 2)
         for way in WAYS:
             rows[way.name] += [cell for cell in (search.cell(numbers[-1], way),) if cell]
@@ -385,7 +386,3 @@ def make_page_tables(search: FitSearch, gpus: int) -> list[FitTable]:
             }
             tables.append(replace(table, tokens_per_step=int(batch * ratio), rows=rows))
     return tables
-
-
-def _has_fit(rows: Mapping[str, Sequence[FitCell]], way: Way) -> bool:
-    return not rows[way.name] or any(cell.state == "fits" for cell in rows[way.name])

@@ -76,11 +76,8 @@ def trains_lora(values: Mapping[str, Any]) -> bool:
     ):
         return True
     has_method = any(values.get(key) for key in ("finetuning_type", "tuner_type", "train_type"))
-    return not has_method and (values.get("stage") in ("sft", "pt", "dpo", "kto", "rm") or _is_swift(values))
-
-
-def _is_swift(values: Mapping[str, Any]) -> bool:
-    return isinstance(values.get("model"), str)
+    is_swift = isinstance(values.get("model"), str)
+    return not has_method and (is_swift or values.get("stage") in ("sft", "pt", "dpo", "kto", "rm"))
 
 
 def convert_lora(file: TrainerFile, target_key: str, *, rank: int = 8, nested: bool = True) -> None:

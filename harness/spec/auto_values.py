@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from harness.facts.deepspeed_version import Version
-from harness.findings import Finding, Place
+from harness.findings import Finding
 from harness.spec.parse.source import KeyPath, Source, join_key, split_key
 from harness.spec.run_spec import Consumer
 
@@ -120,7 +120,7 @@ def describe_auto_values(source: Source, consumer: Consumer) -> Iterator[Finding
     """One line about the "auto" values and the guessed reader; none where DeepSpeed reads only its own words."""
     paths = sorted(
         (path for path in find_auto_values(source.data) if path not in NATIVE_AUTO_KEYS or consumer != "deepspeed"),
-        key=lambda path: _sort_key(source.place(path)),
+        key=source.place,
     )
     if not paths:
         return
@@ -137,7 +137,3 @@ def describe_auto_values(source: Source, consumer: Consumer) -> Iterator[Finding
             "of `harness validate-config` names another reader",
         ),
     )
-
-
-def _sort_key(place: Place) -> tuple[str, int, int]:
-    return place.file, place.line, place.column

@@ -47,13 +47,9 @@ def find_template(document: JsonDocument) -> Finding | None:
     placeholders |= {path: text for path, text in quoted.items() if re.fullmatch(_PLACEHOLDER, text)}
     if not placeholders:
         return None
-    path, word = min(placeholders.items(), key=lambda item: _sort_key(document.source.place(item[0])))
+    path, word = min(placeholders.items(), key=lambda item: document.source.place(item[0]))
     count_note = f", and {len(placeholders) - 1} more like it" if len(placeholders) > 1 else ""
     return template_finding(word, document.source.place(path), join_key(path), count_note)
-
-
-def _sort_key(place: Place) -> tuple[int, int]:
-    return place.line, place.column
 
 
 def template_finding(word: str, place: Place, key: str = "", count_note: str = "") -> Finding:

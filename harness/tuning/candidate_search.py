@@ -162,11 +162,8 @@ def _check_candidate(search: TuneSearch, candidate: Candidate) -> CheckedFile:
 def _check_text(search: TuneSearch, text: str, file: str) -> CheckedFile:
     """Its code was allowed when the spec was looked up, or it chooses none."""
     check = partial(check_file, file, text=text, launching=True, allow_code=True)
-    return check(hostfile=search.hostfile, world_size=_world_size(search))
-
-
-def _world_size(search: TuneSearch) -> int | None:
-    return None if search.run.cluster is not None else search.run.parallel_dims.world_size
+    world_size = None if search.run.cluster is not None else search.run.parallel_dims.world_size
+    return check(hostfile=search.hostfile, world_size=world_size)
 
 
 def _errors(checked: CheckedFile) -> list[Finding]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Sequence
 
-from harness.hostinfo.model_answers import QUESTIONS, Answer, ModelAnswers
+from harness.hostinfo.model_answers import QUESTIONS, ModelAnswers
 from harness.views.style import Style
 
 _TITLES = {
@@ -38,7 +37,8 @@ def render_answers(name: str, answers: ModelAnswers, style: Style) -> str:
         (title, page), answer = _TITLES[question], answers.answer_to(question)
         mark, colour = _MARKS[answer.holds]
         indent = " " * (width + 16)
-        text = [answer.reason, *([", ".join(answer.names)] if _names_matter(question, answer) else [])]
+        names = [] if question in ("size", "pipeline") and answer.holds else answer.names
+        text = [answer.reason, *([", ".join(names)] if names else [])]
         first, *rest = [line for part in text for line in textwrap.wrap(part, _WIDTH - len(indent)) or [""]]
         lines.append(f"  {style.paint(mark.ljust(3), colour)}  {title.ljust(width)}  {page.ljust(5)}  {first}".rstrip())
         lines += [f"{indent}{line}" for line in rest]
@@ -49,7 +49,3 @@ def answers_as_json(name: str, answers: ModelAnswers) -> str:
     """`{"model", "answers": {question: {"holds", "reason", "names"}}}`."""
     body = {question: answers.answer_to(question)._asdict() for question in QUESTIONS}
     return json.dumps({"model": name, "answers": body}, indent=2)
-
-
-def _names_matter(question: str, answer: Answer) -> Sequence[str]:
-    return () if question in ("size", "pipeline") and answer.holds else answer.names

@@ -24,6 +24,10 @@ NOT_DIVIDED = (
     "Each GPU gathers whole layers, with all their experts, however many GPUs there are: larger ones hold them, expert "
     "or tensor parallelism, as Megatron has it, divides them."
 )
+_QUANTIZED = (
+    ": the harness does not divide 4-bit weights (MD043); ZeRO-3 of other trainers does with `bnb_4bit_quant_storage`, "
+    "once each GPU has loaded all of them"
+)
 
 
 def render_fit_table(table: FitTable, style: Style, width: int = 100, gpus: int | None = None) -> str:
@@ -130,9 +134,8 @@ def _say_why_not(table: FitTable, name: str) -> str:
     if table.fewest[name] is not None or not row or row[-1].state != "no":
         return ""
     last = row[-1].best
-    reason = "" if last.settings.quantization is None else ": ZeRO-3 cannot divide 4-bit weights (MD043)"
     sizes = f"{format_size(last.gpu_peak)} each, mostly {name_largest(last.memory, 1)}"
-    return f"{name} fits on none: {row[-1].gpus:,} GPUs need {sizes}{reason}"
+    return f"{name} fits on none: {row[-1].gpus:,} GPUs need {sizes}{_QUANTIZED if last.settings.quantization else ''}"
 
 
 def render_min_gpus(table: FitTable, style: Style, width: int = 100) -> str:

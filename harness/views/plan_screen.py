@@ -15,6 +15,7 @@ from harness.plan.memory_peaks import peaks_of
 from harness.plan.planner import Plan
 from harness.plan.search.alternatives import Alternative
 from harness.plan.settings.plan_settings import has_assumed_hosts
+from harness.plan.time.step_time import find_enough_network
 from harness.plan.trainer_loop import TRAINERS
 from harness.plan.unknown_inputs import unknown_inputs
 from harness.plan.weights.trainable_split import has_known_targets
@@ -148,7 +149,7 @@ def _format_speed(plan: Plan) -> list[str]:
         return []
     speed = (time.tokens_per_step / time.range[1], time.tokens_per_step / time.range[0])
     lines = [
-        f"Step       {format_time(time.seconds, time.range)}, limited by {time.bottleneck}",
+        f"Step       {format_time(time.seconds, time.range)}, limited by {time.bottleneck}{_explain_limit(plan)}",
         f"Speed      {format_estimate(time.tokens_per_second, speed)} tokens/s, MFU {format_share(time.mfu)}",
     ]
     if plan.model and plan.model.experts:
@@ -163,6 +164,16 @@ def _format_speed(plan: Plan) -> list[str]:
         if cost.money is not None:
             lines.append(f"Cost       {format_estimate(cost.money, cost.money_range)}")
     return lines
+
+
+def _explain_limit(plan: Plan) -> str:
+    """Of collectives: the network that would not limit the step, or what ZeRO-3 gathers."""
+    if plan.time is None or plan.time.bottleneck != "collectives" or not (plan.model and plan.settings and plan.device):
+        return ""
+    if enough := find_enough_network(plan.model, plan.settings, plan.device, plan.rates):
+        return f": {enough[0] * 8e-9:,.6g} Gbit/s a host; from {enough[1] * 8e-9:,.0f} Gbit/s on by {enough[2]}"
+    gathered = sum(row.sent for row in plan.traffic if row.carries.startswith("parameters forward"))
+    return f": ZeRO-3 gathers {format_size(gathered)} of weights a GPU" if gathered else ""
 
 
 def _format_unknown_inputs(plan: Plan) -> list[str]:

@@ -114,7 +114,7 @@ def _fact_rows(survey: Survey) -> list[tuple[str, Callable[[HostFacts], str], bo
         *rows,
         ("sees it", lambda h: "yes" if h.sees_run else "no", True),
         ("clock", _format_clock_skew, False),
-        ("network", _format_interfaces, True),
+        ("network", lambda h: " ".join(i.name for i in h.networks.values()) or "none", True),
     ]
 
 
@@ -142,10 +142,6 @@ def _format_clock_skew(host: HostFacts) -> str:
     if low <= 0 <= high:
         return f"+-{max(-low, high):.1f} s"
     return f"{low if low > 0 else high:+.1f} s"
-
-
-def _format_interfaces(host: HostFacts) -> str:
-    return " ".join(i.name for i in host.networks.values()) or "none"
 
 
 def _network_lines(survey: Survey) -> list[str]:
@@ -203,14 +199,10 @@ def survey_as_json(
         "findings": [finding.to_json() for finding in findings],
         "network": {"interface": survey.shared_interface, "master_address": survey.master_address, "port": survey.port},
         "hosts": [
-            {k: v for k, v in asdict(host).items() if k != "interfaces"} | _addresses_as_dict(host)
+            asdict(host) | {"interfaces": [{"name": i.name, "address": str(i.address)} for i in host.interfaces]}
             for host in survey.hosts
         ],
         "links": [asdict(link) for link in survey.links],
         "all_reduce": asdict(summed) if summed else None,
     }
     return json.dumps(body, indent=2)
-
-
-def _addresses_as_dict(host: HostFacts) -> dict[str, Any]:
-    return {"interfaces": [{"name": i.name, "address": str(i.address)} for i in host.interfaces]}

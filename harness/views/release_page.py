@@ -77,9 +77,8 @@ def render_releases(word: str, width: int = 120) -> str | None:
 
 
 def _describe_fault(fault: ReleaseFault, width: int) -> str:
-    text = (
-        f"{_name(fault)}  {_range(fault)}: {fault.settings}. {_capitalized(fault.effect)}. Instead: {fault.workaround}."
-    )
+    effect = fault.effect[:1].upper() + fault.effect[1:]
+    text = f"{_name(fault)}  {_range(fault)}: {fault.settings}. {effect}. Instead: {fault.workaround}."
     return fill(text, width, subsequent_indent="    ")
 
 
@@ -140,10 +139,6 @@ def _range(fault: ReleaseFault) -> str:
     if not fault.last:
         return f"from {fault.first}" if fault.first else "all"
     return f"{fault.first} to {fault.last}" if fault.first else f"up to {fault.last}"
-
-
-def _capitalized(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _row(fault: ReleaseFault) -> str:

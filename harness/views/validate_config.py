@@ -131,8 +131,9 @@ def _format_fix_hint(results: Sequence[FileResult], options: ValidateOptions) ->
         count = sum(len(result.fix_result.fixed_findings) for result in results if result.fix_result is not None)
         return f". `--fix` would fix {count}, nothing was written" if count else ". Nothing would be fixed"
     findings = [finding for result in results for finding in result.checked.report.findings]
-    tried = [item.finding for result in results if result.fix_result is not None for item in result.fix_result.refused]
-    marks = [findings_text.mark_of(finding) for finding in findings if not _is_among(finding, tried)]
+    refused = [item.finding for result in results if result.fix_result for item in result.fix_result.refused]
+    tried = {(finding.gate, finding.key) for finding in refused}
+    marks = [findings_text.mark_of(finding) for finding in findings if (finding.gate, finding.key) not in tried]
     safe, unsafe = marks.count(findings_text.SAFE_MARK), marks.count(findings_text.UNSAFE_MARK)
     again = "another " if options.fix else ""
     parts = [f"{safe} {findings_text.SAFE_MARK} can be fixed with {again}`--fix`"] if safe else []
@@ -143,10 +144,6 @@ def _format_fix_hint(results: Sequence[FileResult], options: ValidateOptions) ->
             f"{unsafe} {findings_text.UNSAFE_MARK} {can}with {again}`--fix --unsafe-fixes`, which changes the run"
         )
     return f". {', '.join(parts)}" if parts else ""
-
-
-def _is_among(finding: Finding, others: Sequence[Finding]) -> bool:
-    return any((finding.gate, finding.key) == (other.gate, other.key) for other in others)
 
 
 def format_diff(file: str, before: str, after: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from harness.errors import ExitCode
 from harness.findings import Finding, LinesOf
-from harness.hostinfo.machine import Accelerator
+from harness.hostinfo.machine import Accelerator, HostMemory
 from harness.hostinfo.training_packages import PACKAGES
 from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, LaunchSetup
 from harness.launching.setup.prepare import prepare
@@ -129,6 +129,18 @@ def test_a_spec_for_gpus_on_a_machine_without_one_is_refused(gpu, devices, is_re
         assert ([f.gate for f in getattr(result, "findings", ()) if f.is_error] == ["EN027"]) is is_refused
         monkeypatch.setenv("DS_ACCELERATOR", "cpu")
         assert isinstance(prepare(LaunchRequest(spec, overrides), RecordedLog()), LaunchSetup)
+
+
+def test_a_refused_launch_says_too_that_the_host_has_less_memory_than_the_plan(spec, monkeypatch):
+    monkeypatch.setattr("harness.hostinfo.machine.accelerators", lambda: ())
+    monkeypatch.setattr("harness.hostinfo.machine.host_memory", lambda: HostMemory(1 << 24, 1 << 24))
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    result = prepare(LaunchRequest(spec, ("cluster.gpu=H100",)), RecordedLog())
+    assert isinstance(result, LaunchRejected)
+    host, gpu = sorted(finding.message for finding in result.findings if finding.gate == "EN027")[::-1]
+    assert host.startswith("this host needs ")
+    assert host.endswith("this machine has 16.00 MiB")
+    assert "find no GPU" in gpu
 
 
 @pytest.mark.parametrize("package", ["deepspeed", "torch", "transformers", "accelerate"])

@@ -12,7 +12,7 @@ from harness.facts.model_lookup import facts_from_config, find_model
 from harness.plan.memory.zero_partitions import local_num_parameters
 from harness.plan.time.fitted_rates import FITTED
 from harness.plan.time.rates import Rates
-from harness.plan.time.step_time import StepTime, estimate_step_time
+from harness.plan.time.step_time import StepTime, TimePart, bottleneck_of, estimate_step_time, find_enough_network
 from harness.plan.weights.flops import FULL_RECOMPUTATION, NO_RECOMPUTATION, hardware_flops_per_token
 from tests.support.plan_inputs import offload, plan_of, settings
 
@@ -105,6 +105,30 @@ def test_a_ring_over_hosts_has_all_network_cards_of_a_host() -> None:
     """8 x 50 GB/s at 80 %, as one NCCL ring leaves the host by each card. One card's rate was planned before."""
     assert collectives(16) == pytest.approx(BYTES * 15 / 16 / 320e9)
     assert collectives(64) == pytest.approx(BYTES * 63 / 64 / 320e9)
+
+
+def test_the_network_that_is_enough_is_the_least_with_which_compute_limits_the_step() -> None:
+    plan = plan_of("llama-3.1-70b", 16, cluster={"network_bandwidth": "100Gb/s"})
+    assert plan.time is not None
+    assert plan.time.bottleneck == "collectives"
+    assert plan.model is not None
+    assert plan.settings is not None
+    assert plan.device is not None
+    enough = find_enough_network(plan.model, plan.settings, plan.device, plan.rates)
+    assert enough is not None
+    here, rate, limit = enough
+    assert (here, limit) == (12.5e9, "compute")
+    for network, bottleneck in ((rate, "compute"), (rate / 2, "collectives")):
+        assert time_of("llama-3.1-70b", 16, cluster={"network_bandwidth": int(network)}).bottleneck == bottleneck
+    assert time_of("llama-3.1-70b", 16, cluster={"network_bandwidth": "4TB/s"}).bottleneck == "compute"
+
+
+def test_issuing_gathers_counts_as_collectives() -> None:
+    """ZeRO-3 of frozen weights on short rows: their bytes and their issue take longer than compute, neither alone."""
+    seconds = {"compute": 0.63, "collectives": 0.17, "issue of collectives": 0.56, "GPU optimizer": 0.02}
+    assert bottleneck_of([TimePart(name, each, each) for name, each in seconds.items()]) == "collectives"
+    seconds["issue of collectives"] = 0.4
+    assert bottleneck_of([TimePart(name, each, each) for name, each in seconds.items()]) == "compute"
 
 
 def test_a_host_with_fewer_gpus_has_fewer_cards() -> None:

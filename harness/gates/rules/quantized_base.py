@@ -53,7 +53,8 @@ def at_stage_3(ctx: Context) -> Iterator[Finding]:
     DeepSpeed shards the packed bytes; their scales, and the tables of values, stay whole on every rank. Two CPU ranks
     trained so with the losses of stage 2 (run on 0.19.8, transformers 5.24, bitsandbytes 0.50). What a GPU must have
     room for is thus no smaller than at stage 2, and each pass gathers all weights. The harness builds neither the plan
-    nor the checkpoints of it.
+    nor the checkpoints of it. Other trainers divide at stage 3 what `bnb_4bit_quant_storage` packs into the dtype of
+    other weights (read in PEFT's documentation), of which `transformers` puts all on each GPU first (read in 5.24).
 
     Example:
         model.name_or_path: Qwen/Qwen2.5-0.5B

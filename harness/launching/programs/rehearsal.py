@@ -143,7 +143,8 @@ def _synthetic_files_config(plan: RehearsalPlan) -> dict[str, Any]:
 
 def evaluate_rehearsal(quantities: Sequence[Quantity], whole: Plan) -> list[Finding]:
     """Findings for states that differ from the plan, and for memory that would not fit."""
-    return [*_check_states(quantities), *_check_capacity(quantities, whole), *_plan_findings(whole)]
+    of_plan = [f for f in whole.findings if f.gate == "MM005"]
+    return [*_check_states(quantities), *_check_capacity(quantities, whole), *of_plan]
 
 
 def _check_states(quantities: Iterable[Quantity]) -> list[Finding]:
@@ -171,7 +172,3 @@ def _check_capacity(quantities: Iterable[Quantity], whole: Plan) -> list[Finding
         fix = Fix("choose a row of `harness plan` that needs less, or more memory")
         findings.append(Finding("MM011", severity, message, key, fix=fix))  # type: ignore[arg-type]
     return findings
-
-
-def _plan_findings(whole: Plan) -> list[Finding]:
-    return [f for f in whole.findings if f.gate == "MM005"]

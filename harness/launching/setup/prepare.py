@@ -17,7 +17,7 @@ from harness.check.check_file import LoadedRun, check_file, check_loaded_run, ch
 from harness.check.environment_fit import describe_releases
 from harness.check.finding_places import place_findings
 from harness.check.machine_findings import with_findings, with_launch_findings
-from harness.check.planned_machine import check_sizes, on_this_machine
+from harness.check.planned_machine import check_sizes, on_this_machine, plan_here, runs_on_local_cpu
 from harness.checkpoints.store_source import SOURCE_FILE
 from harness.errors import ExitCode, UserError
 from harness.file_io import relative_to_cwd
@@ -260,6 +260,8 @@ def _check_startable(
 ) -> None:
     """Check that the run can start here. Raises UserError. In a dry run some missing programs are warnings."""
     findings = list(check_launch(run, local_host, target.run_dir, target.node_rank))
+    if not request.dry_run and target.node_rank is None and any(f.gate == "EN027" for f in findings):
+        findings += check_sizes(run, plan_here(run)) if runs_on_local_cpu(run) else ()  # a dry run plans anyway
     if run.kind != "spec":
         findings.insert(0, refuse_deepspeed_json(request.spec))
     has_local_ranks = target.node_rank is not None or is_local(run, local_host)

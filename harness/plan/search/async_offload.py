@@ -32,7 +32,7 @@ from harness.plan.settings.checkpointed_layers import recompute_shares
 from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.time.comm_volume import cpu_optimizer_bytes
 from harness.plan.time.rates import CPU_STEP_BYTES, Rates
-from harness.plan.time.step_time import StepTime, TimePart, estimate_step_time
+from harness.plan.time.step_time import StepTime, TimePart, bottleneck_of, estimate_step_time
 from harness.plan.weights.optimizer_states import Optimizer
 from harness.spec.run_spec import RunSpec
 
@@ -235,7 +235,7 @@ def _with_exposed_step(
     return replace(
         time,
         seconds=time.seconds - less,
-        bottleneck=max(parts, key=lambda each: each.exposed).name,
+        bottleneck=bottleneck_of(parts),
         parts=parts,
         fixed_seconds=max(0.0, time.fixed_seconds - less),
         mfu=time.mfu / ratio,

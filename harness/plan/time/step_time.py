@@ -7,6 +7,7 @@ An estimate with a range, not a measurement; no figure for an unknown device.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ from harness.facts.model_lookup import ModelFacts
 from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.time.compute_time import compute_time
 from harness.plan.time.fitted_rates import FITTED, FittedRates
-from harness.plan.time.link_rates import GroupRates, group_rates
+from harness.plan.time.link_rates import GroupRates, group_rates, link_rates
 from harness.plan.time.rates import Rates
 from harness.plan.time.step_work import CollectiveWork, OptimizerWork, StepWork, count_step_work
 from harness.plan.weights.flops import model_flops_per_token
@@ -23,6 +24,8 @@ from harness.plan.weights.flops import model_flops_per_token
 MESSAGE_LATENCY = 20e-6
 """Seconds of one message between pipeline stages, without its bytes."""
 _COMPUTE, _CPU_OPTIMIZER, _NVME = "compute", "CPU optimizer", "NVMe"
+_NETWORKS = tuple(12.5e9 * cards for cards in (1, 2, 4, 8, 16, 32, 64))
+"""Bytes a second of hosts with so many ports of 100 Gbit/s."""
 _AFTER_STEP = "parameters gathered after the step"
 PARTS_OF_UPDATE = (_CPU_OPTIMIZER, _NVME, "PCIe at the step", _AFTER_STEP, "GPU optimizer")
 """Parts of the optimizer's step, which do not depend on the batch; all others are of the passes."""
@@ -117,7 +120,7 @@ def _sum_parts(parts: Sequence[TimePart], tokens: int, peak_seconds: float) -> S
     seconds = sum(part.exposed for part in parts)
     return StepTime(
         seconds=seconds,
-        bottleneck=max(parts, key=lambda part: part.exposed).name,
+        bottleneck=bottleneck_of(parts),
         parts=tuple(parts),
         fixed_seconds=sum(part.exposed for part in parts if part.name in PARTS_OF_UPDATE),
         tokens_per_step=tokens,
@@ -125,6 +128,28 @@ def _sum_parts(parts: Sequence[TimePart], tokens: int, peak_seconds: float) -> S
         fast_seconds=sum(part.exposed / part.scatter for part in parts),
         slow_seconds=sum(part.exposed * part.scatter * part.slowdown for part in parts),
     )
+
+
+def bottleneck_of(parts: Sequence[TimePart]) -> str:
+    """The part that takes most of a step; the issue of collectives counts with them."""
+    exposed: dict[str, float] = defaultdict(float)
+    for part in parts:
+        exposed[part.name.removeprefix("issue of ")] += part.exposed
+    return max(exposed, key=exposed.__getitem__)
+
+
+def find_enough_network(
+    model: ModelFacts, settings: PlanSettings, device: Device, rates: Rates
+) -> tuple[float, float, str] | None:
+    """Bytes a second of a host's network, of the least for sale with which collectives no longer limit the step, and
+    what does then; None where no such network would change their limit.
+    """
+    here = link_rates(settings, device, rates).network
+    for network in (here, *(rate for rate in _NETWORKS if rate > here)):
+        time = estimate_step_time(model, settings, device, replace(rates, network=network))
+        if time is not None and time.bottleneck != "collectives":
+            return None if network == here else (here, network, time.bottleneck)
+    return None
 
 
 def time_parts(

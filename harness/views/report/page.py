@@ -117,7 +117,7 @@ def render_document(
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_load_style()}</style></head>\n"
+        f"<title>{escape(title)}</title><style>{_read_asset('uPlot.min.css')}{_read_asset('report.css')}</style></head>\n"
         f'<body{asks}><main>\n<noscript><p class="card">{_NO_SCRIPT}</p></noscript>\n'
         + "\n".join(section for section in body if section)
         + f'\n</main>\n<script type="application/json" id="charts">{_embed_json(charts)}</script>'
@@ -200,7 +200,3 @@ def _embed_json(data: Sequence[Any]) -> str:
 @cache
 def _read_asset(name: str) -> str:
     return resources.files("harness.views").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _load_style() -> str:
-    return _read_asset("uPlot.min.css") + _read_asset("report.css")

@@ -262,11 +262,8 @@ def _in_order(costs: Sequence[MachineCost], deadline: float | None) -> list[Mach
     answer = _order(ordered[0].cost, deadline)[0] if ordered else 0
     limit = ordered[0].money * (1 + _SAME_MONEY) if ordered and answer < _MISSED else 0.0
     same = [each for each in ordered if each.money <= limit and _order(each.cost, deadline)[0] == answer]
-    return list(dict.fromkeys(each.machine for each in [*sorted(same, key=_by_hosts), *ordered]))
-
-
-def _by_hosts(cost: MachineCost) -> tuple[int, float]:
-    return -(-cost.machine.gpus // cost.machine.gpus_per_host), cost.cost.hours
+    same.sort(key=lambda each: (-(-each.machine.gpus // each.machine.gpus_per_host), each.cost.hours))
+    return list(dict.fromkeys(each.machine for each in [*same, *ordered]))
 
 
 def _first_that_passes(

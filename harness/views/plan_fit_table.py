@@ -157,6 +157,8 @@ def render_min_gpus(table: FitTable, style: Style, width: int = 100) -> str:
         lines.append(f"On {tight.gpus:,} it is not certain: {describe_setting(tight.best.settings)}.")
     floor = f"{table.raw_floor_gpus:,} x {table.gpu}"
     lines.append(f"The states alone are {table.state_bytes / 1e9:,.1f} GB, which {floor} would hold without more.")
+    if table.max_length >= 16_384:
+        lines.append("More GPUs divide states; activations of a sequence (SDPA) only sequence or tensor ranks do.")
     return "\n".join([*wrap_lines(lines, width), "", render_fit_table(table, style, width)])
 
 

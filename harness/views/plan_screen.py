@@ -149,7 +149,8 @@ def _format_speed(plan: Plan) -> list[str]:
         return []
     speed = (time.tokens_per_step / time.range[1], time.tokens_per_step / time.range[0])
     lines = [
-        f"Step       {format_time(time.seconds, time.range)}, limited by {time.bottleneck}{_explain_limit(plan)}",
+        f"Step       {format_time(time.seconds, time.range)}, limited by {time.bottleneck}",
+        *_explain_limit(plan),
         f"Speed      {format_estimate(time.tokens_per_second, speed)} tokens/s, MFU {format_share(time.mfu)}",
     ]
     if plan.model and plan.model.experts:
@@ -166,14 +167,17 @@ def _format_speed(plan: Plan) -> list[str]:
     return lines
 
 
-def _explain_limit(plan: Plan) -> str:
+def _explain_limit(plan: Plan) -> list[str]:
     """Of collectives: the network that would not limit the step, or what ZeRO-3 gathers."""
     if plan.time is None or plan.time.bottleneck != "collectives" or not (plan.model and plan.settings and plan.device):
-        return ""
-    if enough := find_enough_network(plan.model, plan.settings, plan.device, plan.rates):
-        return f": {enough[0] * 8e-9:,.6g} Gbit/s a host; from {enough[1] * 8e-9:,.0f} Gbit/s on by {enough[2]}"
+        return []
     gathered = sum(row.sent for row in plan.traffic if row.carries.startswith("parameters forward"))
-    return f": ZeRO-3 gathers {format_size(gathered)} of weights a GPU" if gathered else ""
+    text = (
+        f"ZeRO-3 gathers {format_size(gathered)} of weights a GPU in the passes, other stages none" if gathered else ""
+    )
+    if enough := find_enough_network(plan.model, plan.settings, plan.device, plan.rates):
+        text = f"{enough[0] * 8e-9:,.6g} Gbit/s a host; from {enough[1] * 8e-9:,.0f} Gbit/s on {enough[2]} limits it"
+    return [" " * _LABEL + text] if text else []
 
 
 def _format_unknown_inputs(plan: Plan) -> list[str]:

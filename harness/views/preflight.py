@@ -50,7 +50,8 @@ def render_survey(survey: Survey, style: Style) -> str:
 
 def _ssh_row(survey: Survey) -> _FactRow:
     lost = frozenset(i for i, host in enumerate(survey.hosts) if not host.ok)
-    return _FactRow("ssh", tuple(map(_format_reachability, survey.hosts)), lost)
+    cells = (f"{host.seconds:.1f} s" if host.ok else _STATE_LABELS.get(host.state, host.state) for host in survey.hosts)
+    return _FactRow("ssh", tuple(cells), lost)
 
 
 def _build_row(survey: Survey, name: str, cell: Callable[[HostFacts], str], same: bool) -> _FactRow:
@@ -79,10 +80,6 @@ def _align_lines(table: Sequence[Sequence[str]], marks: Sequence[Sequence[bool]]
             cells.append(style.paint(plain, "red") if is_odd else plain)
         lines.append("".join(cells).rstrip())
     return lines
-
-
-def _format_reachability(host: HostFacts) -> str:
-    return f"{host.seconds:.1f} s" if host.ok else _STATE_LABELS.get(host.state, host.state)
 
 
 def _fact_rows(survey: Survey) -> list[tuple[str, Callable[[HostFacts], str], bool]]:

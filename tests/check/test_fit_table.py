@@ -210,3 +210,6 @@ def test_a_way_that_fits_on_no_number_says_why() -> None:
     assert "QLoRA fits on none: 64 GPUs need " in text
     assert "the harness does not divide 4-bit weights (MD043); ZeRO-3 of other trainers does with" in text
     assert "LoRA fits on none" not in text.replace("QLoRA", "")
+    assert "More GPUs divide states" not in text
+    long = " ".join(render_min_gpus(replace(table, max_length=32_768), Style(False), 110).split())
+    assert "activations of a sequence (SDPA) only sequence or tensor ranks do." in long

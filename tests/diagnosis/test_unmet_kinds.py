@@ -158,3 +158,19 @@ def test_a_release_that_an_import_demands_is_no_missing_package(message, release
     found = diagnose_text(f'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n{message}\n')
     assert found.cause == "LG227"
     assert release in found.change
+
+
+@pytest.mark.parametrize(("stage", "element"), [("deepspeed/runtime/pipe/engine.py", 1), ("torch/autograd/x.py", 0)])
+def test_a_pipeline_stage_without_a_gradient_is_told_from_a_loss_without_one(stage, element):
+    said = f"RuntimeError: element {element} of tensors does not require grad and does not have a grad_fn"
+    frames = f'  File "/a/{stage}", line 863, in _exec_backward_pass\n    torch.autograd.backward(tensors=out)\n'
+    diagnosis = diagnose_text(f"Traceback (most recent call last):\n{frames}{said}\n")
+    assert (diagnosis.cause, diagnosis.title.startswith("a pipeline stage")) == ("LG195", "pipe" in stage)
+
+
+@pytest.mark.parametrize("name", ["h.0.attn.c_attn.weight", "model.norm.weight"])
+def test_a_copy_into_the_meta_device_is_not_certainly_the_callers_fault(name):
+    said = f'While copying the parameter named "{name}", an exception occurred : (\'Cannot copy out of meta tensor; no data!\',).'
+    diagnosis = diagnose_text(f"RuntimeError: Error(s) in loading state_dict for X:\n\t{said}\n")
+    assert (diagnosis.cause, diagnosis.confidence) == ("LG207", "likely")
+    assert "released transformers" in diagnosis.change

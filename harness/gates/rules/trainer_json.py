@@ -107,8 +107,8 @@ def ungathered_weights(ctx: Context) -> Iterator[Finding]:
     `stage3_gather_16bit_weights_on_model_save: true`.
 
     Why: `save_model` then has no whole weights: DeepSpeed's `save_16bit_model` logs this and returns False, and the
-    Trainer writes a sharded checkpoint instead, which only `zero_to_fp32.py` converts into a model: in fp32 by default,
-    4 bytes a parameter.
+    Trainer writes a sharded checkpoint instead, which only `zero_to_fp32.py` converts into a model, in fp32: 4 bytes a
+    parameter.
 
     Example: {
       "train_batch_size": "auto",
@@ -129,7 +129,7 @@ def ungathered_weights(ctx: Context) -> Iterator[Finding]:
         key,
         notes=[
             "the Trainer and accelerate save shards (`global_step*`) instead; `zero_to_fp32.py` makes a model of them,"
-            " by default in fp32: 4 bytes a parameter, twice a bf16 model"
+            " in fp32: 4 bytes a parameter, twice a bf16 model"
         ],
         fix=ctx.fix_to_set(switch, True, effect="rank 0 gathers all weights in host memory on save"),
     )

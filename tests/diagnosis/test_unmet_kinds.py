@@ -170,7 +170,7 @@ def test_a_pipeline_stage_without_a_gradient_is_told_from_a_loss_without_one(sta
 
 @pytest.mark.parametrize("name", ["h.0.attn.c_attn.weight", "model.norm.weight"])
 def test_a_copy_into_the_meta_device_is_not_certainly_the_callers_fault(name):
-    said = f'While copying the parameter named "{name}", an exception occurred : (\'Cannot copy out of meta tensor; no data!\',).'
+    said = f'While copying the parameter named "{name}", an exception occurred : {("Cannot copy out of meta tensor; no data!",)}.'
     diagnosis = diagnose_text(f"RuntimeError: Error(s) in loading state_dict for X:\n\t{said}\n")
     assert (diagnosis.cause, diagnosis.confidence) == ("LG207", "likely")
     assert "released transformers" in diagnosis.change

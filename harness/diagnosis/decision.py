@@ -33,7 +33,7 @@ _EXPRESSION = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 """A value that is Python's, such as `tokenizer.eos_token`: no program can write it into a file."""
 _OF_A_PACKAGE = re.compile(r"(?:torch|deepspeed|transformers|accelerate|peft|trl|engine|model|self)\.\w")
 _ALTERNATIVE = re.compile(r"; |, (?:or|else)\b|\bor\b|\buntil then\b")
-_VARIABLE = re.compile(r"set `?[A-Z_]+(?:_IFNAME|_ADDR)\b")
+_VARIABLE = re.compile(r"(?:set|check that) `?[A-Z_]+(?:_IFNAME|_ADDR)\b")
 _REMEDIES = frozenset(
     "add apply build change choose convert copy correct disable download enable export free install launch leave lower "
     "move pass pip put raise reduce remove request resize resume set shorten start switch take train turn unset update "

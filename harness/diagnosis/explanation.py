@@ -309,6 +309,9 @@ def collect_notes(selection: CauseSelection, scanner: LogScanner) -> tuple[str, 
             notes.append(f"the lost connections and timeouts {ranks}followed from it")
         if selection.is_contested:
             notes.append("another error in the log may have come first; see the lines")
+        last = max((e for e in selection.others if e.level == "root"), key=lambda e: e.line_number, default=first)
+        if not first.sure and last.line_number > first.line_number and last.cause != first.cause:
+            notes.append(f"the last error of the log says: `{_shorten(last.text, 160)}`")
     earlier = selection.earlier[-_MAX_EARLIER:]
     if len(selection.earlier) > len(earlier):
         notes.append(f"{len(selection.earlier)} attempts of the job had failed before; these are the last of them")

@@ -199,12 +199,13 @@ def _was_survived(
 
 def _may_be_survived(first: LogEvent, events: Sequence[LogEvent], progress: Sequence[int]) -> bool:
     """May the job have gone on after the error? It shows progress, and nobody says that it failed; or the same writer
-    has another error later, which no rule knows.
+    has another error later.
     """
     if first.is_uncaught or first.level != "root":
         return False
     others = [e for e in events if e is not first and (e.host, e.rank) == (first.host, first.rank)]
-    if any(e.level == "root" and e.frames and e.progress > first.progress for e in others):
+    later = [e for e in others if e.level == "root" and e.frames and e.line_number > first.line_number]
+    if any(e.progress > first.progress or (first.frames and e.cause not in ("", first.cause)) for e in later):
         return True
     has_gone_on = progress[first.log_index] - first.progress >= _MAX_PROGRESS_OF_CERTAIN
     return has_gone_on and not any(e.level in ("end", "echo") for e in events)

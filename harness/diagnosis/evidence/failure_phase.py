@@ -16,6 +16,8 @@ _PATTERNS = tuple((name, re.compile(fields["frames"])) for name, fields in _PHAS
 _WAITS_FOR_RANKS = ("subprocess.py wait", "subprocess.py _wait", "subprocess.py _try_wait")
 _STEPPED = ("forward", "backward", "optimizer step", "training", "batch")
 """Parts of a step; the last marks say which step."""
+_SHARED = ("forward", "batch")
+"""Parts of an evaluation, too."""
 _NAMED_BY_FRAMES = ("engine", "op", "optimizer states")
 """Phases that are calls: a whole traceback without their frames is from later, whatever was printed last."""
 
@@ -34,6 +36,8 @@ def find_phase(frames: Sequence[Frame], mark: PhaseMark, *, is_over: bool = Fals
         return None
     fields = _PHASES[name]
     text = fields["text"] if source == "traceback" else fields.get("after its lines", fields["text"])
+    if name in _SHARED and mark.name == "evaluation" and not mark.has_trained:
+        name, text = mark.name, _PHASES[mark.name]["text"]
     is_step = name in _STEPPED
     has_begun = mark.name in ("training", "engine") or mark.has_bar
     if is_step and not mark.has_trained and has_begun and mark.step in (None, 0):

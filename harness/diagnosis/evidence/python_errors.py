@@ -49,10 +49,13 @@ def infer_kind(event: LogEvent, text: bytes) -> InferredCause | None:
     has named the cause and the kind knows no more.
     """
     for kind, values in _find_kinds(event.text, event.frames):
-        if "cause" not in kind or event.cause not in ("", *kind.get("over", "").split()):
+        is_over = event.cause in kind.get("over", "").split() and not ("weak" in kind and (event.sure or event.title))
+        if "cause" not in kind or (event.cause and not is_over):
             continue
         if "partitioned" not in kind or shows_zero3(text, event.frames):
             title, change = (kind[name].format(**values) for name in ("title", "change"))
+            if kind["pattern"] == "." and event.line_number:  # the place alone: the message says what failed there
+                title += f" (`{' '.join(event.text.split())[:_MAX_CODE]}`)"
             cause = kind["cause"] if kind["cause"] != "same" else event.cause
             return InferredCause(cause, title, change, sure="sure" in kind and event.sure)
     return None

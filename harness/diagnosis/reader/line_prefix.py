@@ -31,6 +31,8 @@ _NOT_HOST_NAMES = frozenset(
     mkdir cat c++ g++ gcc nvcc ld cc1plus help hint running exec time host rank exitcode error_file train default
     caused root hostname name details reason code import""".split()
 )
+_GROUP = re.compile(r"(?: {2})+[|+] (?=\s*(?:File \"|Traceback|Exception Group|[\w.]*(?:Error|Exception)\w*: | ))")
+"""What Python prints before each line of an exception group."""
 _MONTHS = {m: i for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
 
 
@@ -73,6 +75,7 @@ def parse_line(raw: bytes) -> ParsedLine:
         if not end:
             break
         text = text[end:]
+    text = _GROUP.sub("", text, count=1) if text.startswith("  ") else text
     if prefixes.pid is not None:
         text = _RAY_REPEATED.sub("", text)
     rank, host = prefixes.rank, prefixes.host

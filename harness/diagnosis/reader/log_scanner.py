@@ -12,7 +12,7 @@ from harness.diagnosis.evidence.stack_traces import StackPlace, StackTraces
 from harness.diagnosis.reader.line_prefix import ParsedLine, parse_line
 from harness.diagnosis.reader.log_files import LogOrigin
 from harness.diagnosis.reader.log_reader import LogLine
-from harness.diagnosis.reader.log_stream import ELISION, LogStream, update_event
+from harness.diagnosis.reader.log_stream import ELISION, LogStream, say_inner, update_event
 from harness.diagnosis.rules.line_matcher import Match, is_exception_line, match_cut, match_line
 
 MAX_EVENTS = 20_000
@@ -34,11 +34,10 @@ _INTERRUPTION = re.compile(
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 _RANK_MAPPING = re.compile(r"global_rank_mapping=defaultdict\([^,]*, (\{.*\})\)")
 _HOST_RANKS = re.compile(r"'([^']+)': \[([\d, ]*)\]")
-_TRACEBACK_STARTS = ("Traceback (most recent call", "Original Traceback (most", "Error executing job")
+_TRACEBACK_STARTS = ("Traceback (most recent", "Original Traceback (most", "Error executing job", "Exception Group Tr")
 _CAUGHT = re.compile(r"^[\w.]+: Caught \w+ in ")
 """The exception of a data loader's worker, or of a replica, as its parent raises it again."""
-_MAX_CODE, _SAYS_NO_MORE = 200, "For further information visit"
-_SHORT_TEXT = 60
+_MAX_CODE, _SHORT_TEXT, _SAYS_NO_MORE = 200, 60, "For further information visit"
 _WRAPPED_CAUSES = ("", "LG054", "LG067", "LG072", "LG073")
 """Causes that an outer exception replaces: an unknown one, a file, the network."""
 _LOCAL_RANK = re.compile(r"--local[_-]rank=(\d+)")
@@ -48,7 +47,6 @@ _TORCHRUN_PID = re.compile(
 )
 _MAX_PIDS = 1 << 16
 _ROOT_CAUSE_FIELD = re.compile(r"^\s+(host|rank|time|exitcode)\s+: (\S+)(?: \(local_rank: (\d+)\))?")
-
 _RESTART = re.compile(
     r"(?<!\d)(?P<left>\d{1,6})/(?P<all>\d{1,6}) attempts left; *will restart|^\s*restart_count=(?P<count>\d{1,6})|"
     r"restarting in .{0,80}, (?P<ours>\d{1,6}) left$"
@@ -246,8 +244,10 @@ class LogScanner:
         """Does the line belong to the message above it?"""
         if stream.message_start is None:
             return False
-        if len(stream.message_lines) < 24 and text and not self._starts_message(text) and stream.is_wrapped(text):
-            stream.message_lines += [] if _SAYS_NO_MORE in text else [text.strip()]
+        is_open = stream.message_lines[-1].endswith(":")
+        continues = text.startswith("Failed to import") or not self._starts_message(text)
+        if len(stream.message_lines) < 24 and (text or is_open) and continues and stream.is_wrapped(text):
+            stream.message_lines += [text.strip()] if text and _SAYS_NO_MORE not in text else []
             return True
         self._finish_message(stream)
         return False
@@ -304,6 +304,7 @@ class LogScanner:
         stream.in_traceback, stream.frames = False, []
         if is_chained and stream.last_event is not None and stream.last_event.cause in _WRAPPED_CAUSES and match.cause:
             self._remove_event(stream.last_event, stream.last_key)  # the outer exception says more
+            say_inner(event, stream.last_event)
         detail_key = ",".join(sorted(match.details)) if match.cause else text[:80]
         event_key = hash((match.cause, event.host, event.rank, event.attempt, detail_key))
         stream.last_event, stream.last_key = event, event_key

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from harness.diagnosis.catalogue import causes_by_id
 from harness.diagnosis.diagnosis_types import Frame, LogEvent, shows_rank
 from harness.diagnosis.reader.line_prefix import ParsedLine
 from harness.diagnosis.reader.log_reader import BOX_END, LogLine
@@ -132,3 +133,10 @@ def update_event(event: LogEvent, later: LogEvent) -> None:
     if later.progress > event.progress + _PROGRESS_OF_ANOTHER or later.num_retries > event.num_retries:
         for name in LogEvent.__dataclass_fields__:
             setattr(event, name, getattr(later, name))
+
+
+def say_inner(event: LogEvent, inner: LogEvent) -> None:
+    """Let an event whose message has no words of its own say those of the unknown exception within it."""
+    cause = causes_by_id().get(event.cause)
+    if cause is not None and not event.title and not inner.cause:
+        event.title, event.sure = f"{cause.title}: `{inner.text[:200]}`", False

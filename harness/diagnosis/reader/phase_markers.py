@@ -24,7 +24,7 @@ PHASE_WORDS = tuple(
         b"oading |aving |heckpoint|reating |*** Running |ime to load|extension|DeepSpeed|endezvous|nitializ|"
         b"rain_runtime|raining complete|raining finished|raining done|okeniz|Generating |Evaluat|Resum|Map|"
         b"nstantiating |uilding |onsolidat|Exporting|Attempting to resume|setting ds_accelerator|"
-        b"Setting ds_accelerator| passed|batch size"
+        b"Setting ds_accelerator| passed|batch size|anity |Validation "
     ).split(b"|")
 )
 """Every line that begins a phase has one of these."""
@@ -48,7 +48,7 @@ _STEP = re.compile(
 _LOSS = re.compile(r"oss['\"]?\s?[=:]\s?\d|SamplesPerSec")
 _BAR = re.compile(r"\d+%\|.*\| *(?P<done>\d{1,9})/\d+ ")
 _BAR_OF_ANOTHER = re.compile(
-    r"^(?:Loading|Map|Filter|Fetching|Download|Generating|Evaluat|Tokeniz|Packing|Saving)|B/s\]"
+    r"^(?:Loading|Map|Filter|Fetching|Download|Generating|Evaluat|Sanity|Validation|Tokeniz|Packing|Saving)|B/s\]"
 )
 
 _BEFORE_STEPS = ("engine", "op", "training", "saving", "resuming")

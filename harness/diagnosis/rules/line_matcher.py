@@ -114,6 +114,9 @@ def _index_rules() -> RuleIndex:
     return RuleIndex([rule.literals for rule in all_rules()])
 
 
+_WRAPPED = re.compile(r".*Failed to import [\w.]+ because of the following error \(look up [^)]*\):[ |]*(\S.*)")
+"""An exception of transformers that says another one, which is the cause."""
+_GROUP = re.compile(r"(?:\w+\.)*\w*ExceptionGroup: .*\(\d+ sub-exceptions?\)")
 _KILLING = "Killing subprocess "
 """DeepSpeed's launcher prints it for each rank, before it says why."""
 _OWN_FINDING = re.compile(r"^(?:error|refused)\[(?P<id>[A-Z]{2}\d{3})\]: ")
@@ -132,8 +135,11 @@ def match_line(text: str, frames: Sequence[Frame], *, in_traceback: bool) -> Mat
         text = f"{text[: MAX_MATCHED_CHARS * 3 // 4]} ... {text[-MAX_MATCHED_CHARS // 4 :]}"
     if own_finding := _OWN_FINDING.match(text):
         return Match(own_finding["id"], "root", True, {})
-    match = _match_known_cause(text.replace("HIP error: ", "CUDA error: "), frames)
-    if match is not None:
+    text = text.replace("HIP error: ", "CUDA error: ")
+    inner = _WRAPPED.match(text)
+    match = _match_known_cause(inner[1], ()) if inner else None
+    match = match if match and match.level == "root" else _match_known_cause(text, frames)
+    if match is not None or _GROUP.match(text):
         return match
     if _KILLING in text:
         return Match(STOP_CAUSE, "hint", False, {"killing": ""})

@@ -291,14 +291,16 @@ class Context:
         """A spec key in backticks, as the user writes it."""
         return f"`{self.source.user_key(key)}`"
 
-    def fix_to_remove(self, key: str, *, safe: bool = False, effect: str = "") -> Fix:
-        """Remove the spec key `key`."""
-        return Fix(f"remove {self.key(key)}", {key: None}, safe, effect)
+    def fix_to_remove(self, key: str, more: str = "", *, safe: bool = False, effect: str = "") -> Fix:
+        """Remove the spec key `key`; `more` follows in the title after a comma."""
+        return Fix(", ".join(filter(None, (f"remove {self.key(key)}", more))), {key: None}, safe, effect)
 
-    def fix_to_set(self, key: str, value: bool | float | str, *, safe: bool = False, effect: str = "") -> Fix:
-        """Set the spec key `key` to a value."""
+    def fix_to_set(
+        self, key: str, value: bool | float | str, more: str = "", *, safe: bool = False, effect: str = ""
+    ) -> Fix:
+        """Set the spec key `key` to a value; `more` follows in the title after a comma."""
         text = f"`{value}`" if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else value
-        return Fix(f"set {self.key(key)} to {text}", {key: value}, safe, effect)
+        return Fix(", ".join(filter(None, (f"set {self.key(key)} to {text}", more))), {key: value}, safe, effect)
 
     def finding(
         self,
@@ -321,6 +323,9 @@ class Context:
             "", severity or _FROM_GATE, message, self.source.user_key(key), place, label, labels, tuple(notes), fix
         )
 
-    def unread(self, message: str, key: str, **details: Any) -> Finding:
-        """A finding at the spec key `key`, which has no effect; `details` are those of `finding`."""
-        return self.finding(message, key, label="has no effect", **details)
+    def unread(self, message: str, key: str, *, fix: Fix | None = None, **details: Any) -> Finding:
+        """A finding at the spec key `key`, which has no effect; `details` are those of `finding`. Without a fix the key
+        is removed, which is safe.
+        """
+        fix = fix or self.fix_to_remove(key, safe=True)
+        return self.finding(message, key, label="has no effect", fix=fix, **details)

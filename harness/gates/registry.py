@@ -13,11 +13,24 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from harness.facts.deepspeed_version import Version, parse_version
-from harness.findings import Finding, Severity, Upstream
+from harness.findings import Finding, Fix, Severity, Upstream
 from harness.gates.context import Context
 from harness.gates.page import Page, parse_page
 
-__all__ = ["CheckFunction", "Cite", "Context", "Gate", "Need", "all_gates", "gate", "hosts_gate", "spec_gate"]
+__all__ = [  # what a module of rules imports
+    "Cite",
+    "Context",
+    "Finding",
+    "Findings",
+    "Fix",
+    "Gate",
+    "Need",
+    "Severity",
+    "all_gates",
+    "gate",
+    "hosts_gate",
+    "spec_gate",
+]
 
 Need = Literal["world size", "a launch", "a run spec", "model facts", "the accelerator", "hosts", "the hosts' answers"]
 
@@ -34,7 +47,9 @@ class Cite(NamedTuple):
     until: str = ""
 
 
-CheckFunction = Callable[[Context], Iterator[Finding]]
+Findings = Iterator[Finding]
+"""What a gate yields."""
+CheckFunction = Callable[[Context], Findings]
 Condition = Callable[[Context], bool]
 
 
@@ -79,12 +94,11 @@ _GATES: dict[str, Gate] = {}
 
 
 def gate(
-    id: str,  # noqa: A002
-    name: str,
+    heading: str,
     *,
     upstream: Upstream,
     severity: Severity | tuple[Severity, ...] = "error",
-    cites: Sequence[Cite] = (),
+    cites: Cite | Sequence[Cite] = (),
     since: str | None = None,
     until: str | None = None,
     needs: Sequence[Need] = (),
@@ -94,7 +108,7 @@ def gate(
     unseen: str = "",
     ignorable: bool = True,
 ) -> Callable[[CheckFunction], CheckFunction]:
-    """Register the decorated function as a gate; its docstring is the page.
+    """Register the decorated function as a gate; `heading` is its id and its name, its docstring is the page.
 
     `severity` is that of its findings; of several, the first is that of a finding that names none. `since` and `until`
     are the first and the last release that the rule is true of. `when` says cheaply which files the rule is about: of
@@ -103,20 +117,21 @@ def gate(
     run. `unseen` is what a machine would need to see the claim happen, where the CPU accelerator cannot show it. What
     is not `ignorable` is no matter of the spec's own: its `ignore` does not count.
     """
+    gate_id, _, name = heading.partition(" ")
     severities: tuple[Severity, ...] = (severity,) if isinstance(severity, str) else severity
     first, last = (parse_version(v) if v else None for v in (since, until))
 
     def register(check: CheckFunction) -> CheckFunction:
-        if id in _GATES:
-            raise ValueError(f"gate {id} is defined twice")
-        _GATES[id] = Gate(
-            id=id,
+        if gate_id in _GATES:
+            raise ValueError(f"gate {gate_id} is defined twice")
+        _GATES[gate_id] = Gate(
+            id=gate_id,
             name=name,
             docstring=check.__doc__ or "",
             check=check,
             upstream=upstream,
             severities=severities,
-            cites=tuple(cites),
+            cites=(cites,) if isinstance(cites, Cite) else tuple(cites),
             since=first,
             until=last,
             needs=tuple(needs),

@@ -23,15 +23,15 @@ def test_every_module_of_rules_is_imported_and_has_gates():
 
 def test_an_id_is_used_once(monkeypatch):
     monkeypatch.setattr(registry, "_GATES", {})
-    registry.gate("XX001", "a-gate", upstream="silent")(lambda _: iter(()))
+    registry.gate("XX001 a-gate", upstream="silent")(lambda _: iter(()))
     with pytest.raises(ValueError, match="defined twice"):
-        registry.gate("XX001", "another-gate", upstream="silent")(lambda _: iter(()))
+        registry.gate("XX001 another-gate", upstream="silent")(lambda _: iter(()))
 
 
 def report_of(check, write, monkeypatch, **data):
     """The report of this check as the only gate, on a spec at stage 3."""
     monkeypatch.setattr(registry, "_GATES", {})
-    registry.gate("XX001", "a-gate", **{"upstream": "silent"} | data)(check)
+    registry.gate("XX001 a-gate", **{"upstream": "silent"} | data)(check)
     monkeypatch.setattr(package, "all_gates", lambda: tuple(registry._GATES.values()))
     loaded = load_spec(write("a.yaml", "zero:\n  stage: 3\n"))
     return check_run(resolve_run(loaded.spec), loaded.source, deepspeed=DeepSpeedTarget("0.19.8", "asked for"))

@@ -14,7 +14,7 @@ from harness.gates.registry import all_gates
 from harness.views.gate_pages import page_text, render_page, render_table, render_table_markdown, wrap_text
 
 ROOT = Path(__file__).parents[2]
-ID = re.compile(rf'"((?:{"|".join(FAMILIES)})\d{{3}})"')
+ID = re.compile(rf'"((?:{"|".join(FAMILIES)})\d{{3}})[" ]')  # alone, or at the head of a gate, before its name
 
 
 def used() -> set[str]:

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate, spec_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
 
 _SWITCHES = ("partition_activations", "cpu_checkpointing", "contiguous_memory_optimization")
 
@@ -17,14 +14,13 @@ def _keeps_attention(ctx: Context) -> bool:
 
 
 @gate(
-    "UT010",
-    "activation-checkpointing-block-that-is-not-read",
+    "UT010 activation-checkpointing-block-that-is-not-read",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/activation_checkpointing/checkpointing.py", "def configure("),),
+    cites=Cite("runtime/activation_checkpointing/checkpointing.py", "def configure("),
     when=lambda ctx: ctx.has_key("activation_checkpointing"),
 )
-def unread_block(ctx: Context) -> Iterator[Finding]:
+def unread_block(ctx: Context) -> Findings:
     """DeepSpeed's activation checkpointing for a model that does not use it.
 
     An `activation_checkpointing` block with a switch that is on, in a run spec or in a JSON for the Hugging Face
@@ -69,19 +65,16 @@ def unread_block(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "UT011",
-    "contiguous-activations-alone",
+    "UT011 contiguous-activations-alone",
     upstream="asserts",
     severity="warning",
-    cites=(
-        Cite(
-            "runtime/activation_checkpointing/checkpointing.py",
-            "Contiguous Checkpointing is only available with partitioned activations.",
-        ),
+    cites=Cite(
+        "runtime/activation_checkpointing/checkpointing.py",
+        "Contiguous Checkpointing is only available with partitioned activations.",
     ),
     when=lambda ctx: ctx.has_key("activation_checkpointing"),
 )
-def contiguous_activations_alone(ctx: Context) -> Iterator[Finding]:
+def contiguous_activations_alone(ctx: Context) -> Findings:
     """Contiguous activations without the settings that they need.
 
     `activation_checkpointing.contiguous_memory_optimization: true` without `partition_activations: true` and
@@ -122,8 +115,8 @@ def contiguous_activations_alone(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD031", "recomputation-options-without-recomputation", upstream="silent", severity="warning")
-def options_without_recomputation(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD031 recomputation-options-without-recomputation", upstream="silent", severity="warning")
+def options_without_recomputation(ctx: Context) -> Findings:
     """Options of activation checkpointing that is off.
 
     `train.gradient_checkpointing_use_reentrant` and `train.offload_activations` take effect only with
@@ -151,8 +144,8 @@ def options_without_recomputation(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@spec_gate("MD040", "kept-attention-in-another-recomputation", upstream="silent", when=_keeps_attention)
-def kept_attention(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD040 kept-attention-in-another-recomputation", upstream="silent", when=_keeps_attention)
+def kept_attention(ctx: Context) -> Findings:
     """Attention that is kept, with a recomputation that keeps nothing.
 
     `train.gradient_checkpointing: {keep: attention}` together with `train.gradient_checkpointing_use_reentrant`,
@@ -192,12 +185,11 @@ def kept_attention(ctx: Context) -> Iterator[Finding]:
 
 
 @spec_gate(
-    "MD048",
-    "segments-in-another-recomputation",
+    "MD048 segments-in-another-recomputation",
     upstream="silent",
     when=lambda ctx: ctx.run.checkpointing is not None and ctx.run.checkpointing.layers_per_segment > 1,
 )
-def segments(ctx: Context) -> Iterator[Finding]:
+def segments(ctx: Context) -> Findings:
     """Segments of layers, with a recomputation that has none.
 
     `train.gradient_checkpointing: {layers_per_segment: K}` together with `recompute_every` or `keep`, with
@@ -241,13 +233,12 @@ _TILED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma
 
 
 @gate(
-    "MD041",
-    "mlp-tiles-that-are-not-built",
+    "MD041 mlp-tiles-that-are-not-built",
     upstream="silent",
     needs=("a run spec", "model facts"),
     when=lambda ctx: bool(ctx.run.spec.train.mlp_tile_size),
 )
-def mlp_tiles(ctx: Context) -> Iterator[Finding]:
+def mlp_tiles(ctx: Context) -> Findings:
     """Tiled MLPs where they are not supported.
 
     `train.mlp_tile_size` with `train.torch_compile` or pipeline stages, or for a model whose MLPs are not the gated

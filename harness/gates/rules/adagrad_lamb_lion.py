@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate, spec_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
 
 _TYPE = "deepspeed.optimizer.type"
 
 
 @gate(
-    "OP013",
-    "lamb-with-a-fixed-loss-scale",
+    "OP013 lamb-with-a-fixed-loss-scale",
     upstream="asserts",
-    cites=(Cite("runtime/engine.py", "DeepSpeed {} optimizer requires dynamic loss scaling"),),
+    cites=Cite("runtime/engine.py", "DeepSpeed {} optimizer requires dynamic loss scaling"),
 )
-def lamb_with_fixed_loss_scale(ctx: Context) -> Iterator[Finding]:
+def lamb_with_fixed_loss_scale(ctx: Context) -> Findings:
     """Lamb with a fixed loss scale.
 
     `optimizer.type: Lamb` with an `fp16.loss_scale` other than 0.
@@ -54,8 +50,7 @@ def lamb_with_fixed_loss_scale(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP039",
-    "lion-moves-what-has-no-gradient",
+    "OP039 lion-moves-what-has-no-gradient",
     upstream="silent",
     severity="warning",
     cites=(
@@ -63,7 +58,7 @@ def lamb_with_fixed_loss_scale(ctx: Context) -> Iterator[Finding]:
         Cite("ops/csrc/lion/multi_tensor_lion.cu", "MATH_T update = c > 0 ? (-lr) : lr;"),
     ),
 )
-def lion_updates_without_gradient(ctx: Context) -> Iterator[Finding]:
+def lion_updates_without_gradient(ctx: Context) -> Findings:
     """Lion that moves weights without a gradient.
 
     `optimizer.type: Lion`.
@@ -92,8 +87,7 @@ def lion_updates_without_gradient(ctx: Context) -> Iterator[Finding]:
 
 
 @spec_gate(
-    "OP041",
-    "adagrad-rebuilt-by-zero",
+    "OP041 adagrad-rebuilt-by-zero",
     upstream="wrong",
     cites=(
         Cite(
@@ -107,7 +101,7 @@ def lion_updates_without_gradient(ctx: Context) -> Iterator[Finding]:
     ),
     when=lambda ctx: ctx.optimizer.name == "adagrad",
 )
-def rebuilt_adagrad(ctx: Context) -> Iterator[Finding]:
+def rebuilt_adagrad(ctx: Context) -> Findings:
     """Adagrad whose learning rate never changes.
 
     `optimizer.type: adagrad` at ZeRO stages 1 to 3 with the optimizer on the device, with a schedule of the run spec or

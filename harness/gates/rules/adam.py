@@ -3,26 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 _TYPE = "deepspeed.optimizer.type"
 _TORCH_ADAM = "deepspeed.optimizer.params.torch_adam"
 
 
 @gate(
-    "OP007",
-    "adam-decays-like-adamw",
+    "OP007 adam-decays-like-adamw",
     upstream="silent",
     severity="warning",
-    cites=(
-        Cite("runtime/engine.py", "Optimizer name of Adam forces AdamW logic unless adam_w_mode is explicitly set"),
-    ),
+    cites=Cite("runtime/engine.py", "Optimizer name of Adam forces AdamW logic unless adam_w_mode is explicitly set"),
     when=lambda ctx: ctx.optimizer.name == "adam" and (ctx.run.kind == "deepspeed-json" or ctx.has_key("optimizer")),
 )
-def adam_with_adamw_decay(ctx: Context) -> Iterator[Finding]:
+def adam_with_adamw_decay(ctx: Context) -> Findings:
     """Adam that decays weights like AdamW.
 
     `optimizer.type: Adam` in a DeepSpeed configuration with a `weight_decay` above 0 and without `adam_w_mode`.
@@ -57,14 +51,13 @@ def adam_with_adamw_decay(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP008",
-    "adamw-ignores-adam-w-mode",
+    "OP008 adamw-ignores-adam-w-mode",
     upstream="silent",
     severity="warning",
     unread="`AdamW` does not read it",
-    cites=(Cite("runtime/engine.py", "self.optimizer_name() == ADAMW_OPTIMIZER or adam_w_mode"),),
+    cites=Cite("runtime/engine.py", "self.optimizer_name() == ADAMW_OPTIMIZER or adam_w_mode"),
 )
-def unread_adam_w_mode(ctx: Context) -> Iterator[Finding]:
+def unread_adam_w_mode(ctx: Context) -> Findings:
     """AdamW with `adam_w_mode: false`.
 
     `optimizer.type: AdamW` with `adam_w_mode: false`.
@@ -92,7 +85,7 @@ def unread_adam_w_mode(ctx: Context) -> Iterator[Finding]:
             f"{ctx.key(key)} has no effect on `AdamW`, only on `Adam`",
             key,
             related=[(_TYPE, "stays AdamW")],
-            fix=Fix(f"remove {ctx.key(key)}, or write `Adam`", {key: None}, safe=True),
+            fix=ctx.fix_to_remove(key, "or write `Adam`", safe=True),
         )
 
 
@@ -105,8 +98,7 @@ def _is_torch_adamw(ctx: Context) -> bool:
 
 
 @gate(
-    "OP009",
-    "torch-adam-decays-by-default",
+    "OP009 torch-adam-decays-by-default",
     upstream="silent",
     severity="warning",
     cites=(
@@ -114,7 +106,7 @@ def _is_torch_adamw(ctx: Context) -> bool:
         Cite("runtime/engine.py", "torch.optim.AdamW(model_parameters", until="0.19.5"),
     ),
 )
-def torch_adam_default_decay(ctx: Context) -> Iterator[Finding]:
+def torch_adam_default_decay(ctx: Context) -> Findings:
     """Weight decay by torch's default.
 
     `torch_adam: true` without `weight_decay`, where DeepSpeed takes torch's AdamW.
@@ -134,15 +126,12 @@ def torch_adam_default_decay(ctx: Context) -> Iterator[Finding]:
             "torch's AdamW has a weight decay of 0.01 when no `weight_decay` is given",
             _TORCH_ADAM,
             notes=["DeepSpeed's own Adam has no weight decay by default"],
-            fix=Fix(
-                f"set {ctx.key(decay_key)} to 0.01, or to what is meant", {decay_key: 0.01}, effect="decays as now"
-            ),
+            fix=ctx.fix_to_set(decay_key, 0.01, "or to what is meant", effect="decays as now"),
         )
 
 
 @gate(
-    "OP016",
-    "amsgrad-not-implemented",
+    "OP016 amsgrad-not-implemented",
     upstream="raises",
     cites=(
         Cite("ops/adam/fused_adam.py", "FusedAdam does not support the AMSGrad variant."),
@@ -150,7 +139,7 @@ def torch_adam_default_decay(ctx: Context) -> Iterator[Finding]:
         Cite("ops/adam/cpu_adam.py", "amsgrad=False", until="0.19.7"),
     ),
 )
-def amsgrad_without_implementation(ctx: Context) -> Iterator[Finding]:
+def amsgrad_without_implementation(ctx: Context) -> Findings:
     """AMSGrad with an optimizer of DeepSpeed's that lacks it.
 
     `amsgrad: true` with DeepSpeed's own Adam, AdamW or Lamb.
@@ -190,15 +179,14 @@ def amsgrad_without_implementation(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP017",
-    "legacy-fusion-left-on",
+    "OP017 legacy-fusion-left-on",
     upstream="silent",
     severity=("error", "warning"),
     unread="read at stage 0 in 16 bit alone",
-    cites=(Cite("runtime/engine.py", "fused_adam_legacy=self.optimizer_legacy_fusion(),"),),
+    cites=Cite("runtime/engine.py", "fused_adam_legacy=self.optimizer_legacy_fusion(),"),
     when=lambda ctx: ctx.ds("optimizer.legacy_fusion") is True,
 )
-def leftover_legacy_fusion(ctx: Context) -> Iterator[Finding]:
+def leftover_legacy_fusion(ctx: Context) -> Findings:
     """A switch for an old FusedAdam.
 
     `optimizer.legacy_fusion: true`.
@@ -228,14 +216,13 @@ def leftover_legacy_fusion(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF021",
-    "torch-adam-offloaded",
+    "OF021 torch-adam-offloaded",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/engine.py", "torch_adam = optimizer_parameters.pop(TORCH_ADAM_PARAM, False)"),),
+    cites=Cite("runtime/engine.py", "torch_adam = optimizer_parameters.pop(TORCH_ADAM_PARAM, False)"),
     when=lambda ctx: ctx.stage > 0 and ctx.is_optimizer_offloaded,
 )
-def offloaded_torch_adam(ctx: Context) -> Iterator[Finding]:
+def offloaded_torch_adam(ctx: Context) -> Findings:
     """Torch's Adam on the CPU.
 
     `torch_adam: true` in the optimizer's parameters with `zero.offload_optimizer`.

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 
 def _is_below_1(value: object) -> bool:
@@ -14,13 +11,12 @@ def _is_below_1(value: object) -> bool:
 
 
 @gate(
-    "OF022",
-    "aio-without-threads",
+    "OF022 aio-without-threads",
     upstream="crashes",
-    cites=(Cite("runtime/swap_tensor/optimizer_utils.py", "AIO_ALIGNED_BYTES * aio_config[AIO_INTRA_OP_PARALLELISM]"),),
+    cites=Cite("runtime/swap_tensor/optimizer_utils.py", "AIO_ALIGNED_BYTES * aio_config[AIO_INTRA_OP_PARALLELISM]"),
     since="0.16.4",
 )
-def aio_without_threads(ctx: Context) -> Iterator[Finding]:
+def aio_without_threads(ctx: Context) -> Findings:
     """Asynchronous I/O with no threads.
 
     `aio.intra_op_parallelism` below 1 while the optimizer or the parameters are on NVMe.
@@ -45,15 +41,14 @@ def aio_without_threads(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF023",
-    "gpu-direct-storage-off-cuda",
+    "OF023 gpu-direct-storage-off-cuda",
     upstream="asserts",
-    cites=(Cite("runtime/swap_tensor/aio_config.py", "GDS currently only supported for CUDA accelerator"),),
+    cites=Cite("runtime/swap_tensor/aio_config.py", "GDS currently only supported for CUDA accelerator"),
     since="0.16.0",
     needs=("the accelerator",),
     when=lambda ctx: bool(ctx.ds("aio.use_gds")),
 )
-def gds_off_cuda(ctx: Context) -> Iterator[Finding]:
+def gds_off_cuda(ctx: Context) -> Findings:
     """GPUDirect Storage without CUDA.
 
     `aio.use_gds: true` on another accelerator than CUDA.
@@ -97,14 +92,13 @@ def _may_read_aio(ctx: Context) -> bool:
 
 
 @gate(
-    "OF024",
-    "aio-without-nvme",
+    "OF024 aio-without-nvme",
     upstream="silent",
     severity="info",
     unread="nothing is on NVMe",
-    cites=(Cite("runtime/engine.py", "aio_config=self.aio_config()"),),
+    cites=Cite("runtime/engine.py", "aio_config=self.aio_config()"),
 )
-def aio_without_nvme(ctx: Context) -> Iterator[Finding]:
+def aio_without_nvme(ctx: Context) -> Findings:
     """Settings for NVMe without NVMe.
 
     An `aio` block when neither the optimizer nor the parameters are on NVMe at stage 3, and no checkpoint writer is
@@ -129,8 +123,7 @@ def aio_without_nvme(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF030",
-    "aio-that-writes-nothing",
+    "OF030 aio-that-writes-nothing",
     upstream="crashes",
     cites=(
         Cite("ops/csrc/aio/common/deepspeed_aio_common.cpp", "assert(n_completes >= min_completes);"),
@@ -139,7 +132,7 @@ def aio_without_nvme(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.is_nvme_used and ctx.stage == 3,
     unseen="needs shards of 1 MiB and more",
 )
-def aio_without_writes(ctx: Context) -> Iterator[Finding]:
+def aio_without_writes(ctx: Context) -> Findings:
     """Asynchronous I/O that writes nothing.
 
     `aio.block_size` that is not a multiple of 512, or `aio.queue_depth` below 1, while the optimizer or the parameters
@@ -177,5 +170,5 @@ def aio_without_writes(ctx: Context) -> Iterator[Finding]:
             key,
             label="no request at a time",
             notes=notes,
-            fix=Fix(f"set {ctx.key(key)} to 8, DeepSpeed's default", {key: 8}, safe=True),
+            fix=ctx.fix_to_set(key, 8, "DeepSpeed's default", safe=True),
         )

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from harness.facts import model_table
 from harness.facts.model_lookup import has_attention_dropout
-from harness.findings import Finding, Fix
-from harness.gates.registry import Context, spec_gate
+from harness.gates.registry import Context, Findings, Fix, spec_gate
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
 from harness.plan.tuned_defaults.model_defaults import choose_attention_kernel
 from harness.run.resolved_run import ATTN_IMPLEMENTATION
@@ -18,8 +15,8 @@ _MAX_HEAD_SIZE = 256
 _TO_SDPA = Fix("set `model.attn_implementation` to `sdpa`", {ATTN_IMPLEMENTATION: "sdpa"}, effect="another kernel")
 
 
-@spec_gate("MD024", "borders-without-documents", upstream="silent")
-def borders_without_documents(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD024 borders-without-documents", upstream="silent")
+def borders_without_documents(ctx: Context) -> Findings:
     """`sdpa_varlen` for rows that it does not support.
 
     `model.attn_implementation: sdpa_varlen` with rows that are not packed, stages of a pipeline, a compiled model, or a
@@ -57,8 +54,8 @@ def borders_without_documents(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(message, key, notes=notes, fix=_TO_SDPA)
 
 
-@spec_gate("MD025", "flash-attention-beyond-its-kernels", upstream="raises")
-def beyond_flash_kernels(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD025 flash-attention-beyond-its-kernels", upstream="raises")
+def beyond_flash_kernels(ctx: Context) -> Findings:
     """Flash attention in fp32, with heads above 256, or without the model's dropout.
 
     `model.attn_implementation: flash_attention_2` or `flash_attention_3` without bf16, fp16 or `torch_autocast`; with
@@ -87,8 +84,8 @@ def beyond_flash_kernels(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(message, key, fix=_TO_SDPA)
 
 
-@spec_gate("MD026", "attention-chosen", upstream="silent", severity="info")
-def attention_chosen(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD026 attention-chosen", upstream="silent", severity="info")
+def attention_chosen(ctx: Context) -> Findings:
     """The kernel that `model.attn_implementation: auto` selects.
 
     A line of information with the reason: the device of `cluster.gpu`, else of this machine, the number format, the

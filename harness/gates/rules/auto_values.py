@@ -7,8 +7,7 @@ import json
 from collections.abc import Iterator
 
 from harness.facts.deepspeed_keys import MISSING, block_keys
-from harness.findings import Finding, Fix, Severity
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, Severity, gate
 from harness.spec.auto_values import (
     CONSUMER_NAMES,
     FILLED_BY_PLUGIN,
@@ -50,15 +49,14 @@ def _is_default_usual(name: str) -> bool:
 
 
 @gate(
-    "HF001",
-    "auto-dropped-for-the-default",
+    "HF001 auto-dropped-for-the-default",
     upstream="silent",
     severity=("error", "warning"),
     unread="DeepSpeed drops `auto` for its default",
-    cites=(Cite("runtime/config_utils.py", 'if (v != "auto" or k == "replace_method")'),),
+    cites=Cite("runtime/config_utils.py", 'if (v != "auto" or k == "replace_method")'),
     when=_is_read_by_deepspeed,
 )
-def dropped_auto(ctx: Context) -> Iterator[Finding]:
+def dropped_auto(ctx: Context) -> Findings:
     """An "auto" that DeepSpeed drops for its default.
 
     "auto" in a block that DeepSpeed parses with pydantic, such as `zero_optimization`, `bf16` or `comms_logger`, where
@@ -99,13 +97,12 @@ def dropped_auto(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "HF002",
-    "auto-that-counts-as-true",
+    "HF002 auto-that-counts-as-true",
     upstream="silent",
-    cites=(Cite("runtime/config_utils.py", "return param_dict.get(param_name, param_default_value)"),),
+    cites=Cite("runtime/config_utils.py", "return param_dict.get(param_name, param_default_value)"),
     when=_is_read_by_deepspeed,
 )
-def auto_as_true(ctx: Context) -> Iterator[Finding]:
+def auto_as_true(ctx: Context) -> Findings:
     """An "auto" that counts as true.
 
     "auto" for a switch that DeepSpeed reads without looking at its type, such as `prescale_gradients`,
@@ -138,14 +135,13 @@ _FAILURES = {
 
 
 @gate(
-    "HF003",
-    "auto-that-fails",
+    "HF003 auto-that-fails",
     upstream="raises",
     severity=("error", "warning"),
-    cites=(Cite("runtime/engine.py", "if self.gradient_clipping() > 0.0:"),),
+    cites=Cite("runtime/engine.py", "if self.gradient_clipping() > 0.0:"),
     when=_is_read_by_deepspeed,
 )
-def failing_auto(ctx: Context) -> Iterator[Finding]:
+def failing_auto(ctx: Context) -> Findings:
     """An "auto" that DeepSpeed fails on.
 
     "auto" for batch sizes, `gradient_clipping`, parameters of optimizer and scheduler, and other values without a
@@ -174,13 +170,12 @@ def failing_auto(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "HF004",
-    "auto-that-nobody-fills-in",
+    "HF004 auto-that-nobody-fills-in",
     upstream="raises",
     when=lambda ctx: ctx.consumer in ("hf", "accelerate"),
     unseen="needs the Hugging Face Trainer or accelerate",
 )
-def unfilled_auto(ctx: Context) -> Iterator[Finding]:
+def unfilled_auto(ctx: Context) -> Findings:
     """An "auto" that the Trainer or accelerate does not fill in.
 
     A JSON for the Hugging Face Trainer or for accelerate in which a key is "auto" that they do not know, such as
@@ -228,14 +223,13 @@ _PLUGIN_DEFAULTS = {"stage": 2, "device": "none", "nvme_path": "none"}
 
 
 @gate(
-    "HF005",
-    "zero-left-open",
+    "HF005 zero-left-open",
     upstream="silent",
     severity=("error", "warning"),
     when=lambda ctx: ctx.consumer in ("hf", "accelerate"),
     unseen="needs the Hugging Face Trainer or accelerate",
 )
-def open_zero_settings(ctx: Context) -> Iterator[Finding]:
+def open_zero_settings(ctx: Context) -> Findings:
     """A ZeRO stage or an offload device that TrainingArguments cannot fill in.
 
     "auto" for `zero_optimization.stage`, an offload device or an NVMe path, in a JSON for the Hugging Face Trainer (an
@@ -282,14 +276,8 @@ def open_zero_settings(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate(
-    "HF010",
-    "clipping-that-becomes-one",
-    upstream="silent",
-    severity="warning",
-    unseen="needs accelerate",
-)
-def clipping_of_one(ctx: Context) -> Iterator[Finding]:
+@gate("HF010 clipping-that-becomes-one", upstream="silent", severity="warning", unseen="needs accelerate")
+def clipping_of_one(ctx: Context) -> Findings:
     """`gradient_clipping: "auto"` under accelerate.
 
     A JSON for accelerate in which `gradient_clipping` is "auto".

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
-from harness.findings import Finding, Fix
 from harness.gates.autoep_block import PRESETS, is_autoep_enabled, read_int
 from harness.gates.divisors import largest_divisor
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Finding, Findings, Fix, gate
 from harness.spec.suggestions import nearest_name
 
 _BLOCK = "deepspeed.expert_parallel"
@@ -27,13 +25,12 @@ _autoep_gate = partial(gate, since="0.19.2")
 
 
 @_autoep_gate(
-    "EX001",
-    "expert-parallelism-not-enabled",
+    "EX001 expert-parallelism-not-enabled",
     upstream="silent",
-    cites=(Cite("module_inject/auto_ep_config.py", 'config.enabled = param_dict.get("enabled", False)'),),
+    cites=Cite("module_inject/auto_ep_config.py", 'config.enabled = param_dict.get("enabled", False)'),
     when=lambda ctx: ctx.has_key("expert_parallel") and not ctx.has_key("expert_parallel.enabled"),
 )
-def block_without_switch(ctx: Context) -> Iterator[Finding]:
+def block_without_switch(ctx: Context) -> Findings:
     """Expert parallelism that is not switched on.
 
     An `expert_parallel` block with `autoep_size` above 1 and no `enabled`.
@@ -56,14 +53,13 @@ def block_without_switch(ctx: Context) -> Iterator[Finding]:
 
 
 @_autoep_gate(
-    "EX002",
-    "expert-parallelism-over-one-rank",
+    "EX002 expert-parallelism-over-one-rank",
     upstream="silent",
     severity="warning",
-    cites=(Cite("module_inject/auto_ep_config.py", "autoep_size=1 means every rank owns all experts"),),
+    cites=Cite("module_inject/auto_ep_config.py", "autoep_size=1 means every rank owns all experts"),
     when=lambda ctx: is_autoep_enabled(ctx) and ctx.tensor_parallel_size == 1,
 )
-def group_of_one_rank(ctx: Context) -> Iterator[Finding]:
+def group_of_one_rank(ctx: Context) -> Findings:
     """AutoEP over one rank.
 
     `expert_parallel.enabled` with an `autoep_size` of 1, which is the default.
@@ -83,16 +79,15 @@ def group_of_one_rank(ctx: Context) -> Iterator[Finding]:
 
 
 @_autoep_gate(
-    "EX003",
-    "expert-parallelism-of-a-dense-model",
+    "EX003 expert-parallelism-of-a-dense-model",
     upstream="silent",
     unread="a dense model has no experts",
-    cites=(Cite("module_inject/auto_ep.py", "no MoE layers detected in model"),),
+    cites=Cite("module_inject/auto_ep.py", "no MoE layers detected in model"),
     needs=("model facts",),
     when=is_autoep_enabled,
     unseen="its other half needs a transformers whose router AutoEP of 0.19.8 can replace",
 )
-def dense_model(ctx: Context) -> Iterator[Finding]:
+def dense_model(ctx: Context) -> Findings:
     """Expert parallelism on a model without experts.
 
     `expert_parallel.enabled` with a model that is known to be dense.
@@ -122,8 +117,7 @@ def dense_model(ctx: Context) -> Iterator[Finding]:
 
 
 @_autoep_gate(
-    "EX004",
-    "expert-groups-that-do-not-divide-the-ranks",
+    "EX004 expert-groups-that-do-not-divide-the-ranks",
     upstream="raises",
     cites=(
         Cite("module_inject/auto_ep_folding.py", "must divide the stage size ", since="0.19.3"),
@@ -133,7 +127,7 @@ def dense_model(ctx: Context) -> Iterator[Finding]:
     needs=("world size",),
     when=is_autoep_enabled,
 )
-def indivisible_ranks(ctx: Context) -> Iterator[Finding]:
+def indivisible_ranks(ctx: Context) -> Findings:
     """Expert groups that do not fit the ranks.
 
     `expert_parallel.autoep_size` divides the ranks of a pipeline stage.
@@ -165,8 +159,7 @@ def indivisible_ranks(ctx: Context) -> Iterator[Finding]:
 
 
 @_autoep_gate(
-    "EX005",
-    "experts-not-divided-by-expert-groups",
+    "EX005 experts-not-divided-by-expert-groups",
     upstream="raises",
     cites=(
         Cite("module_inject/auto_ep_config.py", "Suggested autoep_size values"),
@@ -176,7 +169,7 @@ def indivisible_ranks(ctx: Context) -> Iterator[Finding]:
     when=is_autoep_enabled,
     unseen="its other half needs a transformers whose router AutoEP of 0.19.8 can replace",
 )
-def indivisible_experts(ctx: Context) -> Iterator[Finding]:
+def indivisible_experts(ctx: Context) -> Findings:
     """Experts that do not divide over the expert group.
 
     The model's experts are a multiple of `expert_parallel.autoep_size`, and there are at least that many.
@@ -202,13 +195,12 @@ def indivisible_experts(ctx: Context) -> Iterator[Finding]:
 
 
 @_autoep_gate(
-    "EX006",
-    "expert-preset-of-no-or-another-model",
+    "EX006 expert-preset-of-no-or-another-model",
     upstream="raises",
-    cites=(Cite("module_inject/auto_ep_config.py", "Unknown preset_model '{config.preset_model}'"),),
+    cites=Cite("module_inject/auto_ep_config.py", "Unknown preset_model '{config.preset_model}'"),
     when=lambda ctx: is_autoep_enabled(ctx) and isinstance(ctx.ds("expert_parallel.preset_model"), str),
 )
-def wrong_expert_preset(ctx: Context) -> Iterator[Finding]:
+def wrong_expert_preset(ctx: Context) -> Findings:
     """An expert preset that does not exist, or belongs to another model.
 
     `expert_parallel.preset_model` is one of `mixtral`, `qwen3_moe`, `qwen3_5_moe`, `deepseek_v2`, `deepseek_v3`,
@@ -248,12 +240,11 @@ def wrong_expert_preset(ctx: Context) -> Iterator[Finding]:
 
 
 @_autoep_gate(
-    "EX007",
-    "expert-load-balancing-refused",
+    "EX007 expert-load-balancing-refused",
     upstream="raises",
-    cites=(Cite("module_inject/auto_ep_presets/base.py", "is not supported in this AutoEP build"),),
+    cites=Cite("module_inject/auto_ep_presets/base.py", "is not supported in this AutoEP build"),
 )
-def refused_load_balancing(ctx: Context) -> Iterator[Finding]:
+def refused_load_balancing(ctx: Context) -> Findings:
     """Load balancing that AutoEP does not have.
 
     `expert_parallel.load_balance_coeff` is null or left out.
@@ -278,8 +269,7 @@ def refused_load_balancing(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "EX012",
-    "expert-communication-options-refused",
+    "EX012 expert-communication-options-refused",
     upstream="raises",
     cites=(
         Cite("module_inject/auto_ep_config.py", "must be a positive integer when comm_backend='deepep'"),
@@ -289,7 +279,7 @@ def refused_load_balancing(ctx: Context) -> Iterator[Finding]:
     when=is_autoep_enabled,
     unseen="needs CUDA and DeepEP",
 )
-def refused_communication_options(ctx: Context) -> Iterator[Finding]:
+def refused_communication_options(ctx: Context) -> Findings:
     """DeepEP's options without the settings that they need.
 
     With AutoEP on: `comm_backend: deepep` has a `comm_max_tokens_per_rank` above 0; `row_weighting_impl: fused` has the
@@ -349,13 +339,12 @@ def _fix_option(ctx: Context, name: str, effect: str, value: int | None = None) 
 
 
 @_autoep_gate(
-    "EX013",
-    "expert-groups-of-routing-refused",
+    "EX013 expert-groups-of-routing-refused",
     upstream="raises",
-    cites=(Cite("module_inject/auto_ep_config.py", "num_limited_groups ({config.num_limited_groups}) must be <= "),),
+    cites=Cite("module_inject/auto_ep_config.py", "num_limited_groups ({config.num_limited_groups}) must be <= "),
     when=is_autoep_enabled,
 )
-def refused_routing_groups(ctx: Context) -> Iterator[Finding]:
+def refused_routing_groups(ctx: Context) -> Findings:
     """Group-limited routing with one of its two numbers.
 
     With AutoEP on: `num_expert_groups` and `num_limited_groups` are given together, both at least 1, the second not

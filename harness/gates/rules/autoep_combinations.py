@@ -6,22 +6,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from harness.findings import Finding, Fix
 from harness.gates.autoep_block import is_autoep_enabled, read_int
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 _BLOCK = "deepspeed.expert_parallel"
 _SWITCH = f"{_BLOCK}.enabled"
 
 
 @gate(
-    "EX008",
-    "expert-internal-tensor-parallelism",
+    "EX008 expert-internal-tensor-parallelism",
     upstream="raises",
-    cites=(Cite("module_inject/auto_ep_folding.py", "expert-internal tensor parallelism and is not supported yet"),),
+    cites=Cite("module_inject/auto_ep_folding.py", "expert-internal tensor parallelism and is not supported yet"),
     since="0.19.3",
 )
-def expert_internal_tensor_parallelism(ctx: Context) -> Iterator[Finding]:
+def expert_internal_tensor_parallelism(ctx: Context) -> Findings:
     """Tensor parallelism inside experts.
 
     `expert_parallel.expert_tensor_parallel_size` is 1.
@@ -46,8 +44,7 @@ def expert_internal_tensor_parallelism(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "EX009",
-    "expert-folding-refused",
+    "EX009 expert-folding-refused",
     upstream="raises",
     cites=(
         Cite(
@@ -70,7 +67,7 @@ def expert_internal_tensor_parallelism(ctx: Context) -> Iterator[Finding]:
         and ctx.sequence_parallel_size == 1
     ),
 )
-def refused_folding(ctx: Context) -> Iterator[Finding]:
+def refused_folding(ctx: Context) -> Findings:
     """AutoEP folded with AutoTP, where DeepSpeed refuses it.
 
     An enabled `expert_parallel` block with a tensor degree: `autoep_size` above 1, no offload, no DeepCompile, no
@@ -144,8 +141,7 @@ def _find_folding_refusals(ctx: Context) -> Iterator[_Refusal]:
 
 
 @gate(
-    "EX010",
-    "experts-with-sequence-parallelism",
+    "EX010 experts-with-sequence-parallelism",
     upstream="raises",
     severity=("error", "warning"),
     cites=(
@@ -155,7 +151,7 @@ def _find_folding_refusals(ctx: Context) -> Iterator[_Refusal]:
     since="0.19.2",
     when=lambda ctx: is_autoep_enabled(ctx) and ctx.sequence_parallel_size > 1,
 )
-def experts_with_sequence_parallelism(ctx: Context) -> Iterator[Finding]:
+def experts_with_sequence_parallelism(ctx: Context) -> Findings:
     """AutoEP with sequence parallelism.
 
     An enabled `expert_parallel` block with a sequence degree above 1.
@@ -190,8 +186,7 @@ def experts_with_sequence_parallelism(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "EX015",
-    "expert-parallelism-in-a-pipeline",
+    "EX015 expert-parallelism-in-a-pipeline",
     upstream="silent",
     cites=(
         Cite("module_inject/auto_ep_folding.py", "folding currently supports pp_size=1 only", since="0.19.3"),
@@ -199,7 +194,7 @@ def experts_with_sequence_parallelism(ctx: Context) -> Iterator[Finding]:
     ),
     since="0.19.2",
 )
-def experts_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
+def experts_in_a_pipeline(ctx: Context) -> Findings:
     """AutoEP under a PipelineModule.
 
     An enabled `expert_parallel` block with pipeline stages.
@@ -232,8 +227,7 @@ def experts_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "EX011",
-    "experts-with-zero-plus-plus",
+    "EX011 experts-with-zero-plus-plus",
     upstream="asserts",
     cites=(
         Cite("runtime/engine.py", "AutoEP with ZeRO Stage 3 does not support zero_quantized_gradients"),
@@ -242,7 +236,7 @@ def experts_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
     since="0.19.3",
     when=lambda ctx: is_autoep_enabled(ctx) and ctx.stage == 3,
 )
-def experts_with_zeropp(ctx: Context) -> Iterator[Finding]:
+def experts_with_zeropp(ctx: Context) -> Findings:
     """AutoEP at stage 3 with ZeRO++.
 
     An enabled `expert_parallel` block at ZeRO stage 3 with `zero_quantized_gradients` or a `zero_hpz_partition_size`
@@ -274,15 +268,14 @@ def experts_with_zeropp(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "EX018",
-    "compiling-around-experts-refused",
+    "EX018 compiling-around-experts-refused",
     upstream="raises",
-    cites=(Cite("runtime/engine.py", "compile.autoep_non_moe=True does not support ZeRO Stage 3 yet."),),
+    cites=Cite("runtime/engine.py", "compile.autoep_non_moe=True does not support ZeRO Stage 3 yet."),
     since="0.19.8",
     when=lambda ctx: ctx.ds("compile.autoep_non_moe") is True,
     unseen="seen only when the script calls engine.compile()",
 )
-def refused_compiling_around_experts(ctx: Context) -> Iterator[Finding]:
+def refused_compiling_around_experts(ctx: Context) -> Findings:
     """Compiling around AutoEP where it is refused.
 
     `compile.autoep_non_moe: true` with DeepCompile, a `comm_backend` other than `comm`, a tensor, pipeline or sequence
@@ -326,15 +319,14 @@ def refused_compiling_around_experts(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "EX014",
-    "expert-export-at-stage-3",
+    "EX014 expert-export-at-stage-3",
     upstream="raises",
     severity="warning",
-    cites=(Cite("runtime/engine.py", "_raise_if_autoep_zero3_consolidated_export"),),
+    cites=Cite("runtime/engine.py", "_raise_if_autoep_zero3_consolidated_export"),
     since="0.19.3",
     when=lambda ctx: is_autoep_enabled(ctx) and ctx.stage == 3,
 )
-def expert_export_at_stage_3(ctx: Context) -> Iterator[Finding]:
+def expert_export_at_stage_3(ctx: Context) -> Findings:
     """A 16-bit export of experts at stage 3.
 
     `export.at_end` or `zero.stage3_gather_16bit_weights_on_model_save` with an enabled `expert_parallel` block at ZeRO
@@ -369,15 +361,14 @@ _RETARGETED = ("mixtral", "qwen2_moe", "qwen3_moe", "qwen3_5_moe_text", "minimax
 
 
 @gate(
-    "EX019",
-    "experts-whose-router-cannot-be-recorded",
+    "EX019 experts-whose-router-cannot-be-recorded",
     upstream="crashes",
-    cites=(Cite("module_inject/auto_ep_presets/base.py", "registry.get(registry_key, _MISSING_REGISTRY_ENTRY)"),),
+    cites=Cite("module_inject/auto_ep_presets/base.py", "registry.get(registry_key, _MISSING_REGISTRY_ENTRY)"),
     since="0.19.2",
     needs=("a run spec", "model facts"),
     when=is_autoep_enabled,
 )
-def router_not_recorded(ctx: Context) -> Iterator[Finding]:
+def router_not_recorded(ctx: Context) -> Findings:
     """Experts of Mixtral or Qwen with the transformers that the harness needs.
 
     `expert_parallel.enabled` in a run spec, with a Mixtral, Qwen-MoE or MiniMax model.

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.facts.tensor_parallel_plans import SCALED_EMBEDDINGS
-from harness.findings import Finding, Fix
 from harness.gates.divisors import largest_divisor
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 from harness.plan.weights.tensor_shard import TensorPlanChoice, shard_model
 
 _DEGREE = "parallel.tensor_parallel_size"
@@ -17,14 +16,13 @@ _INFERENCE_BLOCKS = ("tp", "tensor_parallel")
 
 
 @gate(
-    "TP001",
-    "autotp-with-zero-3",
+    "TP001 autotp-with-zero-3",
     upstream="raises",
     since="0.16.4",
     until="0.19.3",
     when=lambda ctx: ctx.autotp_size > 1 and ctx.stage == 3,
 )
-def autotp_with_zero_3(ctx: Context) -> Iterator[Finding]:
+def autotp_with_zero_3(ctx: Context) -> Findings:
     """AutoTP with ZeRO stage 3.
 
     `zero.stage: 3` together with `parallel.tensor_parallel_size` above 1.
@@ -50,8 +48,8 @@ def autotp_with_zero_3(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate("TP002", "autotp-before-0-16-4", upstream="silent", until="0.16.3", unseen="needs an older DeepSpeed")
-def autotp_before_0_16_4(ctx: Context) -> Iterator[Finding]:
+@gate("TP002 autotp-before-0-16-4", upstream="silent", until="0.16.3", unseen="needs an older DeepSpeed")
+def autotp_before_0_16_4(ctx: Context) -> Findings:
     """AutoTP on a release that does not train with it.
 
     `parallel.tensor_parallel_size` above 1 on DeepSpeed 0.16.3 and older.
@@ -82,8 +80,7 @@ def autotp_before_0_16_4(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "TP020",
-    "autotp-on-cpu-before-0-17",
+    "TP020 autotp-on-cpu-before-0-17",
     upstream="crashes",
     since="0.16.4",
     until="0.16.9",
@@ -91,7 +88,7 @@ def autotp_before_0_16_4(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.autotp_size > 1,
     unseen="needs an older DeepSpeed",
 )
-def autotp_on_cpu(ctx: Context) -> Iterator[Finding]:
+def autotp_on_cpu(ctx: Context) -> Findings:
     """AutoTP on the CPU accelerator, up to 0.16.9.
 
     A tensor degree with DeepSpeed 0.16.4 to 0.16.9 on the CPU accelerator.
@@ -112,22 +109,17 @@ def autotp_on_cpu(ctx: Context) -> Iterator[Finding]:
             f"DeepSpeed {ctx.target.text} cannot train with AutoTP on the CPU accelerator",
             _DEGREE,
             notes=["it fails at initialisation with `Invalid device string`"],
-            fix=Fix(
-                f"set {ctx.key(_DEGREE)} to 1, or use a newer DeepSpeed", {_DEGREE: 1}, effect="trains data parallel"
-            ),
+            fix=ctx.fix_to_set(_DEGREE, 1, "or use a newer DeepSpeed", effect="trains data parallel"),
         )
 
 
 @gate(
-    "TP018",
-    "autotp-in-a-pipeline",
+    "TP018 autotp-in-a-pipeline",
     upstream="asserts",
-    cites=(
-        Cite("module_inject/auto_tp.py", "Not able to determine model policy automatically. Please provide policy."),
-    ),
+    cites=Cite("module_inject/auto_tp.py", "Not able to determine model policy automatically. Please provide policy."),
     since="0.16.4",
 )
-def autotp_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
+def autotp_in_a_pipeline(ctx: Context) -> Findings:
     """AutoTP under a PipelineModule.
 
     `tensor_parallel` of DeepSpeed's JSON together with pipeline stages. (`parallel.tensor_parallel_size` of a run spec
@@ -178,14 +170,13 @@ def _iter_inference_degrees(ctx: Context) -> Iterator[tuple[str, int]]:
 
 
 @gate(
-    "TP011",
-    "tensor-degree-in-tp-size-alone",
+    "TP011 tensor-degree-in-tp-size-alone",
     upstream="silent",
-    cites=(Cite("runtime/engine.py", "return self._config.tensor_parallel_config.autotp_size"),),
+    cites=Cite("runtime/engine.py", "return self._config.tensor_parallel_config.autotp_size"),
     since="0.16.4",
     when=lambda ctx: ctx.tensor_parallel_size == 1,
 )
-def degree_in_tp_size_alone(ctx: Context) -> Iterator[Finding]:
+def degree_in_tp_size_alone(ctx: Context) -> Findings:
     """A tensor degree in the wrong key.
 
     `tensor_parallel.tp.tp_size` (or its long name) above 1 while no tensor degree is set.
@@ -211,14 +202,13 @@ def degree_in_tp_size_alone(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "TP012",
-    "two-tensor-degrees",
+    "TP012 two-tensor-degrees",
     upstream="raises",
-    cites=(Cite("runtime/engine.py", 'f"does not match tensor_parallel.autotp_size ({tp_size})."'),),
+    cites=Cite("runtime/engine.py", 'f"does not match tensor_parallel.autotp_size ({tp_size})."'),
     since="0.18.6",
     when=lambda ctx: ctx.autotp_size > 1,
 )
-def two_tensor_degrees(ctx: Context) -> Iterator[Finding]:
+def two_tensor_degrees(ctx: Context) -> Findings:
     """Two tensor degrees that differ.
 
     `tensor_parallel.tp.tp_size`, where it is written next to a tensor degree, is 1 or that degree.
@@ -251,16 +241,15 @@ _TRAINING_OPTIONS = (
 
 
 @gate(
-    "TP013",
-    "tensor-options-without-degree",
+    "TP013 tensor-options-without-degree",
     upstream="silent",
     severity="warning",
     unread="read with a degree above 1 alone",
-    cites=(Cite("runtime/engine.py", "if self.autotp_size() > 1:"),),
+    cites=Cite("runtime/engine.py", "if self.autotp_size() > 1:"),
     since="0.16.6",
     when=lambda ctx: ctx.tensor_parallel_size == 1 and bool(ctx.ds("tensor_parallel")),
 )
-def options_without_degree(ctx: Context) -> Iterator[Finding]:
+def options_without_degree(ctx: Context) -> Findings:
     """Tensor-parallel options without a tensor degree.
 
     `preset_model`, `partition_config`, `vocab_parallel_lm_head`, `vocab_parallel_ce_backend` or `tp_overlap_comm` in
@@ -304,8 +293,7 @@ def _fix_degree(ctx: Context, *sizes: int) -> Fix:
 
 
 @gate(
-    "TP003",
-    "heads-not-divided-by-autotp",
+    "TP003 heads-not-divided-by-autotp",
     upstream="crashes",
     since="0.19.3",
     until="0.19.5",
@@ -313,7 +301,7 @@ def _fix_degree(ctx: Context, *sizes: int) -> Fix:
     when=lambda ctx: ctx.autotp_size > 1,
     unseen="needs an older DeepSpeed",
 )
-def indivisible_heads(ctx: Context) -> Iterator[Finding]:
+def indivisible_heads(ctx: Context) -> Findings:
     """Attention heads that do not divide by the tensor degree, up to 0.19.5.
 
     The model's query and key-value heads are multiples of `parallel.tensor_parallel_size`, on DeepSpeed 0.19.3 to
@@ -340,16 +328,15 @@ def indivisible_heads(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "TP004",
-    "uneven-tensor-shards",
+    "TP004 uneven-tensor-shards",
     upstream="silent",
     severity="warning",
-    cites=(Cite("module_inject/tp_shard.py", "def get_shard_size_list("),),
+    cites=Cite("module_inject/tp_shard.py", "def get_shard_size_list("),
     since="0.19.6",
     needs=("model facts",),
     when=lambda ctx: ctx.autotp_size > 1,
 )
-def uneven_shards(ctx: Context) -> Iterator[Finding]:
+def uneven_shards(ctx: Context) -> Findings:
     """Shards of different size on the ranks of a tensor group.
 
     Key-value heads and the width of the MLP are multiples of `parallel.tensor_parallel_size` (for fewer key-value heads
@@ -382,16 +369,15 @@ def uneven_shards(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "TP005",
-    "fewer-key-value-heads-than-tensor-ranks",
+    "TP005 fewer-key-value-heads-than-tensor-ranks",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/engine.py", "ranks beyond the head count hold no attention shard"),),
+    cites=Cite("runtime/engine.py", "ranks beyond the head count hold no attention shard"),
     since="0.19.6",
     needs=("model facts",),
     when=lambda ctx: ctx.autotp_size > 1,
 )
-def fewer_kv_heads_than_ranks(ctx: Context) -> Iterator[Finding]:
+def fewer_kv_heads_than_ranks(ctx: Context) -> Findings:
     """More tensor ranks than key-value heads.
 
     The model has at least as many key-value heads as `parallel.tensor_parallel_size`.
@@ -421,14 +407,13 @@ def fewer_kv_heads_than_ranks(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "TP017",
-    "liger-without-vocabulary-parallel-head",
+    "TP017 liger-without-vocabulary-parallel-head",
     upstream="raises",
-    cites=(Cite("runtime/engine.py", "requires a no-gather vocabulary-parallel LM head"),),
+    cites=Cite("runtime/engine.py", "requires a no-gather vocabulary-parallel LM head"),
     since="0.19.8",
     when=lambda ctx: ctx.autotp_size > 1 and ctx.ds("tensor_parallel.vocab_parallel_ce_backend") == "liger",
 )
-def liger_without_head(ctx: Context) -> Iterator[Finding]:
+def liger_without_head(ctx: Context) -> Findings:
     """Liger's cross-entropy without a vocabulary-parallel head.
 
     `tensor_parallel.vocab_parallel_ce_backend: liger` while the output head is not sharded over the vocabulary: with

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from harness.facts.tensor_parallel_plans import SCALED_EMBEDDINGS
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 from harness.plan.weights.tensor_shard import TensorPlanChoice, TensorShard, shard_model
 from harness.units import format_bytes
 
@@ -49,16 +46,15 @@ def _describe_bytes(shard: TensorShard) -> str:
 
 
 @gate(
-    "TP022",
-    "layers-whole-under-autotp",
+    "TP022 layers-whole-under-autotp",
     upstream="silent",
     severity="warning",
-    cites=(Cite("module_inject/auto_tp.py", "With partition_config, rely only on explicit specs and skip unmatched"),),
+    cites=Cite("module_inject/auto_tp.py", "With partition_config, rely only on explicit specs and skip unmatched"),
     since="0.19.6",
     needs=("model facts",),
     when=lambda ctx: ctx.autotp_size > 1,
 )
-def layers_whole(ctx: Context) -> Iterator[Finding]:
+def layers_whole(ctx: Context) -> Findings:
     """A model whose layers AutoTP leaves whole.
 
     With tensor parallelism and neither a preset nor a `partition_config`, the plan that `transformers` ships with the
@@ -89,16 +85,15 @@ def layers_whole(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "TP023",
-    "experts-whole-under-autotp",
+    "TP023 experts-whole-under-autotp",
     upstream="silent",
     severity="warning",
-    cites=(Cite("module_inject/auto_tp.py", "AutoTP does not shard high-dimensional weights", since="0.19.8"),),
+    cites=Cite("module_inject/auto_tp.py", "AutoTP does not shard high-dimensional weights", since="0.19.8"),
     since="0.18.6",
     needs=("model facts",),
     when=lambda ctx: ctx.autotp_size > 1,
 )
-def experts_whole(ctx: Context) -> Iterator[Finding]:
+def experts_whole(ctx: Context) -> Findings:
     """A mixture of experts of which AutoTP shards all but the experts.
 
     With tensor parallelism the model has no experts, or AutoTP shards them.
@@ -130,14 +125,13 @@ def experts_whole(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "TP024",
-    "falcon-under-autotp",
+    "TP024 falcon-under-autotp",
     upstream="crashes",
     since="0.19.6",
     needs=("model facts",),
     when=lambda ctx: ctx.autotp_size > 1,
 )
-def falcon(ctx: Context) -> Iterator[Finding]:
+def falcon(ctx: Context) -> Findings:
     """Falcon models, whose forward pass AutoTP breaks.
 
     With tensor parallelism the model is not a Falcon with one key-value head (7B), with parallel branches and no biases
@@ -168,15 +162,14 @@ def falcon(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "TP025",
-    "latent-keys-drift-apart",
+    "TP025 latent-keys-drift-apart",
     upstream="silent",
-    cites=(Cite("module_inject/autotp_config.py", "MLA uses compressed KV, skip low-rank projections"),),
+    cites=Cite("module_inject/autotp_config.py", "MLA uses compressed KV, skip low-rank projections"),
     since="0.18.6",
     needs=("model facts",),
     when=lambda ctx: ctx.autotp_size > 1,
 )
-def partial_latent_key_gradients(ctx: Context) -> Iterator[Finding]:
+def partial_latent_key_gradients(ctx: Context) -> Findings:
     """Latent attention whose heads are split.
 
     With tensor parallelism a DeepSeek model has neither the preset `deepseek_v2` nor a `partition_config` that shards
@@ -208,17 +201,14 @@ def partial_latent_key_gradients(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "TP026",
-    "vocabulary-parallel-scaled-embedding",
+    "TP026 vocabulary-parallel-scaled-embedding",
     upstream="raises",
-    cites=(
-        Cite("module_inject/layers.py", "Vocabulary-parallel sharding does not support the custom embedding forward"),
-    ),
+    cites=Cite("module_inject/layers.py", "Vocabulary-parallel sharding does not support the custom embedding forward"),
     since="0.19.8",
     needs=("model facts",),
     when=lambda ctx: ctx.autotp_size > 1 and ctx.ds("tensor_parallel.vocab_parallel_lm_head") is True,
 )
-def scaled_embedding(ctx: Context) -> Iterator[Finding]:
+def scaled_embedding(ctx: Context) -> Findings:
     """A vocabulary-parallel head that is tied to an embedding with a forward of its own.
 
     With `tensor_parallel.vocab_parallel_lm_head: true` the model is not a Gemma or a Gemma 2 with tied embeddings.

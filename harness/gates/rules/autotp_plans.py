@@ -8,8 +8,7 @@ from typing import Any
 
 from harness.facts import model_table
 from harness.facts.tensor_parallel_plans import KNOWN_STYLES, UNSUPPORTED_FAMILIES
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 from harness.plan.weights.layer_specs import assign_roles, compile_pattern, compile_patterns, read_layer_specs
 from harness.spec.suggestions import nearest_name
 
@@ -24,15 +23,14 @@ def _read_preset(ctx: Context) -> str:
 
 
 @gate(
-    "TP006",
-    "model-without-tensor-plan",
+    "TP006 model-without-tensor-plan",
     upstream="asserts",
-    cites=(Cite("module_inject/auto_tp.py", "AutoTP not supported for model. Please provide policy."),),
+    cites=Cite("module_inject/auto_tp.py", "AutoTP not supported for model. Please provide policy."),
     since="0.16.4",
     needs=("model facts",),
     when=lambda ctx: ctx.autotp_size > 1 and not ctx.ds("tensor_parallel.partition_config"),
 )
-def unsupported_model(ctx: Context) -> Iterator[Finding]:
+def unsupported_model(ctx: Context) -> Findings:
     """A model that AutoTP has no plan for.
 
     With tensor parallelism and no `tensor_parallel.partition_config`, the model is not one of those that DeepSpeed's
@@ -63,15 +61,14 @@ def unsupported_model(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "TP007",
-    "tensor-plan-with-unknown-styles",
+    "TP007 tensor-plan-with-unknown-styles",
     upstream="raises",
-    cites=(Cite("module_inject/tp_plan_converter.py", "HuggingFace tp_plan contains unsupported partition style(s)"),),
+    cites=Cite("module_inject/tp_plan_converter.py", "HuggingFace tp_plan contains unsupported partition style(s)"),
     since="0.19.6",
     needs=("model facts",),
     when=lambda ctx: ctx.autotp_size > 1 and not ctx.ds("tensor_parallel.partition_config"),
 )
-def unknown_plan_styles(ctx: Context) -> Iterator[Finding]:
+def unknown_plan_styles(ctx: Context) -> Findings:
     """A model whose own tensor plan has parts that DeepSpeed does not know.
 
     With tensor parallelism and neither `preset_model` nor `partition_config`, the family is one whose Hugging Face plan
@@ -105,14 +102,13 @@ def unknown_plan_styles(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "TP008",
-    "unknown-tensor-preset",
+    "TP008 unknown-tensor-preset",
     upstream="silent",
-    cites=(Cite("module_inject/autotp_config.py", "preset_fn = presets.get(model_type.lower())"),),
+    cites=Cite("module_inject/autotp_config.py", "preset_fn = presets.get(model_type.lower())"),
     since="0.18.6",
     when=lambda ctx: ctx.autotp_size > 1,
 )
-def unknown_preset(ctx: Context) -> Iterator[Finding]:
+def unknown_preset(ctx: Context) -> Findings:
     """A tensor-parallel preset that does not exist.
 
     `tensor_parallel.preset_model` is one of `llama`, `bloom`, `chatglm`, `mixtral`, `deepseek_v2`, `qwen2`, `phi3`.
@@ -142,17 +138,16 @@ def unknown_preset(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "TP009",
-    "tensor-preset-of-another-model",
+    "TP009 tensor-preset-of-another-model",
     upstream="silent",
-    cites=(Cite("module_inject/auto_tp.py", "With partition_config, rely only on explicit specs and skip unmatched"),),
+    cites=Cite("module_inject/auto_tp.py", "With partition_config, rely only on explicit specs and skip unmatched"),
     since="0.18.6",
     needs=("model facts",),
     when=lambda ctx: (
         ctx.autotp_size > 1 and _read_preset(ctx) in PRESETS and not ctx.ds("tensor_parallel.partition_config")
     ),
 )
-def preset_of_another_model(ctx: Context) -> Iterator[Finding]:
+def preset_of_another_model(ctx: Context) -> Findings:
     """A tensor-parallel preset for another architecture.
 
     `tensor_parallel.preset_model` names the layers that this model has.
@@ -198,14 +193,13 @@ def _fix_preset(ctx: Context, family: str) -> Fix:
 
 
 @gate(
-    "TP016",
-    "preset-without-default-specs",
+    "TP016 preset-without-default-specs",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/tensor_parallel/config.py", "if config and custom_config.use_default_specs:"),),
+    cites=Cite("runtime/tensor_parallel/config.py", "if config and custom_config.use_default_specs:"),
     since="0.18.6",
 )
-def preset_without_default_specs(ctx: Context) -> Iterator[Finding]:
+def preset_without_default_specs(ctx: Context) -> Findings:
     r"""A preset that a partition plan switches off.
 
     `tensor_parallel.preset_model` together with a `partition_config` that says `use_default_specs: false`.
@@ -238,14 +232,13 @@ def preset_without_default_specs(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "TP014",
-    "unreadable-layer-spec",
+    "TP014 unreadable-layer-spec",
     upstream="raises",
-    cites=(Cite("module_inject/autotp_config.py", "AutoTP shape must contain only integers or a tuple at"),),
+    cites=Cite("module_inject/autotp_config.py", "AutoTP shape must contain only integers or a tuple at"),
     since="0.18.6",
     when=lambda ctx: ctx.autotp_size > 1 and isinstance(ctx.ds("tensor_parallel.partition_config.layer_specs"), list),
 )
-def unreadable_layer_spec(ctx: Context) -> Iterator[Finding]:
+def unreadable_layer_spec(ctx: Context) -> Findings:
     r"""A layer spec that DeepSpeed cannot read.
 
     In `tensor_parallel.partition_config.layer_specs`: each pattern is a regular expression; `shape` is a list of whole
@@ -334,15 +327,14 @@ def _repair_patterns(patterns: list[Any]) -> list[Any] | None:
 
 
 @gate(
-    "TP015",
-    "partition-plan-that-shards-nothing",
+    "TP015 partition-plan-that-shards-nothing",
     upstream="silent",
-    cites=(Cite("module_inject/auto_tp.py", "With partition_config, rely only on explicit specs and skip unmatched"),),
+    cites=Cite("module_inject/auto_tp.py", "With partition_config, rely only on explicit specs and skip unmatched"),
     since="0.18.6",
     needs=("model facts",),
     when=lambda ctx: ctx.autotp_size > 1 and isinstance(ctx.ds("tensor_parallel.partition_config"), dict),
 )
-def incomplete_partition_plan(ctx: Context) -> Iterator[Finding]:
+def incomplete_partition_plan(ctx: Context) -> Findings:
     r"""A partition plan that matches nothing, or one half of a pair.
 
     `tensor_parallel.partition_config.layer_specs` against the names of the model's weights: some weight is sharded by
@@ -389,9 +381,9 @@ def incomplete_partition_plan(ctx: Context) -> Iterator[Finding]:
         f"{_PARTITION}.layer_specs",
         related=[("model.name_or_path", f"a `{model.family}` model"), (_DEGREE, "tensor parallelism is requested")],
         notes=[note],
-        fix=Fix(
-            f"remove {ctx.key(_PARTITION)}, so that DeepSpeed uses the plan of `transformers`, or name both halves",
-            {_PARTITION: None},
+        fix=ctx.fix_to_remove(
+            _PARTITION,
+            "so that DeepSpeed uses the plan of `transformers`, or name both halves",
             effect="shards every layer",
         ),
     )
@@ -412,15 +404,14 @@ def _describe_half_pair(roles: Mapping[str, str]) -> str:
 
 
 @gate(
-    "TP010",
-    "head-norms-drift-apart",
+    "TP010 head-norms-drift-apart",
     upstream="silent",
-    cites=(Cite("module_inject/autotp_config.py", "so the gradients must be summed across the", since="0.19.6"),),
+    cites=Cite("module_inject/autotp_config.py", "so the gradients must be summed across the", since="0.19.6"),
     since="0.16.4",
     needs=("model facts",),
     when=lambda ctx: ctx.autotp_size > 1,
 )
-def partial_head_norm_gradients(ctx: Context) -> Iterator[Finding]:
+def partial_head_norm_gradients(ctx: Context) -> Findings:
     """Norms over split heads whose gradients are not summed.
 
     Families that normalise queries and keys head by head (qwen3, qwen3_moe, gemma3): AutoTP has a plan that sums the

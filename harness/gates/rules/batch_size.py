@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Finding, Findings, Fix, gate
 
 _TOTAL = "train.global_batch_size"
 _MICRO = "train.per_device_train_batch_size"
@@ -18,15 +15,12 @@ def _fix_total(ctx: Context, size: int) -> Fix:
 
 
 @gate(
-    "BT002",
-    "no-batch-size",
+    "BT002 no-batch-size",
     upstream="raises",
     severity=("error", "warning"),
-    cites=(
-        Cite("runtime/config.py", "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"),
-    ),
+    cites=Cite("runtime/config.py", "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"),
 )
-def no_batch_size(ctx: Context) -> Iterator[Finding]:
+def no_batch_size(ctx: Context) -> Findings:
     """No batch size at all.
 
     At least one of `train.per_device_train_batch_size` and `train.global_batch_size` is given.
@@ -61,14 +55,13 @@ def no_batch_size(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "BT001",
-    "global-batch-is-not-the-product",
+    "BT001 global-batch-is-not-the-product",
     upstream="asserts",
-    cites=(Cite("runtime/config.py", "Check batch related parameters. train_batch_size is not equal"),),
+    cites=Cite("runtime/config.py", "Check batch related parameters. train_batch_size is not equal"),
     needs=("world size",),
     when=lambda ctx: ctx.tensor_parallel_size == 1 or ctx.run.kind == "spec",
 )
-def wrong_global_batch(ctx: Context) -> Iterator[Finding]:
+def wrong_global_batch(ctx: Context) -> Findings:
     """A global batch that the ranks cannot make.
 
     `train.global_batch_size` = `train.per_device_train_batch_size` x data-parallel ranks x
@@ -129,12 +122,11 @@ def _describe_world(ctx: Context) -> str:
 
 
 @gate(
-    "BT004",
-    "global-batch-for-no-number-of-ranks",
+    "BT004 global-batch-for-no-number-of-ranks",
     upstream="asserts",
-    cites=(Cite("runtime/config.py", "Check batch related parameters. train_batch_size is not equal"),),
+    cites=Cite("runtime/config.py", "Check batch related parameters. train_batch_size is not equal"),
 )
-def global_batch_for_no_world(ctx: Context) -> Iterator[Finding]:
+def global_batch_for_no_world(ctx: Context) -> Findings:
     """A global batch that no number of ranks can make.
 
     Where the number of ranks is not known: `train.global_batch_size` is a multiple of
@@ -163,13 +155,12 @@ def global_batch_for_no_world(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "BT003",
-    "degrees-that-do-not-divide-the-world",
+    "BT003 degrees-that-do-not-divide-the-world",
     upstream="crashes",
-    cites=(Cite("runtime/pipe/module.py", "must divide distributed world size"),),
+    cites=Cite("runtime/pipe/module.py", "must divide distributed world size"),
     needs=("world size",),
 )
-def indivisible_world(ctx: Context) -> Iterator[Finding]:
+def indivisible_world(ctx: Context) -> Findings:
     """Degrees that do not divide the world size.
 
     The ranks divide by tensor x pipeline x sequence degree, and there are at least that many.
@@ -216,17 +207,16 @@ def _choose_divisor(world: int) -> int:
 
 
 @gate(
-    "BT005",
-    "global-batch-counted-over-tensor-ranks",
+    "BT005 global-batch-counted-over-tensor-ranks",
     upstream="silent",
     severity=("error", "warning"),
-    cites=(Cite("runtime/config.py", "micro_batch_per_gpu * gradient_acc_step * world_size"),),
+    cites=Cite("runtime/config.py", "micro_batch_per_gpu * gradient_acc_step * world_size"),
     since="0.16.4",
     when=lambda ctx: (
         ctx.tensor_parallel_size > 1 and ctx.run.kind == "deepspeed-json" and ctx.has_key("train_batch_size")
     ),
 )
-def global_batch_over_tensor_ranks(ctx: Context) -> Iterator[Finding]:
+def global_batch_over_tensor_ranks(ctx: Context) -> Findings:
     """A global batch under AutoTP that DeepSpeed counts over the whole world.
 
     `train_batch_size` in a DeepSpeed JSON with a tensor degree.

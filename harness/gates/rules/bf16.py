@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from harness.facts.devices import Device, device_by_driver_name, find_device, is_before_ampere
-from harness.findings import Finding, Fix, Severity
 from harness.gates.dtypes import grad_accum_dtype, model_dtype
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, Severity, gate
 from harness.hostinfo.machine import accelerators_for
 
 _BF16 = "precision.bf16"
@@ -21,14 +20,13 @@ _PRECISION_KEYS = ("bf16", "bfloat16", "fp16", "torch_autocast", "amp", "bf16.en
 
 
 @gate(
-    "PR061",
-    "bf16-without-zero-trains-otherwise",
+    "PR061 bf16-without-zero-trains-otherwise",
     upstream="wrong",
     since="0.17.6",
     until="0.18.5",
     when=lambda ctx: ctx.stage == 0 and ctx.is_enabled("bf16") and ctx.pipeline_parallel_size == 1,
 )
-def bf16_without_zero(ctx: Context) -> Iterator[Finding]:
+def bf16_without_zero(ctx: Context) -> Findings:
     """bf16 at stage 0 that trains on old gradients, or not at all.
 
     `precision.bf16` at ZeRO stage 0, outside a pipeline and without gradients in fp32, on DeepSpeed 0.17.6 to 0.18.5.
@@ -59,16 +57,15 @@ def bf16_without_zero(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR062",
-    "bf16-counts-a-gradient-twice",
+    "PR062 bf16-counts-a-gradient-twice",
     upstream="wrong",
     severity="info",
-    cites=(Cite("runtime/bf16_optimizer.py", "_update_hp_grad(lp_param, group_idx, param_idx, clear_lp_grads=False)"),),
+    cites=Cite("runtime/bf16_optimizer.py", "_update_hp_grad(lp_param, group_idx, param_idx, clear_lp_grads=False)"),
     since="0.16.5",
     until="0.17.0",
     when=lambda ctx: ctx.run.kind != "spec" and ctx.stage == 0 and ctx.is_enabled("bf16"),
 )
-def bf16_gradient_counted_twice(ctx: Context) -> Iterator[Finding]:
+def bf16_gradient_counted_twice(ctx: Context) -> Findings:
     """bf16 at stage 0 that counts a gradient twice.
 
     A DeepSpeed JSON with `bf16.enabled` at stage 0 and `bf16.immediate_grad_update` left out or true, on DeepSpeed
@@ -95,8 +92,7 @@ def bf16_gradient_counted_twice(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR005",
-    "two-spellings-of-bf16",
+    "PR005 two-spellings-of-bf16",
     upstream="silent",
     severity=("error", "warning"),
     unread="DeepSpeed drops `bfloat16` where `bf16` is written",
@@ -106,7 +102,7 @@ def bf16_gradient_counted_twice(ctx: Context) -> Iterator[Finding]:
     ),
     when=lambda ctx: ctx.has_key("bf16") and ctx.has_key("bfloat16"),
 )
-def two_spellings_of_bf16(ctx: Context) -> Iterator[Finding]:
+def two_spellings_of_bf16(ctx: Context) -> Findings:
     """`bf16` and `bfloat16` at once.
 
     Both blocks in one configuration.
@@ -144,15 +140,14 @@ def two_spellings_of_bf16(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR014",
-    "bf16-on-an-old-gpu",
+    "PR014 bf16-on-an-old-gpu",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/engine.py", "Type bf16 is not supported on your device.", since="0.16.0"),),
+    cites=Cite("runtime/engine.py", "Type bf16 is not supported on your device.", since="0.16.0"),
     when=lambda ctx: ctx.is_enabled("bf16") and ctx.run.spec.cluster.gpu is not None,
     unseen="needs a GPU older than Ampere",
 )
-def bf16_on_old_gpu(ctx: Context) -> Iterator[Finding]:
+def bf16_on_old_gpu(ctx: Context) -> Findings:
     """bf16 on a GPU that does not compute in it.
 
     `precision.bf16` with a `cluster.gpu` older than Ampere: V100, T4, P100, RTX 20.
@@ -181,8 +176,7 @@ def bf16_on_old_gpu(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR067",
-    "full-precision-by-default",
+    "PR067 full-precision-by-default",
     upstream="silent",
     severity=("warning", "info"),
     cites=(
@@ -191,7 +185,7 @@ def bf16_on_old_gpu(ctx: Context) -> Iterator[Finding]:
     ),
     when=lambda ctx: not any(ctx.has_key(key) for key in _PRECISION_KEYS),
 )
-def full_precision_by_default(ctx: Context) -> Iterator[Finding]:
+def full_precision_by_default(ctx: Context) -> Findings:
     """No precision: the model trains in fp32.
 
     A run spec without `precision.bf16` and `precision.fp16`, for GPUs that compute in bf16: of `cluster.gpu`, else of
@@ -232,15 +226,14 @@ def full_precision_by_default(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR068",
-    "fp16-where-bf16-is-as-fast",
+    "PR068 fp16-where-bf16-is-as-fast",
     upstream="silent",
     severity="info",
-    cites=(Cite("runtime/fp16/loss_scaler.py", "class DynamicLossScaler"),),
+    cites=Cite("runtime/fp16/loss_scaler.py", "class DynamicLossScaler"),
     when=lambda ctx: ctx.is_enabled("fp16"),
     unseen="needs a GPU of Ampere or newer",
 )
-def fp16_on_new_gpu(ctx: Context) -> Iterator[Finding]:
+def fp16_on_new_gpu(ctx: Context) -> Findings:
     """fp16 on a GPU that computes in bf16.
 
     `precision.fp16` on GPUs that compute in bf16, Ampere or newer: of `cluster.gpu`, else of this machine at a launch.
@@ -284,16 +277,15 @@ def computes_in_bf16(device: Device) -> bool:
 
 
 @gate(
-    "PR020",
-    "overflow-check-switched-off",
+    "PR020 overflow-check-switched-off",
     upstream="silent",
     severity="warning",
     unread="read at stages 1 and 2 alone",
-    cites=(Cite("runtime/engine.py", "check_grad_overflow = self._config.bfloat16_config.check_grad_overflow"),),
+    cites=Cite("runtime/engine.py", "check_grad_overflow = self._config.bfloat16_config.check_grad_overflow"),
     since="0.19.3",
     when=lambda ctx: ctx.is_enabled("bf16"),
 )
-def switched_off_overflow_check(ctx: Context) -> Iterator[Finding]:
+def switched_off_overflow_check(ctx: Context) -> Findings:
     """bf16 without the overflow check.
 
     `bf16.check_grad_overflow: false`.
@@ -328,8 +320,7 @@ def _fix_master_flags(ctx: Context, keys: Sequence[str]) -> Fix:
 
 
 @gate(
-    "PR021",
-    "masters-in-16-bit-at-stage-0",
+    "PR021 masters-in-16-bit-at-stage-0",
     upstream="asserts",
     cites=(
         Cite(
@@ -345,7 +336,7 @@ def _fix_master_flags(ctx: Context, keys: Sequence[str]) -> Fix:
     ),
     when=lambda ctx: ctx.stage == 0 or ctx.target.version < (0, 18, 3),
 )
-def sixteen_bit_masters_at_stage_0(ctx: Context) -> Iterator[Finding]:
+def sixteen_bit_masters_at_stage_0(ctx: Context) -> Findings:
     """16-bit master weights without ZeRO.
 
     `bf16.bf16_master_weights_and_grads`, `bf16.bf16_optimizer_states` or `fp16.fp16_master_weights_and_grads` at ZeRO
@@ -378,13 +369,12 @@ def sixteen_bit_masters_at_stage_0(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR022",
-    "masters-in-16-bit-without-cpu-adam",
+    "PR022 masters-in-16-bit-without-cpu-adam",
     upstream="asserts",
-    cites=(Cite("runtime/zero/stage_1_and_2.py", "Offload with DeepSpeedCPUAdam"),),
+    cites=Cite("runtime/zero/stage_1_and_2.py", "Offload with DeepSpeedCPUAdam"),
     when=lambda ctx: ctx.stage > 0,
 )
-def sixteen_bit_masters_without_cpu_adam(ctx: Context) -> Iterator[Finding]:
+def sixteen_bit_masters_without_cpu_adam(ctx: Context) -> Findings:
     """16-bit master weights without DeepSpeedCPUAdam.
 
     `bf16.bf16_master_weights_and_grads` (unless `bf16.bf16_optimizer_states` keeps the states in bf16 too, on the
@@ -427,13 +417,12 @@ def sixteen_bit_masters_without_cpu_adam(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR023",
-    "states-in-16-bit-without-masters",
+    "PR023 states-in-16-bit-without-masters",
     upstream="asserts",
-    cites=(Cite("runtime/config.py", "bf16_optimizer_states requires bf16_master_weights_and_grads to be enabled."),),
+    cites=Cite("runtime/config.py", "bf16_optimizer_states requires bf16_master_weights_and_grads to be enabled."),
     since="0.18.3",
 )
-def sixteen_bit_states_without_masters(ctx: Context) -> Iterator[Finding]:
+def sixteen_bit_states_without_masters(ctx: Context) -> Findings:
     """Optimizer states in bf16 without master weights in bf16.
 
     `bf16.bf16_optimizer_states` without `bf16.bf16_master_weights_and_grads` at ZeRO stages 1 to 3.
@@ -458,8 +447,7 @@ def sixteen_bit_states_without_masters(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR024",
-    "masters-of-another-format",
+    "PR024 masters-of-another-format",
     upstream="silent",
     cites=(
         Cite("runtime/config.py", "if self.bfloat16_config.bf16_master_weights_and_grads:", since="0.18.3"),
@@ -470,7 +458,7 @@ def sixteen_bit_states_without_masters(ctx: Context) -> Iterator[Finding]:
     ),
     when=lambda ctx: ctx.stage > 0,
 )
-def sixteen_bit_masters_of_another_format(ctx: Context) -> Iterator[Finding]:
+def sixteen_bit_masters_of_another_format(ctx: Context) -> Findings:
     """16-bit master weights of a model in another format.
 
     `bf16.bf16_master_weights_and_grads` while `bf16` is off, or `fp16.fp16_master_weights_and_grads` while `fp16` is

@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix, Severity
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, Severity, gate
 
 
 @gate(
-    "CK004",
-    "universal-flag-on-ordinary-checkpoints",
+    "CK004 universal-flag-on-ordinary-checkpoints",
     upstream="raises",
     severity=("error", "info"),
-    cites=(Cite("runtime/engine.py", "Invalid for universal checkpoint"),),
+    cites=Cite("runtime/engine.py", "Invalid for universal checkpoint"),
 )
-def universal_flag(ctx: Context) -> Iterator[Finding]:
+def universal_flag(ctx: Context) -> Findings:
     """`load_universal` for ordinary checkpoints.
 
     `checkpoint.load_universal: true` in a run spec (an error), in a DeepSpeed JSON (information).
@@ -52,16 +48,15 @@ def universal_flag(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "CK005",
-    "node-local-checkpoints-on-several-hosts",
+    "CK005 node-local-checkpoints-on-several-hosts",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/engine.py", "rank = self.local_rank if self.use_node_local_storage() else dp_rank"),),
+    cites=Cite("runtime/engine.py", "rank = self.local_rank if self.use_node_local_storage() else dp_rank"),
     needs=("hosts",),
     when=lambda ctx: ctx.ds("checkpoint.use_node_local_storage") is True,
     unseen="needs several hosts",
 )
-def node_local_checkpoints(ctx: Context) -> Iterator[Finding]:
+def node_local_checkpoints(ctx: Context) -> Findings:
     """Checkpoint shards that stay on the host that wrote them.
 
     `checkpoint.use_node_local_storage: true` with more than one host.
@@ -98,19 +93,16 @@ def node_local_checkpoints(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "CK006",
-    "checkpoint-writer-without-ranks",
+    "CK006 checkpoint-writer-without-ranks",
     upstream="raises",
-    cites=(
-        Cite(
-            "runtime/model_checkpointing/data_parallel_writer_factory.py",
-            "dp_rank = self._uni_parallel_info.dp_rank if mpu_info is None else mpu_info.dp_rank",
-        ),
+    cites=Cite(
+        "runtime/model_checkpointing/data_parallel_writer_factory.py",
+        "dp_rank = self._uni_parallel_info.dp_rank if mpu_info is None else mpu_info.dp_rank",
     ),
     since="0.19.8",
     when=lambda ctx: ctx.has_key("checkpoint.writer"),
 )
-def writer_without_ranks(ctx: Context) -> Iterator[Finding]:
+def writer_without_ranks(ctx: Context) -> Findings:
     """A checkpoint writer that DeepSpeed cannot build.
 
     A `checkpoint.writer` block: on the CPU always; elsewhere without `data_parallel`, below ZeRO stage 3, without
@@ -153,16 +145,15 @@ def writer_without_ranks(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "CK060",
-    "writer-of-unloadable-checkpoints",
+    "CK060 writer-of-unloadable-checkpoints",
     upstream="wrong",
-    cites=(
-        Cite("runtime/checkpoint_engine/fast_checkpoint_engine.py", "sd = torch.load(path, map_location=map_location)"),
+    cites=Cite(
+        "runtime/checkpoint_engine/fast_checkpoint_engine.py", "sd = torch.load(path, map_location=map_location)"
     ),
     since="0.17.1",
     when=lambda ctx: isinstance(ctx.ds("checkpoint.writer"), dict) and ctx.stage == 3 and ctx.accelerator != "cpu",
 )
-def writer_of_unloadable_checkpoints(ctx: Context) -> Iterator[Finding]:
+def writer_of_unloadable_checkpoints(ctx: Context) -> Findings:
     """A checkpoint writer whose checkpoints cannot be loaded.
 
     A `checkpoint.writer` block at ZeRO stage 3, on torch 2.6 or newer.
@@ -193,19 +184,16 @@ def writer_of_unloadable_checkpoints(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "CK007",
-    "parallel-write-without-pipeline",
+    "CK007 parallel-write-without-pipeline",
     upstream="silent",
     severity="warning",
     unread="a PipelineModule alone reads it",
-    cites=(
-        Cite(
-            "runtime/pipe/engine.py",
-            "self.module.checkpoint_parallel_write_pipeline = self._config.checkpoint_parallel_write_pipeline",
-        ),
+    cites=Cite(
+        "runtime/pipe/engine.py",
+        "self.module.checkpoint_parallel_write_pipeline = self._config.checkpoint_parallel_write_pipeline",
     ),
 )
-def parallel_write_without_pipeline(ctx: Context) -> Iterator[Finding]:
+def parallel_write_without_pipeline(ctx: Context) -> Findings:
     """Parallel writing of pipeline layers without a pipeline.
 
     `checkpoint.parallel_write.pipeline_stage: true` with one pipeline stage.
@@ -224,21 +212,16 @@ def parallel_write_without_pipeline(ctx: Context) -> Iterator[Finding]:
     if ctx.run.kind == "deepspeed-json" and ctx.has_key("pipeline"):
         return  # the script brings the stages
     key = "deepspeed.checkpoint.parallel_write.pipeline_stage"
-    yield ctx.unread(
-        f"{ctx.key(key)} is read by a pipeline only, and this run has one stage",
-        key,
-        fix=ctx.fix_to_remove(key, safe=True),
-    )
+    yield ctx.unread(f"{ctx.key(key)} is read by a pipeline only, and this run has one stage", key)
 
 
 @gate(
-    "UT014",
-    "datastates-checkpoints-by-accident",
+    "UT014 datastates-checkpoints-by-accident",
     upstream="raises",
-    cites=(Cite("datastates/config.py", "is not False"),),
+    cites=Cite("datastates/config.py", "is not False"),
     since="0.18.1",
 )
-def accidental_datastates(ctx: Context) -> Iterator[Finding]:
+def accidental_datastates(ctx: Context) -> Findings:
     """A checkpoint engine switched on by an empty value.
 
     `datastates_ckpt` that is neither `false` nor a block with settings.
@@ -266,15 +249,14 @@ def accidental_datastates(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR011",
-    "obsolete-elastic-checkpoint",
+    "ZR011 obsolete-elastic-checkpoint",
     upstream="silent",
     severity=("error", "warning"),
-    cites=(Cite("runtime/zero/config.py", "ZeRO-3 elastic checkpointing is deprecated and no longer supported"),),
+    cites=Cite("runtime/zero/config.py", "ZeRO-3 elastic checkpointing is deprecated and no longer supported"),
     since="0.19.3",
     when=lambda ctx: ctx.stage > 0,
 )
-def old_elastic_checkpoint(ctx: Context) -> Iterator[Finding]:
+def old_elastic_checkpoint(ctx: Context) -> Findings:
     """Elastic checkpoints of the old kind.
 
     `elastic_checkpoint: true` in `zero_optimization`, at any stage but 0.

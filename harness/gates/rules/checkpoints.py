@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
-from harness.findings import Finding, Fix
-from harness.gates.registry import Context, gate, spec_gate
+from harness.gates.registry import Context, Findings, Fix, gate, spec_gate
 from harness.units import format_seconds
 
 _SAVE_AT_END_KEY = "checkpoint.save_at_end"
@@ -17,8 +15,8 @@ _HOUR = 3600
 _MONTH = 30 * 24 * _HOUR
 
 
-@spec_gate("CK009", "training-that-saves-nothing", upstream="silent", severity="info")
-def training_without_saves(ctx: Context) -> Iterator[Finding]:
+@spec_gate("CK009 training-that-saves-nothing", upstream="silent", severity="info")
+def training_without_saves(ctx: Context) -> Findings:
     """A run that keeps nothing of what it trained.
 
     `checkpoint.save_at_end: false` without a `checkpoint.save_steps`, and without `export.at_end`.
@@ -38,8 +36,8 @@ def training_without_saves(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("CK008", "export-without-a-checkpoint", upstream="wrong")
-def export_without_checkpoint(ctx: Context) -> Iterator[Finding]:
+@spec_gate("CK008 export-without-a-checkpoint", upstream="wrong")
+def export_without_checkpoint(ctx: Context) -> Findings:
     """An export at the end of a run that does not save its last step.
 
     `export.at_end: true` with `checkpoint.save_at_end: false`, unless `train.max_steps` is a multiple of
@@ -78,13 +76,12 @@ def _fix_missing_save(ctx: Context) -> Fix:
 
 
 @spec_gate(
-    "CK010",
-    "save-limit-without-saves",
+    "CK010 save-limit-without-saves",
     upstream="silent",
     severity="warning",
     unread="nothing is saved that it could limit",
 )
-def save_limit_without_saves(ctx: Context) -> Iterator[Finding]:
+def save_limit_without_saves(ctx: Context) -> Findings:
     """A limit on checkpoints in a run that writes at most one.
 
     `checkpoint.save_total_limit` without `checkpoint.save_steps`.
@@ -111,8 +108,8 @@ def save_limit_without_saves(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("CK011", "interval-longer-than-the-run", upstream="silent", severity="warning")
-def interval_beyond_run(ctx: Context) -> Iterator[Finding]:
+@spec_gate("CK011 interval-longer-than-the-run", upstream="silent", severity="warning")
+def interval_beyond_run(ctx: Context) -> Findings:
     """An interval that the run never reaches.
 
     `checkpoint.save_steps` and `eval.eval_steps` against `train.max_steps`.
@@ -142,14 +139,13 @@ def interval_beyond_run(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "CK015",
-    "saves-that-cost-too-much",
+    "CK015 saves-that-cost-too-much",
     upstream="silent",
     severity=("warning", "info"),
     needs=("a run spec", "world size", "model facts"),
     when=lambda ctx: ctx.run.spec.checkpoint.save_steps is not None and ctx.run.spec.cluster.gpu is not None,
 )
-def costly_saves(ctx: Context) -> Iterator[Finding]:
+def costly_saves(ctx: Context) -> Findings:
     """Saves that take much of the time, or so few that a failure loses hours.
 
     `checkpoint.save_steps` times the planned seconds of a step, on a `cluster.gpu` whose speed is known: saves above
@@ -196,13 +192,12 @@ def costly_saves(ctx: Context) -> Iterator[Finding]:
 
 
 @spec_gate(
-    "CK012",
-    "kept-where-all-are-kept",
+    "CK012 kept-where-all-are-kept",
     upstream="silent",
     severity="warning",
     unread="nothing is removed that it could keep",
 )
-def retention_without_limit(ctx: Context) -> Iterator[Finding]:
+def retention_without_limit(ctx: Context) -> Findings:
     """Rules for keeping checkpoints where none is removed.
 
     `checkpoint.keep_every_steps` or `checkpoint.keep_best` without `checkpoint.save_total_limit`.
@@ -232,8 +227,8 @@ def retention_without_limit(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@spec_gate("CK013", "best-that-is-never-known", upstream="silent", severity="warning")
-def best_without_evaluation(ctx: Context) -> Iterator[Finding]:
+@spec_gate("CK013 best-that-is-never-known", upstream="silent", severity="warning")
+def best_without_evaluation(ctx: Context) -> Findings:
     """`keep_best` where no saved step is ever evaluated.
 
     `checkpoint.keep_best` where evaluations and saves never fall on the same step before the last.
@@ -270,8 +265,8 @@ def best_without_evaluation(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("CK014", "patience-without-evaluations", upstream="silent", severity="warning")
-def patience_without_evaluations(ctx: Context) -> Iterator[Finding]:
+@spec_gate("CK014 patience-without-evaluations", upstream="silent", severity="warning")
+def patience_without_evaluations(ctx: Context) -> Findings:
     """Early stopping in a run that is evaluated only at its end.
 
     `eval.early_stopping_patience` without `eval.eval_steps`.
@@ -303,8 +298,8 @@ def patience_without_evaluations(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("CK030", "restarts-without-saves", upstream="silent", severity="warning")
-def restarts_without_saves(ctx: Context) -> Iterator[Finding]:
+@spec_gate("CK030 restarts-without-saves", upstream="silent", severity="warning")
+def restarts_without_saves(ctx: Context) -> Findings:
     """Restarts of a run that saves nothing before its end.
 
     `launch.max_restarts` above 0 without `checkpoint.save_steps`.
@@ -335,10 +330,8 @@ def restarts_without_saves(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate(
-    "MD013", "export-options-without-export", upstream="silent", severity="warning", unread="nothing is exported"
-)
-def export_options_without_export(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD013 export-options-without-export", upstream="silent", severity="warning", unread="nothing is exported")
+def export_options_without_export(ctx: Context) -> Findings:
     """Options of an export that does not take place.
 
     `export.dtype`, `export.sample_prompt` and `export.sample_tokens` without `export.at_end: true`; `sample_tokens`

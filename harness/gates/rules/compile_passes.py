@@ -3,24 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 _PASSES = "deepspeed.compile.passes"
 
 
 @gate(
-    "CC005",
-    "autotp-pass-with-others",
+    "CC005 autotp-pass-with-others",
     upstream="raises",
-    cites=(Cite("runtime/engine.py", "The AutoTP compile pass cannot yet be combined with AutoSP or the ZeRO "),),
+    cites=Cite("runtime/engine.py", "The AutoTP compile pass cannot yet be combined with AutoSP or the ZeRO "),
     since="0.19.7",
     when=lambda ctx: ctx.has_key("compile"),
     unseen="refused by engine.compile(), which needs CUDA",
 )
-def autotp_pass_with_others(ctx: Context) -> Iterator[Finding]:
+def autotp_pass_with_others(ctx: Context) -> Findings:
     """The AutoTP pass with other passes.
 
     `compile.passes` has `autotp` and something else.
@@ -49,16 +45,15 @@ def autotp_pass_with_others(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "CC006",
-    "parallel-pass-without-its-degree",
+    "CC006 parallel-pass-without-its-degree",
     upstream="silent",
     severity="warning",
     unread="the pass shards nothing at a degree of 1",
-    cites=(Cite("runtime/engine.py", "AutoTP compile pass requires tensor_parallel.autotp_size > 1. "),),
+    cites=Cite("runtime/engine.py", "AutoTP compile pass requires tensor_parallel.autotp_size > 1. "),
     since="0.19.7",
     unseen="seen in a log line of engine.compile(), which needs CUDA",
 )
-def autotp_pass_without_degree(ctx: Context) -> Iterator[Finding]:
+def autotp_pass_without_degree(ctx: Context) -> Findings:
     """A parallel compile pass without its degree.
 
     `compile.passes: [autotp]` without a tensor degree.
@@ -79,20 +74,19 @@ def autotp_pass_without_degree(ctx: Context) -> Iterator[Finding]:
         yield ctx.unread(
             f"the pass `autotp` shards nothing while {ctx.key('parallel.tensor_parallel_size')} is 1",
             _PASSES,
-            fix=Fix(f"remove {ctx.key(_PASSES)}, or set a tensor degree", {_PASSES: None}, safe=True),
+            fix=ctx.fix_to_remove(_PASSES, "or set a tensor degree", safe=True),
         )
 
 
 @gate(
-    "SQ007",
-    "autosp-above-stage-1",
+    "SQ007 autosp-above-stage-1",
     upstream="silent",
-    cites=(Cite("runtime/engine.py", "Currently AutoSP does not compose with ZeRO stage 2 and 3"),),
+    cites=Cite("runtime/engine.py", "Currently AutoSP does not compose with ZeRO stage 2 and 3"),
     since="0.18.9",
     when=lambda ctx: ctx.stage > 1 and "autosp" in (ctx.ds("compile.passes") or ()),
     unseen="DeepCompile needs CUDA",
 )
-def autosp_above_stage_1(ctx: Context) -> Iterator[Finding]:
+def autosp_above_stage_1(ctx: Context) -> Findings:
     """AutoSP at a ZeRO stage that it does not support.
 
     `autosp` in `compile.passes` at ZeRO stage 2 or 3.
@@ -117,15 +111,14 @@ def autosp_above_stage_1(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "SQ008",
-    "autosp-without-a-sequence-degree",
+    "SQ008 autosp-without-a-sequence-degree",
     upstream="silent",
-    cites=(Cite("compile/init_sp.py", "sp_size, dp_size = extract_mesh_size(config._param_dict)"),),
+    cites=Cite("compile/init_sp.py", "sp_size, dp_size = extract_mesh_size(config._param_dict)"),
     since="0.18.9",
     when=lambda ctx: ctx.sequence_parallel_size == 1 and "autosp" in (ctx.ds("compile.passes") or ()),
     unseen="DeepCompile needs CUDA",
 )
-def autosp_without_degree(ctx: Context) -> Iterator[Finding]:
+def autosp_without_degree(ctx: Context) -> Findings:
     """AutoSP without a sequence degree.
 
     `autosp` in `compile.passes` while the sequence degree is 1.

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
-from harness.findings import Finding, Fix
 from harness.gates.host_names import format_hosts, list_reachable_hosts
-from harness.gates.registry import Cite, Context, gate, hosts_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate, hosts_gate
 
 MAX_CORES = 1 << 16
 """No host has as many cores: a higher number is a typing error, and its range is not expanded."""
@@ -38,14 +36,13 @@ _CORE_LIST = "launch.bind_core_list"
 
 
 @gate(
-    "HO029",
-    "cores-that-cannot-be-dealt-out",
+    "HO029 cores-that-cannot-be-dealt-out",
     upstream="raises",
-    cites=(Cite("utils/numa.py", "parse_range_list"),),
+    cites=Cite("utils/numa.py", "parse_range_list"),
     when=lambda ctx: ctx.run.spec.launch.bind_cores_to_rank and ctx.run.spec.launch.bind_core_list is not None,
     unseen="refused by the launcher, before there is an engine",
 )
-def unusable_core_list(ctx: Context) -> Iterator[Finding]:
+def unusable_core_list(ctx: Context) -> Findings:
     """A list of cores that the launcher cannot distribute.
 
     `launch.bind_core_list` names cores as DeepSpeed reads them, numbers and ranges in ascending order, at least one for
@@ -91,15 +88,14 @@ def _describe_core_list_problem(ctx: Context, text: str, ranks: int) -> str:
 
 
 @gate(
-    "HO030",
-    "binding-read-by-nothing",
+    "HO030 binding-read-by-nothing",
     upstream="silent",
     severity="warning",
-    cites=(Cite("launcher/multinode_runner.py", "bind_cores_to_rank"),),
+    cites=Cite("launcher/multinode_runner.py", "bind_cores_to_rank"),
     when=lambda ctx: ctx.run.spec.launch.bind_cores_to_rank or ctx.run.spec.launch.bind_core_list is not None,
     unseen="settled by the launcher, before there is an engine",
 )
-def binding_without_reader(ctx: Context) -> Iterator[Finding]:
+def binding_without_reader(ctx: Context) -> Findings:
     """Core binding with a launcher that does not bind.
 
     `launch.bind_cores_to_rank` and `launch.bind_core_list` are used with a launcher that reads them.
@@ -150,8 +146,8 @@ def binding_without_reader(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@hosts_gate("EN052", "no-numactl-there", upstream="raises", cites=(Cite("utils/numa.py", "get_numactl_cmd"),))
-def missing_numactl(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN052 no-numactl-there", upstream="raises", cites=Cite("utils/numa.py", "get_numactl_cmd"))
+def missing_numactl(ctx: Context) -> Findings:
     """Ranks bound to cores on a host without numactl.
 
     With `launch.bind_cores_to_rank`, every host has the program numactl.
@@ -174,9 +170,9 @@ def missing_numactl(ctx: Context) -> Iterator[Finding]:
 
 
 @hosts_gate(
-    "EN053", "ranks-on-any-core", upstream="silent", severity="info", cites=(Cite("utils/numa.py", "get_numactl_cmd"),)
+    "EN053 ranks-on-any-core", upstream="silent", severity="info", cites=Cite("utils/numa.py", "get_numactl_cmd")
 )
-def ranks_on_any_core(ctx: Context) -> Iterator[Finding]:
+def ranks_on_any_core(ctx: Context) -> Findings:
     """CPU Adam on hosts with several NUMA nodes, without core binding.
 
     Where the optimizer runs on the CPU and a host has more than one NUMA node, the ranks are bound to cores. A launch
@@ -210,9 +206,5 @@ def ranks_on_any_core(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"{format_hosts(hosts)} has {hosts[0].numa_nodes} NUMA nodes, and the optimizer's threads may run on any",
             _BINDING,
-            fix=Fix(
-                f"set {ctx.key(_BINDING)} to true, and compare",
-                {_BINDING: True},
-                effect="each rank keeps to its own cores",
-            ),
+            fix=ctx.fix_to_set(_BINDING, True, "and compare", effect="each rank keeps to its own cores"),
         )

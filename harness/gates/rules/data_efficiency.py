@@ -3,23 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate, spec_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
 
 _CURRICULUM = "data_efficiency.data_sampling.curriculum_learning"
 
 
 @spec_gate(
-    "UT005",
-    "data-efficiency-that-is-not-read",
+    "UT005 data-efficiency-that-is-not-read",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/engine.py", "def data_efficiency_enabled(self):"),),
+    cites=Cite("runtime/engine.py", "def data_efficiency_enabled(self):"),
     when=lambda ctx: ctx.has_key("data_efficiency"),
 )
-def unread_data_efficiency(ctx: Context) -> Iterator[Finding]:
+def unread_data_efficiency(ctx: Context) -> Findings:
     """Data efficiency with the harness's own data loader.
 
     `data_efficiency.enabled` in a run spec.
@@ -55,15 +51,14 @@ def _find_false_outer_switch(ctx: Context, block: str) -> str | None:
 
 
 @gate(
-    "UT006",
-    "inner-switch-without-the-outer",
+    "UT006 inner-switch-without-the-outer",
     upstream="silent",
     severity="warning",
     unread="the outer switch is off",
-    cites=(Cite("runtime/data_pipeline/constants.py", "DATA_EFFICIENCY_ENABLED_DEFAULT = False"),),
+    cites=Cite("runtime/data_pipeline/constants.py", "DATA_EFFICIENCY_ENABLED_DEFAULT = False"),
     when=lambda ctx: ctx.has_key("data_efficiency.data_sampling"),
 )
-def data_sampling_without_outer_switch(ctx: Context) -> Iterator[Finding]:
+def data_sampling_without_outer_switch(ctx: Context) -> Findings:
     """Data sampling enabled inside a block that is off.
 
     `data_efficiency.data_sampling.enabled`, or one of its parts, while `data_efficiency.enabled` or an outer switch is
@@ -103,13 +98,12 @@ def data_sampling_without_outer_switch(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "UT007",
-    "token-dropping-that-is-on-after-all",
+    "UT007 token-dropping-that-is-on-after-all",
     upstream="wrong",
-    cites=(Cite("runtime/engine.py", "def random_ltd_enabled(self):"),),
+    cites=Cite("runtime/engine.py", "def random_ltd_enabled(self):"),
     when=lambda ctx: ctx.has_key("data_efficiency.data_routing.random_ltd"),
 )
-def random_ltd_without_outer_switch(ctx: Context) -> Iterator[Finding]:
+def random_ltd_without_outer_switch(ctx: Context) -> Findings:
     """Random layer-token dropping inside a block that is off.
 
     `data_efficiency.data_routing.random_ltd.enabled: true` while an outer `enabled` is not true.
@@ -153,8 +147,7 @@ REQUIRED_LTD_KEYS = (
 
 
 @gate(
-    "UT022",
-    "token-dropping-without-its-keys",
+    "UT022 token-dropping-without-its-keys",
     upstream="crashes",
     cites=(
         Cite("runtime/data_pipeline/data_routing/scheduler.py", "config[RANDOM_LTD_TOTAL_LAYER_NUM]"),
@@ -162,7 +155,7 @@ REQUIRED_LTD_KEYS = (
     ),
     when=lambda ctx: ctx.is_enabled(_LTD) and _find_false_outer_switch(ctx, _LTD) is None,  # otherwise UT007
 )
-def random_ltd_without_keys(ctx: Context) -> Iterator[Finding]:
+def random_ltd_without_keys(ctx: Context) -> Findings:
     """Random layer-token dropping without the keys that it needs.
 
     `data_efficiency.data_routing.random_ltd.enabled: true` has `total_layer_num`, `random_ltd_layer_num` and
@@ -193,7 +186,7 @@ def random_ltd_without_keys(ctx: Context) -> Iterator[Finding]:
         f"{ctx.key(key)} is true and {_enumerate(missing_keys)} not given",
         key,
         notes=[f"DeepSpeed ends with KeyError '{missing_keys[0].rpartition('.')[2]}'"],
-        fix=Fix(f"set {ctx.key(key)} to false, or complete the block", {key: False}, effect="no tokens are dropped"),
+        fix=ctx.fix_to_set(key, False, "or complete the block", effect="no tokens are dropped"),
     )
 
 
@@ -205,8 +198,7 @@ def _enumerate(keys: list[str]) -> str:
 
 
 @gate(
-    "UT020",
-    "curriculum-without-its-own-switch",
+    "UT020 curriculum-without-its-own-switch",
     upstream="silent",
     severity="warning",
     cites=(
@@ -215,7 +207,7 @@ def _enumerate(keys: list[str]) -> str:
     ),
     when=lambda ctx: ctx.has_key(_CURRICULUM),
 )
-def curriculum_without_own_switch(ctx: Context) -> Iterator[Finding]:
+def curriculum_without_own_switch(ctx: Context) -> Findings:
     """A curriculum with metrics and without `enabled`.
 
     `data_efficiency.data_sampling.curriculum_learning` that has `curriculum_metrics` and no `enabled`.
@@ -260,14 +252,13 @@ def curriculum_without_own_switch(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "UT008",
-    "curriculum-without-metrics",
+    "UT008 curriculum-without-metrics",
     upstream="asserts",
     severity=("error", "warning"),
-    cites=(Cite("runtime/data_pipeline/config.py", "must be specified"),),
+    cites=Cite("runtime/data_pipeline/config.py", "must be specified"),
     when=lambda ctx: ctx.has_key("data_efficiency.data_sampling.curriculum_learning"),
 )
-def curriculum_without_metrics(ctx: Context) -> Iterator[Finding]:
+def curriculum_without_metrics(ctx: Context) -> Findings:
     """A curriculum that does not say what is difficult.
 
     `data_efficiency.data_sampling.curriculum_learning.enabled: true` without `curriculum_metrics`, or with a metric
@@ -289,11 +280,7 @@ def curriculum_without_metrics(ctx: Context) -> Iterator[Finding]:
     if not ctx.is_enabled(block):
         return
     switch_key = f"deepspeed.{block}.enabled"
-    fix = Fix(
-        f"set {ctx.key(switch_key)} to false, or complete the block",
-        {switch_key: False},
-        effect="trains without a curriculum",
-    )
+    fix = ctx.fix_to_set(switch_key, False, "or complete the block", effect="trains without a curriculum")
     metrics = ctx.ds(f"{block}.curriculum_metrics")
     if metrics is None:
         yield ctx.finding(f"{ctx.key(switch_key)} is true and no `curriculum_metrics` are given", switch_key, fix=fix)
@@ -316,14 +303,13 @@ def curriculum_without_metrics(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "UT009",
-    "dynamic-batching-without-max-tokens",
+    "UT009 dynamic-batching-without-max-tokens",
     upstream="asserts",
     since="0.16.5",
-    cites=(Cite("runtime/data_pipeline/config.py", "Dynamic batching is enabled, so "),),
+    cites=Cite("runtime/data_pipeline/config.py", "Dynamic batching is enabled, so "),
     when=lambda ctx: ctx.has_key("data_efficiency.data_sampling.dynamic_batching"),
 )
-def dynamic_batching_without_max_tokens(ctx: Context) -> Iterator[Finding]:
+def dynamic_batching_without_max_tokens(ctx: Context) -> Findings:
     """Dynamic batching without a size.
 
     `data_efficiency.data_sampling.dynamic_batching.enabled: true` without `max_tokens`.
@@ -354,23 +340,18 @@ def dynamic_batching_without_max_tokens(ctx: Context) -> Iterator[Finding]:
             f"{ctx.key(key)} is true and `max_tokens` is not given",
             key,
             notes=["batches are filled up to `max_tokens`"],
-            fix=Fix(
-                f"set {ctx.key(key)} to false, or set `max_tokens`",
-                {key: False},
-                effect="batches of a fixed number of samples",
-            ),
+            fix=ctx.fix_to_set(key, False, "or set `max_tokens`", effect="batches of a fixed number of samples"),
         )
 
 
 @spec_gate(
-    "UT016",
-    "loader-option-that-is-not-read",
+    "UT016 loader-option-that-is-not-read",
     upstream="silent",
     severity="warning",
     unread="the harness has its own data loader",
-    cites=(Cite("runtime/engine.py", "dataloader_drop_last=self.dataloader_drop_last(),"),),
+    cites=Cite("runtime/engine.py", "dataloader_drop_last=self.dataloader_drop_last(),"),
 )
-def unread_loader_option(ctx: Context) -> Iterator[Finding]:
+def unread_loader_option(ctx: Context) -> Findings:
     """An option of DeepSpeed's data loader.
 
     `dataloader_drop_last` in a run spec.
@@ -386,22 +367,17 @@ def unread_loader_option(ctx: Context) -> Iterator[Finding]:
     """
     if ctx.has_key("dataloader_drop_last"):
         key = "deepspeed.dataloader_drop_last"
-        yield ctx.unread(
-            f"{ctx.key(key)} is read by DeepSpeed's own data loader, which the harness does not use",
-            key,
-            fix=ctx.fix_to_remove(key, safe=True),
-        )
+        yield ctx.unread(f"{ctx.key(key)} is read by DeepSpeed's own data loader, which the harness does not use", key)
 
 
 @gate(
-    "UT023",
-    "old-curriculum-without-a-switch",
+    "UT023 old-curriculum-without-a-switch",
     upstream="crashes",
-    cites=(Cite("runtime/data_pipeline/config.py", "curriculum_params.pop(CURRICULUM_ENABLED_LEGACY)"),),
+    cites=Cite("runtime/data_pipeline/config.py", "curriculum_params.pop(CURRICULUM_ENABLED_LEGACY)"),
     until="0.19.7",
     when=lambda ctx: ctx.has_key("curriculum_learning"),
 )
-def old_curriculum_without_switch(ctx: Context) -> Iterator[Finding]:
+def old_curriculum_without_switch(ctx: Context) -> Findings:
     """The old `curriculum_learning` block without `enabled`.
 
     `curriculum_learning` at the top level, a block without `enabled`, up to DeepSpeed 0.19.7.

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
 from harness.gates.dtypes import DTYPE_NAMES, dtype_of, model_dtype
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 from harness.spec.suggestions import nearest_name
 
 _COMMUNICATION_FORMAT = "deepspeed.communication_data_type"
@@ -15,8 +12,7 @@ _PRECISION_BLOCKS = ("bf16", "bfloat16", "fp16", "torch_autocast")
 
 
 @gate(
-    "PR004",
-    "precision-block-not-enabled",
+    "PR004 precision-block-not-enabled",
     upstream="silent",
     cites=(
         Cite("runtime/precision_config.py", "enabled: bool = False", since="0.17.1"),
@@ -25,7 +21,7 @@ _PRECISION_BLOCKS = ("bf16", "bfloat16", "fp16", "torch_autocast")
     ),
     when=lambda ctx: any(ctx.has_key(block) for block in _PRECISION_BLOCKS),
 )
-def precision_block_without_enabled(ctx: Context) -> Iterator[Finding]:
+def precision_block_without_enabled(ctx: Context) -> Findings:
     """A precision block that is not switched on.
 
     A `bf16`, `bfloat16`, `fp16` or `torch_autocast` block without the key `enabled`, where no other block sets a
@@ -67,8 +63,7 @@ _DTYPE_KEYS = {
 
 
 @gate(
-    "PR006",
-    "unknown-number-format",
+    "PR006 unknown-number-format",
     upstream="raises",
     cites=(
         Cite(
@@ -80,7 +75,7 @@ _DTYPE_KEYS = {
     ),
     when=lambda ctx: ctx.has_key("torch_autocast") or ctx.has_key("data_types"),
 )
-def unknown_number_format(ctx: Context) -> Iterator[Finding]:
+def unknown_number_format(ctx: Context) -> Findings:
     """A number format that DeepSpeed does not know.
 
     `torch_autocast.dtype`, `data_types.grad_accum_dtype`, `data_types.param_dtype` and `data_types.buffer_dtype`
@@ -112,12 +107,11 @@ _COMMUNICATION_DTYPES = ("fp32", "fp16", "bf16")
 
 
 @gate(
-    "PR007",
-    "communication-format-name",
+    "PR007 communication-format-name",
     upstream="raises",
-    cites=(Cite("runtime/config.py", "Invalid communication_data_type. Supported data types:"),),
+    cites=Cite("runtime/config.py", "Invalid communication_data_type. Supported data types:"),
 )
-def communication_format_name(ctx: Context) -> Iterator[Finding]:
+def communication_format_name(ctx: Context) -> Findings:
     """A communication format that DeepSpeed does not know.
 
     `communication_data_type` and `seq_parallel_communication_data_type`: `fp32`, `fp16` or `bf16`, in any case.
@@ -146,14 +140,13 @@ def communication_format_name(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR027",
-    "parameter-format-mismatch",
+    "PR027 parameter-format-mismatch",
     upstream="asserts",
-    cites=(Cite("runtime/engine.py", "conflicts with the"),),
+    cites=Cite("runtime/engine.py", "conflicts with the"),
     since="0.19.2",
     when=lambda ctx: ctx.has_key("data_types.param_dtype"),
 )
-def parameter_format_mismatch(ctx: Context) -> Iterator[Finding]:
+def parameter_format_mismatch(ctx: Context) -> Findings:
     """A parameter format that differs from the training precision.
 
     `data_types.param_dtype` against `bf16.enabled` and `fp16.enabled`.
@@ -180,18 +173,17 @@ def parameter_format_mismatch(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR028",
-    "unscaled-fp16-communication",
+    "PR028 unscaled-fp16-communication",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/zero/stage_1_and_2.py", "tensor_to_allreduce = tensor.to(communication_data_type)"),),
+    cites=Cite("runtime/zero/stage_1_and_2.py", "tensor_to_allreduce = tensor.to(communication_data_type)"),
     when=lambda ctx: (
         ctx.has_key("communication_data_type")
         and not ctx.is_enabled("torch_autocast")
         and ctx.sequence_parallel_size == 1
     ),
 )
-def unscaled_fp16_communication(ctx: Context) -> Iterator[Finding]:
+def unscaled_fp16_communication(ctx: Context) -> Findings:
     """Gradients reduced in fp16 that are not fp16.
 
     `communication_data_type: fp16` while the model is not trained in fp16.
@@ -215,16 +207,13 @@ def unscaled_fp16_communication(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR029",
-    "communication-format-of-sequence-groups",
+    "PR029 communication-format-of-sequence-groups",
     upstream="silent",
     severity="warning",
-    cites=(
-        Cite("runtime/engine.py", "self.communication_data_type = self._config.seq_parallel_communication_data_type"),
-    ),
+    cites=Cite("runtime/engine.py", "self.communication_data_type = self._config.seq_parallel_communication_data_type"),
     when=lambda ctx: ctx.sequence_parallel_size > 1 and not ctx.is_enabled("torch_autocast"),
 )
-def sequence_communication_format(ctx: Context) -> Iterator[Finding]:
+def sequence_communication_format(ctx: Context) -> Findings:
     """The communication format under sequence parallelism.
 
     `communication_data_type` with a sequence-parallel degree above 1.
@@ -261,14 +250,13 @@ def sequence_communication_format(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR031",
-    "fp32-modules-not-a-list",
+    "PR031 fp32-modules-not-a-list",
     upstream="raises",
-    cites=(Cite("runtime/config.py", "data_types.{KEEP_IN_FP32_MODULES} must be"),),
+    cites=Cite("runtime/config.py", "data_types.{KEEP_IN_FP32_MODULES} must be"),
     since="0.19.8",
     when=lambda ctx: ctx.has_key("data_types.keep_in_fp32_modules"),
 )
-def fp32_modules_not_a_list(ctx: Context) -> Iterator[Finding]:
+def fp32_modules_not_a_list(ctx: Context) -> Findings:
     """Buffers to keep in fp32 that are not a list.
 
     `data_types.keep_in_fp32_modules`: `auto`, or a list of name patterns.

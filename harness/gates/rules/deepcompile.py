@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 _SWITCH = "deepspeed.compile.deepcompile"
 
@@ -17,16 +14,15 @@ def _is_deepcompile_on(ctx: Context) -> bool:
 
 
 @gate(
-    "CC001",
-    "compile-that-nobody-calls",
+    "CC001 compile-that-nobody-calls",
     upstream="silent",
     unread="only `engine.compile()` reads it, which is not called",
-    cites=(Cite("runtime/engine.py", "def compile(self,"),),
+    cites=Cite("runtime/engine.py", "def compile(self,"),
     since="0.16.6",
     needs=("a run spec", "a launch"),
     unseen="the loop of the harness is what is judged",
 )
-def uncalled_compile(ctx: Context) -> Iterator[Finding]:
+def uncalled_compile(ctx: Context) -> Findings:
     """DeepCompile in a run that does not compile.
 
     On `harness launch`: `compile.deepcompile` or `compile.autoep_non_moe` is true only with `train.torch_compile:
@@ -44,23 +40,18 @@ def uncalled_compile(ctx: Context) -> Iterator[Finding]:
     for name in ("deepcompile", "autoep_non_moe"):
         if ctx.ds(f"compile.{name}") is True:
             key = f"deepspeed.compile.{name}"
-            yield ctx.unread(
-                f"{ctx.key(key)} has no effect without `train.torch_compile: true`",
-                key,
-                fix=ctx.fix_to_remove(key, safe=True),
-            )
+            yield ctx.unread(f"{ctx.key(key)} has no effect without `train.torch_compile: true`", key)
 
 
 @gate(
-    "CC011",
-    "compile-that-the-script-must-call",
+    "CC011 compile-that-the-script-must-call",
     upstream="silent",
     severity="info",
-    cites=(Cite("runtime/engine.py", "def compile(self,"),),
+    cites=Cite("runtime/engine.py", "def compile(self,"),
     since="0.16.6",
     when=lambda ctx: ctx.run.kind == "deepspeed-json" and _is_deepcompile_on(ctx),
 )
-def compile_of_the_script(ctx: Context) -> Iterator[Finding]:
+def compile_of_the_script(ctx: Context) -> Findings:
     """DeepCompile in a DeepSpeed JSON.
 
     A DeepSpeed JSON with `compile.deepcompile: true`.
@@ -85,8 +76,7 @@ def compile_of_the_script(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "CC002",
-    "deepcompile-at-stage-0",
+    "CC002 deepcompile-at-stage-0",
     upstream="silent",
     severity=("warning", "error"),
     unread="DeepSpeed falls back to the plain compiler",
@@ -99,7 +89,7 @@ def compile_of_the_script(ctx: Context) -> Iterator[Finding]:
     ),
     since="0.16.6",
 )
-def deepcompile_at_stage_0(ctx: Context) -> Iterator[Finding]:
+def deepcompile_at_stage_0(ctx: Context) -> Findings:
     """DeepCompile without ZeRO.
 
     `compile.deepcompile: true` at ZeRO stage 0, up to 0.17.1 also at stage 2, without `compile.passes`.
@@ -127,19 +117,18 @@ def deepcompile_at_stage_0(ctx: Context) -> Iterator[Finding]:
         severity="error" if is_refused else "warning",
         label="refused" if is_refused else "has no effect",
         related=[("zero.stage", "the stage is set here")],
-        fix=Fix(f"remove {ctx.key(_SWITCH)}, or use stage {', '.join(others)} or {last}", {_SWITCH: None}, safe=True),
+        fix=ctx.fix_to_remove(_SWITCH, f"or use stage {', '.join(others)} or {last}", safe=True),
     )
 
 
 @gate(
-    "CC003",
-    "two-offloads-of-optimizer-states",
+    "CC003 two-offloads-of-optimizer-states",
     upstream="raises",
-    cites=(Cite("compile/init_z3.py", "compile.offload_opt_states cannot be combined with ZeRO's "),),
+    cites=Cite("compile/init_z3.py", "compile.offload_opt_states cannot be combined with ZeRO's "),
     since="0.19.4",
     unseen="refused by engine.compile(), which needs CUDA",
 )
-def two_offloads_of_optimizer_states(ctx: Context) -> Iterator[Finding]:
+def two_offloads_of_optimizer_states(ctx: Context) -> Findings:
     """Optimizer offload by both ZeRO and DeepCompile.
 
     `compile.offload_opt_states` together with `zero.offload_optimizer` at stage 3.
@@ -174,8 +163,7 @@ def two_offloads_of_optimizer_states(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "CC004",
-    "several-offloads-of-deepcompile",
+    "CC004 several-offloads-of-deepcompile",
     upstream="raises",
     cites=(
         Cite("compile/init_z3.py", "compile.offload_activation cannot be combined with offload_parameters or "),
@@ -185,7 +173,7 @@ def two_offloads_of_optimizer_states(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.has_key("compile"),
     unseen="refused by engine.compile(), which needs CUDA",
 )
-def several_offloads(ctx: Context) -> Iterator[Finding]:
+def several_offloads(ctx: Context) -> Findings:
     """More than one offload target of DeepCompile.
 
     `compile.offload_activation`, `compile.offload_parameters` and `compile.offload_opt_states`: at most one is true.
@@ -227,16 +215,15 @@ _OPTIONS = (
 
 
 @gate(
-    "CC007",
-    "deepcompile-options-while-it-is-off",
+    "CC007 deepcompile-options-while-it-is-off",
     upstream="silent",
     severity="warning",
     unread="read with `deepcompile: true` alone",
-    cites=(Cite("runtime/engine.py", "compile_config = self._config.compile_config"),),
+    cites=Cite("runtime/engine.py", "compile_config = self._config.compile_config"),
     since="0.16.6",
     when=lambda ctx: ctx.has_key("compile"),
 )
-def options_without_deepcompile(ctx: Context) -> Iterator[Finding]:
+def options_without_deepcompile(ctx: Context) -> Findings:
     """Options of DeepCompile while it is off.
 
     `compile.free_activation`, `offload_activation`, `offload_opt_states`, `offload_parameters`, `symmetric_memory` and
@@ -266,15 +253,14 @@ def options_without_deepcompile(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "CC008",
-    "parameter-offload-switched-on-by-deepcompile",
+    "CC008 parameter-offload-switched-on-by-deepcompile",
     upstream="silent",
     severity="info",
-    cites=(Cite("runtime/engine.py", "compile_config.offload_parameters = True"),),
+    cites=Cite("runtime/engine.py", "compile_config.offload_parameters = True"),
     since="0.19.8",
     unseen="needs CUDA",
 )
-def automatic_parameter_offload(ctx: Context) -> Iterator[Finding]:
+def automatic_parameter_offload(ctx: Context) -> Findings:
     """Parameter offload that DeepCompile switches on by itself.
 
     `compile.deepcompile: true` at stage 3 with parameters and optimizer offloaded to the CPU, and
@@ -304,8 +290,8 @@ def automatic_parameter_offload(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@gate("CC010", "compile-at-stage-3-without-deepcompile", upstream="hangs", needs=("a run spec", "a launch"))
-def compile_without_deepcompile(ctx: Context) -> Iterator[Finding]:
+@gate("CC010 compile-at-stage-3-without-deepcompile", upstream="hangs", needs=("a run spec", "a launch"))
+def compile_without_deepcompile(ctx: Context) -> Findings:
     """`torch.compile` at stage 3 without DeepCompile.
 
     On `harness launch`: `train.torch_compile: true` at ZeRO stage 3 only with `compile.deepcompile: true`.

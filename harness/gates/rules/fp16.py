@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate, spec_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
 
 _FP16 = "precision.fp16"
 _BF16 = "precision.bf16"
@@ -14,12 +11,11 @@ _INITIAL_SCALE_POWER = "precision.initial_scale_power"
 
 
 @gate(
-    "PR001",
-    "fp16-with-bf16",
+    "PR001 fp16-with-bf16",
     upstream="asserts",
-    cites=(Cite("runtime/config.py", "bfloat16 and fp16 modes cannot be simultaneously enabled"),),
+    cites=Cite("runtime/config.py", "bfloat16 and fp16 modes cannot be simultaneously enabled"),
 )
-def fp16_with_bf16(ctx: Context) -> Iterator[Finding]:
+def fp16_with_bf16(ctx: Context) -> Findings:
     """fp16 and bf16 at once.
 
     `precision.fp16` and `precision.bf16` both true.
@@ -44,8 +40,7 @@ def fp16_with_bf16(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR017",
-    "fp16-on-a-cpu",
+    "PR017 fp16-on-a-cpu",
     upstream="raises",
     severity=("error", "warning"),
     cites=(
@@ -55,7 +50,7 @@ def fp16_with_bf16(ctx: Context) -> Iterator[Finding]:
     needs=("the accelerator",),
     when=lambda ctx: ctx.is_enabled("fp16") and not ctx.is_enabled("bf16"),
 )
-def fp16_on_cpu(ctx: Context) -> Iterator[Finding]:
+def fp16_on_cpu(ctx: Context) -> Findings:
     """fp16 on the CPU accelerator.
 
     `precision.fp16` where the accelerator is the CPU.
@@ -87,14 +82,13 @@ def fp16_on_cpu(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR018",
-    "loss-scale-cannot-fall",
+    "PR018 loss-scale-cannot-fall",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/fp16/loss_scaler.py", "max(self.cur_scale / self.scale_factor, self.min_scale)"),),
+    cites=Cite("runtime/fp16/loss_scaler.py", "max(self.cur_scale / self.scale_factor, self.min_scale)"),
     when=lambda ctx: ctx.is_enabled("fp16"),
 )
-def minimum_above_initial_scale(ctx: Context) -> Iterator[Finding]:
+def minimum_above_initial_scale(ctx: Context) -> Findings:
     """A smallest loss scale at or above the first one.
 
     `precision.min_loss_scale` against 2 to the power of `precision.initial_scale_power`, with dynamic scaling.
@@ -131,8 +125,7 @@ def minimum_above_initial_scale(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR019",
-    "huge-loss-scale",
+    "PR019 huge-loss-scale",
     upstream="silent",
     severity=("warning", "info"),
     cites=(
@@ -141,7 +134,7 @@ def minimum_above_initial_scale(ctx: Context) -> Iterator[Finding]:
     ),
     when=lambda ctx: ctx.is_enabled("fp16"),
 )
-def huge_loss_scale(ctx: Context) -> Iterator[Finding]:
+def huge_loss_scale(ctx: Context) -> Findings:
     """A loss scale far beyond fp16.
 
     `precision.initial_scale_power` above 24, or a fixed `precision.loss_scale` above 2 to the 24.
@@ -177,14 +170,13 @@ def huge_loss_scale(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR069",
-    "loss-scale-of-one",
+    "PR069 loss-scale-of-one",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/fp16/loss_scaler.py", "static_loss_scale"),),
+    cites=Cite("runtime/fp16/loss_scaler.py", "static_loss_scale"),
     when=lambda ctx: ctx.is_enabled("fp16") and (ctx.stage > 0 or ctx.target.version < (0, 18, 3)),
 )
-def loss_scale_of_one(ctx: Context) -> Iterator[Finding]:
+def loss_scale_of_one(ctx: Context) -> Findings:
     """fp16 without a loss scale.
 
     A fixed `precision.loss_scale` above 0 and at or below 1. From 0.18.3 on not without ZeRO, which scales nothing
@@ -211,8 +203,7 @@ def loss_scale_of_one(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR036",
-    "dynamic-loss-scale-without-window-or-floor",
+    "PR036 dynamic-loss-scale-without-window-or-floor",
     upstream="raises",
     cites=(
         Cite("runtime/precision_config.py", "validate_dynamic_loss_scale_params", since="0.19.3"),
@@ -220,7 +211,7 @@ def loss_scale_of_one(ctx: Context) -> Iterator[Finding]:
     ),
     when=lambda ctx: ctx.run.spec.precision.fp16 and ctx.run.spec.precision.loss_scale == 0,
 )
-def zero_window_or_floor(ctx: Context) -> Iterator[Finding]:
+def zero_window_or_floor(ctx: Context) -> Findings:
     """Dynamic loss scaling with a window or a floor of 0.
 
     `precision.loss_scale_window: 0` or `precision.min_loss_scale: 0` with fp16 and a dynamic loss scale.
@@ -241,23 +232,18 @@ def zero_window_or_floor(ctx: Context) -> Iterator[Finding]:
                 f"{ctx.key(key)} is 0, dynamic loss scaling needs at least 1",
                 key,
                 label="refused",
-                fix=Fix(
-                    f"set {ctx.key(key)} to {default}, DeepSpeed's default",
-                    {key: default},
-                    effect="scales as DeepSpeed does by default",
-                ),
+                fix=ctx.fix_to_set(key, default, "DeepSpeed's default", effect="scales as DeepSpeed does by default"),
             )
 
 
 @gate(
-    "PR037",
-    "inputs-cast-to-half-without-fp16",
+    "PR037 inputs-cast-to-half-without-fp16",
     upstream="crashes",
     severity="warning",
-    cites=(Cite("runtime/engine.py", "if self.fp16_auto_cast():"),),
+    cites=Cite("runtime/engine.py", "if self.fp16_auto_cast():"),
     when=lambda ctx: ctx.run.kind == "deepspeed-json" and ctx.ds("fp16.auto_cast") is True,
 )
-def inputs_cast_without_fp16(ctx: Context) -> Iterator[Finding]:
+def inputs_cast_without_fp16(ctx: Context) -> Findings:
     """Inputs cast to half precision while fp16 is off.
 
     A DeepSpeed JSON, not for the Trainer, with `fp16.auto_cast: true` and without `fp16.enabled: true` or "auto".
@@ -288,8 +274,8 @@ def inputs_cast_without_fp16(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@spec_gate("MD010", "loss-scale-without-fp16", upstream="silent", severity="warning", unread="only fp16 is scaled")
-def loss_scale_without_fp16(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD010 loss-scale-without-fp16", upstream="silent", severity="warning", unread="only fp16 is scaled")
+def loss_scale_without_fp16(ctx: Context) -> Findings:
     """Loss scaling where nothing is scaled.
 
     `precision.loss_scale`, `initial_scale_power`, `loss_scale_window`, `hysteresis` and `min_loss_scale` without
@@ -308,20 +294,17 @@ def loss_scale_without_fp16(ctx: Context) -> Iterator[Finding]:
     for name in ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale"):
         if precision.is_written(name):
             key = f"precision.{name}"
-            yield ctx.unread(
-                f"{ctx.key(key)} is read with `precision.fp16` only", key, fix=ctx.fix_to_remove(key, safe=True)
-            )
+            yield ctx.unread(f"{ctx.key(key)} is read with `precision.fp16` only", key)
 
 
 @gate(
-    "PP007",
-    "fp16-pipeline-before-0-18-5",
+    "PP007 fp16-pipeline-before-0-18-5",
     upstream="raises",
     since="0.18.3",
     until="0.18.4",
     unseen="needs an older DeepSpeed",
 )
-def fp16_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
+def fp16_in_a_pipeline(ctx: Context) -> Findings:
     """fp16 through a pipeline on 0.18.3 and 0.18.4.
 
     `fp16` with pipeline stages on these two releases.

@@ -3,29 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
 from harness.gates.dtypes import grad_accum_dtype, has_bf16_optimizer, model_dtype
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 _MANAGED = "deepspeed.managed_gradient_accumulation"
 _FORMAT = "deepspeed.data_types.grad_accum_dtype"
 
 
 @gate(
-    "ZR014",
-    "unmanaged-accumulation-where-it-is-refused",
+    "ZR014 unmanaged-accumulation-where-it-is-refused",
     upstream="asserts",
-    cites=(
-        Cite(
-            "runtime/engine.py", "managed_gradient_accumulation=False supports ZeRO overlap_comm only with ZeRO stage 2"
-        ),
+    cites=Cite(
+        "runtime/engine.py", "managed_gradient_accumulation=False supports ZeRO overlap_comm only with ZeRO stage 2"
     ),
     since="0.19.4",
     when=lambda ctx: ctx.ds("managed_gradient_accumulation") is False,
 )
-def refused_unmanaged_accumulation(ctx: Context) -> Iterator[Finding]:
+def refused_unmanaged_accumulation(ctx: Context) -> Findings:
     """Unmanaged gradient accumulation where it is refused.
 
     `managed_gradient_accumulation: false` with `zero.overlap_comm: true` at stage 0 or 1, with pipeline stages, or with
@@ -64,15 +58,14 @@ def refused_unmanaged_accumulation(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR040",
-    "zero-2-keeps-the-last-micro-batch",
+    "ZR040 zero-2-keeps-the-last-micro-batch",
     upstream="wrong",
     severity=("error", "warning"),
     since="0.17.6",
     until="0.18.2",
     when=lambda ctx: ctx.stage == 2 and not ctx.is_optimizer_offloaded,
 )
-def overwritten_accumulation(ctx: Context) -> Iterator[Finding]:
+def overwritten_accumulation(ctx: Context) -> Findings:
     """ZeRO-2 that trains on the last micro-batch alone.
 
     `zero.stage: 2` with more than one accumulation step and no offloaded optimizer, on DeepSpeed 0.17.6 to 0.18.2.
@@ -120,15 +113,14 @@ def overwritten_accumulation(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR027",
-    "accumulation-steps-that-nobody-counts",
+    "ZR027 accumulation-steps-that-nobody-counts",
     upstream="silent",
     severity=("error", "info"),
-    cites=(Cite("runtime/engine.py", "``managed_gradient_accumulation=false``, every ``step()`` is the accumulation"),),
+    cites=Cite("runtime/engine.py", "``managed_gradient_accumulation=false``, every ``step()`` is the accumulation"),
     since="0.19.4",
     when=lambda ctx: ctx.ds("managed_gradient_accumulation") is False and ctx.pipeline_parallel_size == 1,
 )
-def uncounted_accumulation_steps(ctx: Context) -> Iterator[Finding]:
+def uncounted_accumulation_steps(ctx: Context) -> Findings:
     """Accumulation steps that DeepSpeed does not count.
 
     `managed_gradient_accumulation: false` with more than one accumulation step.
@@ -165,14 +157,13 @@ def uncounted_accumulation_steps(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF029",
-    "offload-loses-accumulated-gradients",
+    "OF029 offload-loses-accumulated-gradients",
     upstream="wrong",
     since="0.15.2",
     until="0.18.9",
     when=lambda ctx: ctx.stage == 2 and ctx.is_optimizer_offloaded,
 )
-def lost_accumulation(ctx: Context) -> Iterator[Finding]:
+def lost_accumulation(ctx: Context) -> Findings:
     """Offload that loses accumulated gradients.
 
     `zero.offload_optimizer` at stage 2 with more than two accumulation steps, on DeepSpeed 0.15.2 to 0.18.9.
@@ -196,17 +187,14 @@ def lost_accumulation(ctx: Context) -> Iterator[Finding]:
         "zero.offload_optimizer.device",
         label="only the first and the last count",
         related=[("train.gradient_accumulation_steps", f"{steps} micro-batches a step"), (stage_key, "stage 2")],
-        fix=Fix(
-            f"set {ctx.key(stage_key)} to 3, or upgrade to DeepSpeed 0.19.0",
-            {stage_key: 3},
-            effect="all micro-batches count; parameters are sharded too",
+        fix=ctx.fix_to_set(
+            stage_key, 3, "or upgrade to DeepSpeed 0.19.0", effect="all micro-batches count; parameters are sharded too"
         ),
     )
 
 
 @gate(
-    "PR025",
-    "accumulation-format-at-stage-0",
+    "PR025 accumulation-format-at-stage-0",
     upstream="raises",
     cites=(
         Cite("runtime/engine.py", "unsupported mix of"),
@@ -214,7 +202,7 @@ def lost_accumulation(ctx: Context) -> Iterator[Finding]:
     ),
     when=lambda ctx: ctx.stage == 0 and ctx.has_key("data_types.grad_accum_dtype"),
 )
-def accumulation_format_at_stage_0(ctx: Context) -> Iterator[Finding]:
+def accumulation_format_at_stage_0(ctx: Context) -> Findings:
     """Gradients accumulated in another format than the model's, without ZeRO.
 
     `data_types.grad_accum_dtype` at ZeRO stage 0 against the format that the model is trained in.
@@ -257,14 +245,13 @@ def accumulation_format_at_stage_0(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR026",
-    "odd-accumulation-format",
+    "PR026 odd-accumulation-format",
     upstream="silent",
     severity=("warning", "error"),
-    cites=(Cite("runtime/engine.py", "model_dtype, gradient_accumulation_dtype = self.get_data_types()"),),
+    cites=Cite("runtime/engine.py", "model_dtype, gradient_accumulation_dtype = self.get_data_types()"),
     when=lambda ctx: ctx.stage > 0 and ctx.has_key("data_types.grad_accum_dtype"),
 )
-def odd_accumulation_format(ctx: Context) -> Iterator[Finding]:
+def odd_accumulation_format(ctx: Context) -> Findings:
     """Gradients accumulated in an odd format under ZeRO.
 
     `data_types.grad_accum_dtype` at ZeRO stages 1 to 3: the model's own format, or fp32.
@@ -293,15 +280,14 @@ def odd_accumulation_format(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR030",
-    "immediate-update-not-read",
+    "PR030 immediate-update-not-read",
     upstream="silent",
     severity="warning",
     unread="BF16_Optimizer alone reads it",
-    cites=(Cite("runtime/bf16_optimizer.py", "self.immediate_grad_update = bfloat16_config.immediate_grad_update"),),
+    cites=Cite("runtime/bf16_optimizer.py", "self.immediate_grad_update = bfloat16_config.immediate_grad_update"),
     since="0.18.5",
 )
-def unread_immediate_update(ctx: Context) -> Iterator[Finding]:
+def unread_immediate_update(ctx: Context) -> Findings:
     """A switch for an optimizer that is not used.
 
     `bf16.immediate_grad_update` where DeepSpeed does not take its BF16_Optimizer: that is everywhere but at ZeRO stage
@@ -321,18 +307,16 @@ def unread_immediate_update(ctx: Context) -> Iterator[Finding]:
             key,
             related=[("zero.stage", "the stage is set here")],
             notes=["only stage 1 with fp32 accumulation and without offload has the optimizer that reads it"],
-            fix=ctx.fix_to_remove(key, safe=True),
         )
 
 
 @gate(
-    "PR032",
-    "many-micro-batches-summed-in-bf16",
+    "PR032 many-micro-batches-summed-in-bf16",
     upstream="silent",
     severity="info",
-    cites=(Cite("runtime/engine.py", "BF16 gradient accumulation is not safe numerically"),),
+    cites=Cite("runtime/engine.py", "BF16 gradient accumulation is not safe numerically"),
 )
-def many_micro_batches_in_bf16(ctx: Context) -> Iterator[Finding]:
+def many_micro_batches_in_bf16(ctx: Context) -> Findings:
     """Many micro-batches summed up in bf16.
 
     `precision.bf16` with 64 or more accumulation steps and no `data_types.grad_accum_dtype`, at ZeRO stages 1 to 3.

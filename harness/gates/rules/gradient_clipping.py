@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
 from harness.gates.dtypes import model_dtype
 from harness.gates.optimizer_facts import is_number
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 _SWITCH = "deepspeed.zero_optimization.compute_grad_norm"
 
@@ -40,8 +37,7 @@ def _find_need(ctx: Context) -> tuple[str, str] | None:
 
 
 @gate(
-    "ZR012",
-    "gradient-norm-off-where-it-is-needed",
+    "ZR012 gradient-norm-off-where-it-is-needed",
     upstream="raises",
     cites=(
         Cite("runtime/zero/config.py", "compute_grad_norm=false is supported only with ZeRO Stage 1 or 2"),
@@ -50,7 +46,7 @@ def _find_need(ctx: Context) -> tuple[str, str] | None:
     since="0.19.7",
     when=_is_norm_off,
 )
-def missing_norm(ctx: Context) -> Iterator[Finding]:
+def missing_norm(ctx: Context) -> Findings:
     """The gradient norm switched off where it is needed.
 
     `compute_grad_norm: false` in `zero_optimization` together with anything that needs the norm: a stage other than 1
@@ -83,15 +79,14 @@ def missing_norm(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR013",
-    "gradient-norm-off-in-fp32",
+    "ZR013 gradient-norm-off-in-fp32",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/zero/config.py", "Compute and retain the global gradient norm during ZeRO Stage 1/2"),),
+    cites=Cite("runtime/zero/config.py", "Compute and retain the global gradient norm during ZeRO Stage 1/2"),
     since="0.19.7",
     when=lambda ctx: _is_norm_off(ctx) and ctx.stage in (1, 2),
 )
-def missing_norm_in_fp32(ctx: Context) -> Iterator[Finding]:
+def missing_norm_in_fp32(ctx: Context) -> Findings:
     """fp32 without the gradient norm, the only check for inf.
 
     `compute_grad_norm: false` in `zero_optimization` at stage 1 or 2 with neither bf16 nor fp16.
@@ -119,12 +114,11 @@ def missing_norm_in_fp32(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP004",
-    "clipping-in-the-optimizer",
+    "OP004 clipping-in-the-optimizer",
     upstream="raises",
-    cites=(Cite("runtime/engine.py", "'max_grad_norm' is not supported as an optimizer parameter"),),
+    cites=Cite("runtime/engine.py", "'max_grad_norm' is not supported as an optimizer parameter"),
 )
-def max_grad_norm_parameter(ctx: Context) -> Iterator[Finding]:
+def max_grad_norm_parameter(ctx: Context) -> Findings:
     """A clipping limit in the optimizer's parameters.
 
     `max_grad_norm` in `optimizer.params`.
@@ -157,8 +151,7 @@ def max_grad_norm_parameter(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR033",
-    "clipping-left-to-the-release",
+    "PR033 clipping-left-to-the-release",
     upstream="silent",
     severity="info",
     cites=(
@@ -167,7 +160,7 @@ def max_grad_norm_parameter(ctx: Context) -> Iterator[Finding]:
     ),
     when=lambda ctx: ctx.run.kind == "deepspeed-json" and ctx.consumer in (None, "deepspeed"),
 )
-def clipping_by_default(ctx: Context) -> Iterator[Finding]:
+def clipping_by_default(ctx: Context) -> Findings:
     """No `gradient_clipping` in a DeepSpeed JSON.
 
     A JSON that a plain DeepSpeed script reads, with an `optimizer` and without `gradient_clipping`.
@@ -194,8 +187,7 @@ def clipping_by_default(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "TP021",
-    "norm-of-tensor-shards-without-zero",
+    "TP021 norm-of-tensor-shards-without-zero",
     upstream="silent",
     cites=(
         Cite("runtime/fp16/unfused_optimizer.py", "get_weight_norm(grads_for_norm, mpu=self.mpu)"),
@@ -204,7 +196,7 @@ def clipping_by_default(ctx: Context) -> Iterator[Finding]:
     since="0.16.4",
     when=lambda ctx: ctx.tensor_parallel_size > 1 and ctx.stage == 0,
 )
-def norm_of_tensor_shards(ctx: Context) -> Iterator[Finding]:
+def norm_of_tensor_shards(ctx: Context) -> Findings:
     """Clipping 16-bit gradients of tensor shards without ZeRO.
 
     A tensor degree above 1 at stage 0 with bf16 or fp16 weights, gradient clipping and an optimizer that is not

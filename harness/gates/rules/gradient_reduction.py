@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 _REDUCE_OP = "deepspeed.gradient_allreduce_op"
 
@@ -17,17 +14,14 @@ def _has_summed_gradients(ctx: Context) -> bool:
 
 
 @gate(
-    "ZR004",
-    "odd-allgather-bucket",
+    "ZR004 odd-allgather-bucket",
     upstream="asserts",
-    cites=(
-        Cite(
-            "runtime/zero/stage_1_and_2.py", "allgather_bucket_size must be a multiple of nccl_start_alignment_factor"
-        ),
+    cites=Cite(
+        "runtime/zero/stage_1_and_2.py", "allgather_bucket_size must be a multiple of nccl_start_alignment_factor"
     ),
     when=lambda ctx: ctx.stage in (1, 2),
 )
-def odd_allgather_bucket(ctx: Context) -> Iterator[Finding]:
+def odd_allgather_bucket(ctx: Context) -> Findings:
     """An allgather bucket of an odd size.
 
     `zero.allgather_bucket_size` that is odd, at stage 1 or 2.
@@ -61,8 +55,7 @@ _SCALING_KEYS = {"prescale_gradients": False, "gradient_predivide_factor": 1.0}
 
 
 @gate(
-    "ZR005",
-    "predivide-with-reduce-scatter",
+    "ZR005 predivide-with-reduce-scatter",
     upstream="asserts",
     cites=(
         Cite("runtime/zero/stage_1_and_2.py", "gradient_predivide_factor != 1.0 is not yet supported with"),
@@ -70,7 +63,7 @@ _SCALING_KEYS = {"prescale_gradients": False, "gradient_predivide_factor": 1.0}
     ),
     when=lambda ctx: ctx.stage in (2, 3) and ctx.ds("zero_optimization.reduce_scatter", True) is True,
 )
-def predivide_with_reduce_scatter(ctx: Context) -> Iterator[Finding]:
+def predivide_with_reduce_scatter(ctx: Context) -> Findings:
     """Pre-scaled gradients with reduce-scatter.
 
     `gradient_predivide_factor` other than 1.0, or `prescale_gradients: true`, at stage 2 or 3 while
@@ -107,13 +100,12 @@ def predivide_with_reduce_scatter(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR006",
-    "gradients-divided-by-zero",
+    "ZR006 gradients-divided-by-zero",
     upstream="crashes",
-    cites=(Cite("runtime/engine.py", "tensor_to_allreduce.mul_(1.0 / self.gradient_predivide_factor())"),),
+    cites=Cite("runtime/engine.py", "tensor_to_allreduce.mul_(1.0 / self.gradient_predivide_factor())"),
     when=lambda ctx: ctx.ds("gradient_predivide_factor", 1.0) == 0,
 )
-def zero_predivide_factor(ctx: Context) -> Iterator[Finding]:
+def zero_predivide_factor(ctx: Context) -> Findings:
     """Gradients divided by zero.
 
     `gradient_predivide_factor: 0` at stage 0, or at stages 1 to 3 with `zero.reduce_scatter: false`. With
@@ -151,14 +143,13 @@ def _find_conflict_of_sum(ctx: Context) -> tuple[str, str] | None:
 
 
 @gate(
-    "ZR007",
-    "summed-gradients-refused",
+    "ZR007 summed-gradients-refused",
     upstream="raises",
-    cites=(Cite("runtime/config.py", "='sum' is not supported with ZeRO stage 3"),),
+    cites=Cite("runtime/config.py", "='sum' is not supported with ZeRO stage 3"),
     since="0.19.6",
     when=_has_summed_gradients,
 )
-def refused_summed_gradients(ctx: Context) -> Iterator[Finding]:
+def refused_summed_gradients(ctx: Context) -> Findings:
     """Summed gradients where DeepSpeed only averages.
 
     `gradient_allreduce_op: sum` with stage 3, with ZenFlow or with DeepCompile.
@@ -186,14 +177,13 @@ def refused_summed_gradients(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR008",
-    "summed-gradients-grow-with-ranks",
+    "ZR008 summed-gradients-grow-with-ranks",
     upstream="silent",
     severity="info",
-    cites=(Cite("runtime/engine.py", "self.gradient_average = config_class.gradient_allreduce_op"),),
+    cites=Cite("runtime/engine.py", "self.gradient_average = config_class.gradient_allreduce_op"),
     since="0.19.6",
 )
-def rank_dependent_gradients(ctx: Context) -> Iterator[Finding]:
+def rank_dependent_gradients(ctx: Context) -> Findings:
     """Summed gradients grow with the number of ranks.
 
     `gradient_allreduce_op: sum` where DeepSpeed takes it: stages 0 to 2.
@@ -218,13 +208,12 @@ def rank_dependent_gradients(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR009",
-    "round-robin-gradients-and-resuming",
+    "ZR009 round-robin-gradients-and-resuming",
     upstream="silent",
     severity="info",
-    cites=(Cite("runtime/zero/stage_1_and_2.py", "self.round_robin_gradients = round_robin_gradients"),),
+    cites=Cite("runtime/zero/stage_1_and_2.py", "self.round_robin_gradients = round_robin_gradients"),
 )
-def round_robin_gradients(ctx: Context) -> Iterator[Finding]:
+def round_robin_gradients(ctx: Context) -> Findings:
     """Round-robin gradients and a later resume.
 
     `zero.round_robin_gradients: true` at stage 1 or 2.

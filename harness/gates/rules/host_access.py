@@ -3,29 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from harness.findings import Finding, Fix
 from harness.gates.host_names import format_hosts, list_reachable_hosts
-from harness.gates.registry import Context, hosts_gate
+from harness.gates.registry import Context, Findings, Fix, hosts_gate
 
 if TYPE_CHECKING:
-    from harness.hostinfo.host_survey import HostFacts, HostState
+    from harness.hostinfo.host_survey import HostState
 
 _HOSTFILE = "launch.hostfile"
 
 
-def _list_hosts_in_state(ctx: Context, state: HostState) -> list[HostFacts]:
-    return [host for host in ctx.survey.hosts if host.state == state] if ctx.survey else []
+def _find_hosts(ctx: Context, state: HostState, message: str, fix: str) -> Findings:
+    """The finding about all hosts in this state, which are `{}` in the message, with what ssh said of them."""
+    hosts = [host for host in ctx.survey.hosts if host.state == state] if ctx.survey else []
+    if hosts:
+        notes = [f"`{host.name}`: {host.words or 'ssh printed nothing'}" for host in hosts[:8]]
+        yield ctx.finding(message.format(format_hosts(hosts)), _HOSTFILE, notes=notes, fix=Fix(fix))
 
 
-def _quote_ssh(hosts: Sequence[HostFacts]) -> list[str]:
-    return [f"`{host.name}`: {host.words or 'ssh printed nothing'}" for host in hosts[:8]]
-
-
-@hosts_gate("HO012", "host-not-reached", upstream="hangs")
-def unreachable_hosts(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("HO012 host-not-reached", upstream="hangs")
+def unreachable_hosts(ctx: Context) -> Findings:
     """A host that ssh does not reach.
 
     `ssh HOST` reaches every host of the hostfile from the launching machine, without a prompt.
@@ -38,18 +36,16 @@ def unreachable_hosts(ctx: Context) -> Iterator[Finding]:
     Probe:
         worker-1: {state: unreachable, words: 'ssh: connect to host worker-1 port 22: No route to host'}
     """
-    hosts = _list_hosts_in_state(ctx, "unreachable")
-    if hosts:
-        yield ctx.finding(
-            f"{format_hosts(hosts)} cannot be reached by ssh",
-            _HOSTFILE,
-            notes=_quote_ssh(hosts),
-            fix=Fix("check the name, and that the host runs an ssh server, or remove it from the hostfile"),
-        )
+    yield from _find_hosts(
+        ctx,
+        "unreachable",
+        "{} cannot be reached by ssh",
+        "check the name, and that the host runs an ssh server, or remove it from the hostfile",
+    )
 
 
-@hosts_gate("HO013", "ssh-key-refused", upstream="hangs")
-def refused_ssh_key(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("HO013 ssh-key-refused", upstream="hangs")
+def refused_ssh_key(ctx: Context) -> Findings:
     """A host that refuses our ssh key.
 
     Every host accepts the ssh key of the launching user, without a password.
@@ -62,18 +58,16 @@ def refused_ssh_key(ctx: Context) -> Iterator[Finding]:
     Probe:
         worker-1: {state: key refused, words: 'root@worker-1: Permission denied (publickey)'}
     """
-    hosts = _list_hosts_in_state(ctx, "key refused")
-    if hosts:
-        yield ctx.finding(
-            f"{format_hosts(hosts)} refuses the ssh key",
-            _HOSTFILE,
-            notes=_quote_ssh(hosts),
-            fix=Fix("put the public key into `~/.ssh/authorized_keys` there: ssh-copy-id HOST"),
-        )
+    yield from _find_hosts(
+        ctx,
+        "key refused",
+        "{} refuses the ssh key",
+        "put the public key into `~/.ssh/authorized_keys` there: ssh-copy-id HOST",
+    )
 
 
-@hosts_gate("HO014", "unknown-or-changed-host-key", upstream="hangs")
-def unexpected_host_key(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("HO014 unknown-or-changed-host-key", upstream="hangs")
+def unexpected_host_key(ctx: Context) -> Findings:
     """A host whose host key is unknown or has changed.
 
     The key that each host presents is the one in `known_hosts`.
@@ -86,20 +80,16 @@ def unexpected_host_key(ctx: Context) -> Iterator[Finding]:
     Probe:
         worker-1: {state: host key, words: Host key verification failed}
     """
-    hosts = _list_hosts_in_state(ctx, "host key")
-    if hosts:
-        yield ctx.finding(
-            f"the host key of {format_hosts(hosts)} is not the known one",
-            _HOSTFILE,
-            notes=_quote_ssh(hosts),
-            fix=Fix(
-                "if the machine was reinstalled: ssh-keygen -R HOST, then `ssh HOST` once and compare the fingerprint"
-            ),
-        )
+    yield from _find_hosts(
+        ctx,
+        "host key",
+        "the host key of {} is not the known one",
+        "if the machine was reinstalled: ssh-keygen -R HOST, then `ssh HOST` once and compare the fingerprint",
+    )
 
 
-@hosts_gate("HO015", "no-answer-in-time", upstream="hangs")
-def no_answer_in_time(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("HO015 no-answer-in-time", upstream="hangs")
+def no_answer_in_time(ctx: Context) -> Findings:
     """A host that does not answer in time.
 
     Every host answers the probe within its time limit.
@@ -112,21 +102,16 @@ def no_answer_in_time(ctx: Context) -> Iterator[Finding]:
     Probe:
         worker-1: {state: no answer in time, words: nothing within 20 s}
     """
-    hosts = _list_hosts_in_state(ctx, "no answer in time")
-    if hosts:
-        yield ctx.finding(
-            f"{format_hosts(hosts)} does not answer in time",
-            _HOSTFILE,
-            notes=_quote_ssh(hosts),
-            fix=Fix(
-                "log in there and find what it waits for, remove it from the hostfile, "
-                "or allow more time with `--timeout`"
-            ),
-        )
+    yield from _find_hosts(
+        ctx,
+        "no answer in time",
+        "{} does not answer in time",
+        "log in there and find what it waits for, remove it from the hostfile, or allow more time with `--timeout`",
+    )
 
 
-@hosts_gate("HO016", "host-without-this-python", upstream="hangs")
-def host_without_this_python(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("HO016 host-without-this-python", upstream="hangs")
+def host_without_this_python(ctx: Context) -> Findings:
     """A host where the probe does not run.
 
     The Python that launches is at the same path on every host and runs the probe.
@@ -139,18 +124,16 @@ def host_without_this_python(ctx: Context) -> Iterator[Finding]:
     Probe:
         worker-1: {state: no probe, words: 'bash: line 1: /opt/venv/bin/python: No such file or directory'}
     """
-    hosts = _list_hosts_in_state(ctx, "no probe")
-    if hosts:
-        yield ctx.finding(
-            f"the probe does not run on {format_hosts(hosts)}",
-            _HOSTFILE,
-            notes=_quote_ssh(hosts),
-            fix=Fix("install the same environment at the same path on every host, or on a disk that they share"),
-        )
+    yield from _find_hosts(
+        ctx,
+        "no probe",
+        "the probe does not run on {}",
+        "install the same environment at the same path on every host, or on a disk that they share",
+    )
 
 
-@hosts_gate("HO018", "rendezvous-port-taken", upstream="raises")
-def taken_rendezvous_port(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("HO018 rendezvous-port-taken", upstream="raises")
+def taken_rendezvous_port(ctx: Context) -> Findings:
     """A rendezvous port that is taken.
 
     No program listens on the rendezvous port of the first host (`launch.master_port`, else 29500). A launch on one
@@ -178,8 +161,8 @@ def taken_rendezvous_port(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@hosts_gate("HO019", "port-not-reached", upstream="hangs")
-def unreachable_port(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("HO019 port-not-reached", upstream="hangs")
+def unreachable_port(ctx: Context) -> Findings:
     """A port of the first host that another host does not reach.
 
     Every host can connect to the rendezvous port of the first host, and to another port there.
@@ -220,13 +203,12 @@ _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
 @hosts_gate(
-    "HO020",
-    "several-networks",
+    "HO020 several-networks",
     upstream="silent",
     severity="warning",
     when=lambda ctx: not any(name in ctx.run.spec.launch.env for name in _INTERFACE_VARIABLES),
 )
-def several_networks(ctx: Context) -> Iterator[Finding]:
+def several_networks(ctx: Context) -> Findings:
     """Several networks between the hosts, and none is chosen.
 
     The hosts share one network, or `launch.env` names the interface (`NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`).
@@ -253,8 +235,8 @@ def several_networks(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@hosts_gate("HO023", "clock-off", upstream="silent", severity="warning")
-def wrong_clock(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("HO023 clock-off", upstream="silent", severity="warning")
+def wrong_clock(ctx: Context) -> Findings:
     """A host whose clock is off.
 
     No host's clock differs from that of the launching machine by more than 5 seconds.

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix, Severity
 from harness.gates.host_names import list_reachable_hosts
-from harness.gates.registry import Context, hosts_gate
+from harness.gates.registry import Context, Findings, Fix, Severity, hosts_gate
 from harness.hostinfo.gpu_health import group_gpu_problems, select_gpus
 
 _HOSTFILE = "launch.hostfile"
 
 
-def _find_problems(ctx: Context, gate_id: str) -> Iterator[Finding]:
+def _find_problems(ctx: Context, gate_id: str) -> Findings:
     """The problems of the GPUs that ranks take and that a gate is about."""
     gpus = {
         host.name: select_gpus(host.gpus, host.devices or range(host.slots))
@@ -25,8 +22,8 @@ def _find_problems(ctx: Context, gate_id: str) -> Iterator[Finding]:
         yield ctx.finding(group.message, _HOSTFILE, severity=severity, notes=group.notes, fix=Fix(group.fix))
 
 
-@hosts_gate("EN080", "gpu-with-memory-errors", upstream="crashes", unseen="needs a broken GPU")
-def gpu_memory_errors(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN080 gpu-with-memory-errors", upstream="crashes", unseen="needs a broken GPU")
+def gpu_memory_errors(ctx: Context) -> Findings:
     """A GPU whose memory has errors that it cannot correct.
 
     NVML counts no uncorrected ECC error since the driver was loaded, no row or page of memory waits for a reset to be
@@ -43,8 +40,8 @@ def gpu_memory_errors(ctx: Context) -> Iterator[Finding]:
     yield from _find_problems(ctx, "EN080")
 
 
-@hosts_gate("EN081", "gpu-lost", upstream="crashes", unseen="needs a broken GPU")
-def lost_gpu(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN081 gpu-lost", upstream="crashes", unseen="needs a broken GPU")
+def lost_gpu(ctx: Context) -> Findings:
     """A GPU that the driver has lost.
 
     NVML reads every GPU that a rank takes: none has fallen off the bus or needs a reset.
@@ -60,8 +57,8 @@ def lost_gpu(ctx: Context) -> Iterator[Finding]:
     yield from _find_problems(ctx, "EN081")
 
 
-@hosts_gate("EN082", "gpu-slowed-down", upstream="silent", severity=("error", "warning"), unseen="needs a hot GPU")
-def slowed_down_gpu(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN082 gpu-slowed-down", upstream="silent", severity=("error", "warning"), unseen="needs a hot GPU")
+def slowed_down_gpu(ctx: Context) -> Findings:
     """A GPU that is slowed down by heat or its power supply.
 
     Before the run no GPU lowers its clocks because of heat (by the driver or by the hardware) or because of the power
@@ -78,8 +75,8 @@ def slowed_down_gpu(ctx: Context) -> Iterator[Finding]:
     yield from _find_problems(ctx, "EN082")
 
 
-@hosts_gate("EN083", "nvlink-down", upstream="silent", unseen="needs a broken GPU")
-def nvlink_down(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN083 nvlink-down", upstream="silent", unseen="needs a broken GPU")
+def nvlink_down(ctx: Context) -> Findings:
     """A GPU with fewer NVLinks up than others of its model.
 
     All GPUs of one model that ranks take have as many NVLinks up. Links that none of them has up may not be wired.
@@ -96,8 +93,8 @@ def nvlink_down(ctx: Context) -> Iterator[Finding]:
     yield from _find_problems(ctx, "EN083")
 
 
-@hosts_gate("EN084", "pcie-link-degraded", upstream="silent", severity="warning", unseen="needs a broken GPU")
-def degraded_pcie_link(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN084 pcie-link-degraded", upstream="silent", severity="warning", unseen="needs a broken GPU")
+def degraded_pcie_link(ctx: Context) -> Findings:
     """A GPU with fewer lanes of PCIe than it could have.
 
     The PCIe link of every GPU has as many lanes as GPU and slot allow; the link of a GPU that computes also has the
@@ -114,8 +111,8 @@ def degraded_pcie_link(ctx: Context) -> Iterator[Finding]:
     yield from _find_problems(ctx, "EN084")
 
 
-@hosts_gate("EN085", "gpu-power-limited", upstream="silent", severity="warning", unseen="needs a GPU")
-def power_limited_gpu(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN085 gpu-power-limited", upstream="silent", severity="warning", unseen="needs a GPU")
+def power_limited_gpu(ctx: Context) -> Findings:
     """A GPU whose power limit is below its default.
 
     The power limit in force is at least 95 % of the GPU's default, and no GPU that already computes is at its limit.

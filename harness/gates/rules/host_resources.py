@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
 from harness.gates.host_names import format_hosts, list_reachable_hosts
-from harness.gates.registry import Context, hosts_gate
+from harness.gates.registry import Context, Findings, Fix, hosts_gate
 from harness.spec.pinned_memory import pins_natively
 from harness.units import format_bytes
 
@@ -15,8 +12,8 @@ _HOSTFILE = "launch.hostfile"
 _RUN_FOLDER = "launch.output_dir"
 
 
-@hosts_gate("EN042", "run-folder-not-shared", upstream="silent")
-def unshared_run_folder(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN042 run-folder-not-shared", upstream="silent")
+def unshared_run_folder(ctx: Context) -> Findings:
     """A folder of run directories that is not shared.
 
     Every host sees a file that the launch creates where the run directory will be.
@@ -46,8 +43,8 @@ def unshared_run_folder(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@hosts_gate("EN043", "folder-not-writable", upstream="raises")
-def read_only_folders(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN043 folder-not-writable", upstream="raises")
+def read_only_folders(ctx: Context) -> Findings:
     """A folder of the run that a host cannot write.
 
     Every host may write the folders that its ranks write: the run directory and, with NVMe offload, `nvme_path`.
@@ -72,8 +69,8 @@ def read_only_folders(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@hosts_gate("EN044", "disk-too-full", upstream="raises")
-def full_disk(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN044 disk-too-full", upstream="raises")
+def full_disk(ctx: Context) -> Findings:
     """A disk without room for the checkpoints.
 
     The disk of the run directory has, seen from every host, room for two checkpoints (the one that is kept and the one
@@ -102,8 +99,8 @@ def full_disk(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@hosts_gate("EN045", "nvme-too-full", upstream="wrong")
-def full_nvme(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN045 nvme-too-full", upstream="wrong")
+def full_nvme(ctx: Context) -> Findings:
     """Less space on NVMe than the plan needs.
 
     The disk of each `nvme_path` has, on every host, the space that the plan counts for it.
@@ -134,8 +131,8 @@ def full_nvme(ctx: Context) -> Iterator[Finding]:
                 return
 
 
-@hosts_gate("EN046", "host-memory-below-plan", upstream="raises")
-def small_host_memory(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN046 host-memory-below-plan", upstream="raises")
+def small_host_memory(ctx: Context) -> Findings:
     """Less host memory than the plan needs.
 
     Every host has the memory that the plan counts for it.
@@ -166,8 +163,8 @@ def small_host_memory(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@hosts_gate("EN049", "small-shared-memory", upstream="raises", severity="warning")
-def small_shared_memory(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN049 small-shared-memory", upstream="raises", severity="warning")
+def small_shared_memory(ctx: Context) -> Findings:
     """Too little shared memory on a host.
 
     `/dev/shm` has room on every host: 66 MiB a rank that runs on the CPU, 64 MiB a rank otherwise.
@@ -195,13 +192,12 @@ def small_shared_memory(ctx: Context) -> Iterator[Finding]:
 
 
 @hosts_gate(
-    "EN050",
-    "little-lockable-memory",
+    "EN050 little-lockable-memory",
     upstream="raises",
     severity=("warning", "error"),
     when=lambda ctx: ctx.is_nvme_used or pins_natively(ctx.run.spec.zero, ctx.run.spec.launch.env),
 )
-def little_lockable_memory(ctx: Context) -> Iterator[Finding]:
+def little_lockable_memory(ctx: Context) -> Findings:
     """A limit on locked memory, with offload to NVMe or with DeepSpeed's own pinned memory.
 
     With offload to NVMe, the limit on locked memory (`ulimit -l`) is off or at least 1 GiB on every host; with
@@ -232,8 +228,8 @@ def little_lockable_memory(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@hosts_gate("EN051", "few-open-files", upstream="raises", severity="warning")
-def few_open_files(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN051 few-open-files", upstream="raises", severity="warning")
+def few_open_files(ctx: Context) -> Findings:
     """A low limit on open files.
 
     A process on every host may have 256 files open and 4 more for each rank of the run.

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from harness.facts.required_ops import CUDA_OPS, WITHOUT_NVCC
-from harness.findings import Finding, Fix
 from harness.gates.host_names import format_hosts, list_reachable_hosts
-from harness.gates.registry import Cite, Context, hosts_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, hosts_gate
 from harness.hostinfo.torch_devices import TorchProblem, find_torch_problem, format_device_names
 
 if TYPE_CHECKING:
@@ -23,8 +21,8 @@ def _get_versions(host: HostFacts) -> dict[str, str]:
     return {"Python": host.python} | {name: version or "none" for name, version in host.packages.items()}
 
 
-@hosts_gate("EN040", "versions-differ", upstream="silent")
-def different_versions(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN040 versions-differ", upstream="silent")
+def different_versions(ctx: Context) -> Findings:
     """Hosts with different versions of Python or a package.
 
     Python and the packages `deepspeed`, `torch`, `transformers`, `accelerate` and `safetensors` have the same version
@@ -55,8 +53,8 @@ def different_versions(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@hosts_gate("EN041", "harness-differs", upstream="silent")
-def different_harness_code(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN041 harness-differs", upstream="silent")
+def different_harness_code(ctx: Context) -> Findings:
     """Hosts with different code of the harness.
 
     The package of the harness is the same, byte by byte, at the same path on every host.
@@ -82,8 +80,8 @@ def different_harness_code(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(message, _HOSTFILE, fix=fix)
 
 
-@hosts_gate("EN047", "no-libaio-there", upstream="raises")
-def missing_libaio(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN047 no-libaio-there", upstream="raises")
+def missing_libaio(ctx: Context) -> Findings:
     """NVMe offload on a host without libaio.
 
     With offload to NVMe, a program that uses libaio compiles and links on every host.
@@ -108,8 +106,8 @@ def missing_libaio(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@hosts_gate("EN048", "no-compiler-there", upstream="raises", severity="warning")
-def missing_compiler(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("EN048 no-compiler-there", upstream="raises", severity="warning")
+def missing_compiler(ctx: Context) -> Findings:
     """A host without a compiler for the ops of the run.
 
     Every host has a C++ compiler when DeepSpeed has ops to compile for this run, and with NVIDIA devices also nvcc for
@@ -148,14 +146,13 @@ def missing_compiler(ctx: Context) -> Iterator[Finding]:
 
 
 @hosts_gate(
-    "EN054",
-    "torch-cannot-use-devices",
+    "EN054 torch-cannot-use-devices",
     upstream="silent",
     severity=("error", "warning"),
-    cites=(Cite("accelerator/real_accelerator.py", "Setting accelerator to CPU", since="0.14.1"),),
+    cites=Cite("accelerator/real_accelerator.py", "Setting accelerator to CPU", since="0.14.1"),
     unseen="needs several hosts with CUDA",
 )
-def unusable_devices(ctx: Context) -> Iterator[Finding]:
+def unusable_devices(ctx: Context) -> Findings:
     """Hosts whose accelerators torch cannot use.
 
     Where a host has NVIDIA devices, torch there can use as many as the host has ranks. `harness preflight` asks torch

@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
 from harness.gates.divisors import largest_divisor
 from harness.gates.host_names import format_hosts, list_reachable_hosts
-from harness.gates.registry import Cite, Context, gate, hosts_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate, hosts_gate
 from harness.spec.hostfile import Host
 
 _HOSTFILE = "launch.hostfile"
 
 
 @gate(
-    "HO006",
-    "parallel-group-across-hosts",
+    "HO006 parallel-group-across-hosts",
     upstream="silent",
     severity="warning",
     cites=(
@@ -26,7 +22,7 @@ _HOSTFILE = "launch.hostfile"
     when=lambda ctx: ctx.tensor_parallel_size > 1 or ctx.sequence_parallel_size > 1,
     unseen="needs several hosts",
 )
-def groups_across_hosts(ctx: Context) -> Iterator[Finding]:
+def groups_across_hosts(ctx: Context) -> Findings:
     """Tensor or sequence groups that span hosts.
 
     The slots of every host are a multiple of the tensor (or sequence) degree, so that each group of consecutive ranks
@@ -80,14 +76,13 @@ def _list_hostfile_hosts(ctx: Context) -> tuple[Host, ...]:
 
 
 @gate(
-    "HO007",
-    "hosts-with-unequal-slots",
+    "HO007 hosts-with-unequal-slots",
     upstream="silent",
     severity="warning",
     needs=("hosts",),
     unseen="needs several hosts",
 )
-def unequal_slots(ctx: Context) -> Iterator[Finding]:
+def unequal_slots(ctx: Context) -> Findings:
     """Hosts with different numbers of slots.
 
     Every line of the hostfile has the same `slots`.
@@ -121,14 +116,13 @@ def unequal_slots(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "HO008",
-    "one-host-in-two-spellings",
+    "HO008 one-host-in-two-spellings",
     upstream="silent",
-    cites=(Cite("launcher/runner.py", "Hostfile contains multiple entries for"),),
+    cites=Cite("launcher/runner.py", "Hostfile contains multiple entries for"),
     needs=("hosts",),
     unseen="needs several hosts",
 )
-def one_host_in_two_spellings(ctx: Context) -> Iterator[Finding]:
+def one_host_in_two_spellings(ctx: Context) -> Findings:
     """One host under two spellings.
 
     No two hosts of the hostfile differ only in upper and lower case.
@@ -160,14 +154,13 @@ def one_host_in_two_spellings(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "HO009",
-    "localhost-among-several-hosts",
+    "HO009 localhost-among-several-hosts",
     upstream="silent",
     severity="warning",
     needs=("hosts",),
     unseen="needs several hosts",
 )
-def localhost_among_hosts(ctx: Context) -> Iterator[Finding]:
+def localhost_among_hosts(ctx: Context) -> Findings:
     """`localhost` among several hosts.
 
     A hostfile of two or more hosts names none of them `localhost` or a loopback address.
@@ -200,13 +193,12 @@ def localhost_among_hosts(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "HO017",
-    "more-slots-than-devices",
+    "HO017 more-slots-than-devices",
     upstream="raises",
     needs=("the hosts' answers", "hosts"),
     unseen="needs several hosts with CUDA",
 )
-def more_slots_than_devices(ctx: Context) -> Iterator[Finding]:
+def more_slots_than_devices(ctx: Context) -> Findings:
     """More slots than a host has accelerators.
 
     No host has more `slots` than accelerators, where any host has one.
@@ -232,8 +224,8 @@ def more_slots_than_devices(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@hosts_gate("HO022", "one-machine-twice", upstream="silent")
-def one_machine_twice(ctx: Context) -> Iterator[Finding]:
+@hosts_gate("HO022 one-machine-twice", upstream="silent")
+def one_machine_twice(ctx: Context) -> Findings:
     """Two lines of the hostfile that are one machine.
 
     Every line of the hostfile is another machine.

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate, spec_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
 
 _LAUNCHER_VARIABLES = frozenset(
     """RANK LOCAL_RANK WORLD_SIZE LOCAL_SIZE CROSS_RANK CROSS_SIZE MASTER_ADDR MASTER_PORT
@@ -15,14 +12,13 @@ _LAUNCHER_VARIABLES = frozenset(
 
 
 @spec_gate(
-    "SE002",
-    "environment-that-the-launcher-sets",
+    "SE002 environment-that-the-launcher-sets",
     upstream="silent",
     severity="warning",
     unread="the launcher sets the variable for each rank",
-    cites=(Cite("launcher/launch.py", 'current_env["MASTER_PORT"] = str(args.master_port)'),),
+    cites=Cite("launcher/launch.py", 'current_env["MASTER_PORT"] = str(args.master_port)'),
 )
-def launcher_variables(ctx: Context) -> Iterator[Finding]:
+def launcher_variables(ctx: Context) -> Findings:
     """A variable that the launcher sets itself.
 
     `launch.env` contains none of `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `LOCAL_SIZE`, `CROSS_RANK`, `CROSS_SIZE`,
@@ -49,18 +45,16 @@ def launcher_variables(ctx: Context) -> Iterator[Finding]:
                     if name == "MASTER_PORT"
                     else "it follows from the hosts and their slots"
                 ],
-                fix=ctx.fix_to_remove(key, safe=True),
             )
 
 
 @gate(
-    "HO010",
-    "assertions-off-in-launch-env",
+    "HO010 assertions-off-in-launch-env",
     upstream="silent",
-    cites=(Cite("runtime/config.py", 'assert (train_batch > 0), f"Train batch size: {train_batch}'),),
+    cites=Cite("runtime/config.py", 'assert (train_batch > 0), f"Train batch size: {train_batch}'),
     when=lambda ctx: "PYTHONOPTIMIZE" in ctx.run.spec.launch.env,
 )
-def switched_off_assertions(ctx: Context) -> Iterator[Finding]:
+def switched_off_assertions(ctx: Context) -> Findings:
     """Assertions switched off for the ranks.
 
     `launch.env` does not set PYTHONOPTIMIZE.
@@ -92,16 +86,15 @@ _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 @gate(
-    "HO011",
-    "devices-chosen-in-launch-env",
+    "HO011 devices-chosen-in-launch-env",
     upstream="silent",
     severity="warning",
     unread="the launcher sets the variable for each rank",
-    cites=(Cite("launcher/runner.py", "CUDA_VISIBLE_DEVICES"),),
+    cites=Cite("launcher/runner.py", "CUDA_VISIBLE_DEVICES"),
     when=lambda ctx: _DEVICES in ctx.run.spec.launch.env,
     unseen="needs CUDA",
 )
-def devices_in_environment(ctx: Context) -> Iterator[Finding]:
+def devices_in_environment(ctx: Context) -> Findings:
     """Devices chosen in the environment of the ranks.
 
     `launch.env` does not set CUDA_VISIBLE_DEVICES.

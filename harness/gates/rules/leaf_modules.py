@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
 from harness.gates.autoep_block import is_autoep_enabled
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 _EXPERT_BLOCKS = {
     "mixtral": "MixtralSparseMoeBlock",
@@ -22,16 +19,15 @@ _EFFECT = "gathers all experts of a layer at once"
 
 
 @gate(
-    "EX016",
-    "leaf-modules-without-the-experts",
+    "EX016 leaf-modules-without-the-experts",
     upstream="hangs",
     severity="warning",
-    cites=(Cite("runtime/zero/leaf_module_config.py", "DEFAULT_LEAF_MODULE_CLASSES: List[str] = ["),),
+    cites=Cite("runtime/zero/leaf_module_config.py", "DEFAULT_LEAF_MODULE_CLASSES: List[str] = ["),
     since="0.18.0",
     when=lambda ctx: ctx.stage == 3 and ctx.has_key("zero_optimization.leaf_module.classes"),
     unseen="transformers 5 keeps all experts in one weight, which cannot deadlock",
 )
-def classes_without_experts(ctx: Context) -> Iterator[Finding]:
+def classes_without_experts(ctx: Context) -> Findings:
     """ZeRO-3 leaf modules that leave the experts out.
 
     A mixture of experts at ZeRO stage 3 whose `leaf_module.classes` names none of the model's expert blocks; or an
@@ -85,8 +81,7 @@ _FAMILIES_OF_DEEPSPEED = ("mixtral", "qwen2_moe", "qwen3_moe")
 
 
 @gate(
-    "EX017",
-    "experts-without-leaf-modules",
+    "EX017 experts-without-leaf-modules",
     upstream="hangs",
     severity="warning",
     cites=(
@@ -97,7 +92,7 @@ _FAMILIES_OF_DEEPSPEED = ("mixtral", "qwen2_moe", "qwen3_moe")
     when=lambda ctx: ctx.stage == 3 and not ctx.has_key("zero_optimization.leaf_module") and not is_autoep_enabled(ctx),
     unseen="needs a model's own code: transformers 5 keeps all experts in one weight, which cannot deadlock",
 )
-def experts_without_leaf_modules(ctx: Context) -> Iterator[Finding]:
+def experts_without_leaf_modules(ctx: Context) -> Findings:
     """A mixture of experts under ZeRO-3 without leaf modules.
 
     A model with experts and code of its own (`model.trust_remote_code`) at ZeRO stage 3 and no `leaf_module`: on
@@ -143,15 +138,14 @@ def experts_without_leaf_modules(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR028",
-    "leaf-modules-picked-by-size",
+    "ZR028 leaf-modules-picked-by-size",
     upstream="crashes",
     severity="warning",
-    cites=(Cite("runtime/zero/parameter_offload.py", "module.ds_model_granularity <= granularity_treshhold"),),
+    cites=Cite("runtime/zero/parameter_offload.py", "module.ds_model_granularity <= granularity_treshhold"),
     since="0.16.0",
     when=lambda ctx: ctx.stage == 3,
 )
-def leaf_modules_by_size(ctx: Context) -> Iterator[Finding]:
+def leaf_modules_by_size(ctx: Context) -> Findings:
     """Leaf modules selected by their size.
 
     `stage3_module_granularity_threshold` above 0 at stage 3.

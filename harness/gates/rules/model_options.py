@@ -3,24 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
-from harness.findings import Finding, Fix
-from harness.gates.registry import Context, gate, spec_gate
+from harness.gates.registry import Context, Findings, Fix, gate, spec_gate
 
 _POSITION_TABLES = ("wpe.weight", "embed_positions.weight", "position_embeddings.weight")
 
 
 @gate(
-    "MD014",
-    "sequences-beyond-the-positions",
+    "MD014 sequences-beyond-the-positions",
     upstream="crashes",
     severity=("error", "warning"),
     needs=("a run spec", "model facts"),
 )
-def sequences_beyond_positions(ctx: Context) -> Iterator[Finding]:
+def sequences_beyond_positions(ctx: Context) -> Findings:
     """Sequences longer than the model's positions.
 
     `data.max_length` against the rows of a table of learned positions (an error), and against `max_position_embeddings`
@@ -82,8 +80,8 @@ def _rotary_positions(config: Mapping[str, Any]) -> int | None:
     return max(positions, int(original * factor))
 
 
-@spec_gate("MD032", "adapters-on-random-weights", upstream="silent", severity="warning")
-def adapters_on_random_weights(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD032 adapters-on-random-weights", upstream="silent", severity="warning")
+def adapters_on_random_weights(ctx: Context) -> Findings:
     """Adapters on frozen random weights.
 
     `model.lora` comes with pretrained weights: `model.name_or_path`, without `model.random_init`.
@@ -111,8 +109,8 @@ def adapters_on_random_weights(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD030", "two-ways-to-freeze", upstream="silent")
-def two_ways_to_freeze(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD030 two-ways-to-freeze", upstream="silent")
+def two_ways_to_freeze(ctx: Context) -> Findings:
     """Two lists that say which parameters are trained.
 
     `model.freeze` and `model.train_only` are not both given, nor `model.train_only` with `model.lora`.
@@ -143,8 +141,8 @@ _WHOLE_MODEL_KEYS = {
 }
 
 
-@gate("MD033", "not-with-model-parallelism", upstream="silent", needs=("a run spec", "a launch"))
-def conflicts_with_model_parallelism(ctx: Context) -> Iterator[Finding]:
+@gate("MD033 not-with-model-parallelism", upstream="silent", needs=("a run spec", "a launch"))
+def conflicts_with_model_parallelism(ctx: Context) -> Findings:
     """Options for a whole model with a sharded one.
 
     On `harness launch`: `model.lora` and `train.offload_activations` are not given with `parallel.tensor_parallel_size`

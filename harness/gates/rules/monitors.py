@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 _ENABLED_SPELLINGS = frozenset(("enabled", "enable", "Enabled", "enabeld", "is_enabled"))
 """The key, and misspellings of it, for which the loader has findings."""
@@ -15,13 +13,12 @@ _UTILITY_BLOCKS = ("tensorboard", "wandb", "csv_monitor", "comet", "flops_profil
 
 
 @gate(
-    "UT001",
-    "block-without-enabled",
+    "UT001 block-without-enabled",
     upstream="silent",
     severity="warning",
-    cites=(Cite("monitor/config.py", "enabled: bool = False"),),
+    cites=Cite("monitor/config.py", "enabled: bool = False"),
 )
-def utility_block_without_enabled(ctx: Context) -> Iterator[Finding]:
+def utility_block_without_enabled(ctx: Context) -> Findings:
     """A utility block that is not switched on.
 
     `tensorboard`, `wandb`, `csv_monitor`, `comet`, `flops_profiler` and `autotuning` blocks that set something and have
@@ -54,8 +51,7 @@ def utility_block_without_enabled(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "UT019",
-    "comms-logger-that-is-on-after-all",
+    "UT019 comms-logger-that-is-on-after-all",
     upstream="silent",
     severity="warning",
     cites=(
@@ -64,7 +60,7 @@ def utility_block_without_enabled(ctx: Context) -> Iterator[Finding]:
     ),
     when=lambda ctx: isinstance(ctx.ds("comms_logger"), dict),
 )
-def comms_logger_that_is_on(ctx: Context) -> Iterator[Finding]:
+def comms_logger_that_is_on(ctx: Context) -> Findings:
     """A `comms_logger` block that is not switched on.
 
     A `comms_logger` block whose `enabled` is false or left out.
@@ -101,14 +97,13 @@ _LOGGED_OPERATIONS = frozenset(
 
 
 @gate(
-    "UT021",
-    "operations-that-are-not-logged-alone",
+    "UT021 operations-that-are-not-logged-alone",
     upstream="silent",
     severity="info",
-    cites=(Cite("comm/comm.py", "in comms_logger.prof_ops"),),
+    cites=Cite("comm/comm.py", "in comms_logger.prof_ops"),
     when=lambda ctx: isinstance(ctx.ds("comms_logger.prof_ops"), list) and bool(ctx.ds("comms_logger.prof_ops")),
 )
-def operations_not_logged_alone(ctx: Context) -> Iterator[Finding]:
+def operations_not_logged_alone(ctx: Context) -> Findings:
     """Operations that the communication logger does not know or select.
 
     `comms_logger.prof_ops` together with `prof_all: true`, which is the default, or with a name that none of
@@ -149,13 +144,12 @@ def operations_not_logged_alone(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "UT002",
-    "monitor-without-output-path",
+    "UT002 monitor-without-output-path",
     upstream="silent",
     severity="warning",
-    cites=(Cite("monitor/csv_monitor.py", "log_dir = os.path.join(self.output_path, self.job_name)"),),
+    cites=Cite("monitor/csv_monitor.py", "log_dir = os.path.join(self.output_path, self.job_name)"),
 )
-def monitor_without_output_path(ctx: Context) -> Iterator[Finding]:
+def monitor_without_output_path(ctx: Context) -> Findings:
     """A monitor that writes where the script was started.
 
     `tensorboard` and `csv_monitor` that are enabled without an `output_path`.
@@ -185,12 +179,11 @@ _KERNEL_PATHS = ("/proc/", "/sys/", "/dev/null/")
 
 
 @gate(
-    "UT017",
-    "monitor-path-that-cannot-be-made",
+    "UT017 monitor-path-that-cannot-be-made",
     upstream="raises",
-    cites=(Cite("monitor/csv_monitor.py", "os.makedirs(log_dir, exist_ok=True)"),),
+    cites=Cite("monitor/csv_monitor.py", "os.makedirs(log_dir, exist_ok=True)"),
 )
-def monitor_path_of_the_kernel(ctx: Context) -> Iterator[Finding]:
+def monitor_path_of_the_kernel(ctx: Context) -> Findings:
     """A monitor whose path cannot be written.
 
     `output_path` of an enabled `csv_monitor` or `tensorboard` is not below `/proc`, `/sys` or `/dev/null`.
@@ -218,8 +211,7 @@ def monitor_path_of_the_kernel(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "UT013",
-    "monitor-without-its-package",
+    "UT013 monitor-without-its-package",
     upstream="raises",
     cites=(
         Cite("monitor/utils.py", "import tensorboard"),
@@ -228,7 +220,7 @@ def monitor_path_of_the_kernel(ctx: Context) -> Iterator[Finding]:
     needs=("a run spec", "a launch"),
     unseen="depends on what is installed",
 )
-def monitor_without_its_package(ctx: Context) -> Iterator[Finding]:
+def monitor_without_its_package(ctx: Context) -> Findings:
     """A monitor whose package is not installed.
 
     On `harness launch`, on this machine: `tensorboard`, `wandb` and `comet` that are enabled can be imported.
@@ -249,21 +241,16 @@ def monitor_without_its_package(ctx: Context) -> Iterator[Finding]:
             yield ctx.finding(
                 f"{ctx.key(key)} needs the package `{package}`, which is not installed here",
                 key,
-                fix=Fix(
-                    f"set {ctx.key(key)} to false, or install `{package}` on every host",
-                    {key: False},
-                    effect="nothing is sent to it",
-                ),
+                fix=ctx.fix_to_set(key, False, f"or install `{package}` on every host", effect="nothing is sent to it"),
             )
 
 
 @gate(
-    "UT004",
-    "print-interval-of-zero",
+    "UT004 print-interval-of-zero",
     upstream="raises",
-    cites=(Cite("runtime/engine.py", "(self.global_steps + 1) % self.steps_per_print() == 0"),),
+    cites=Cite("runtime/engine.py", "(self.global_steps + 1) % self.steps_per_print() == 0"),
 )
-def print_interval_of_zero(ctx: Context) -> Iterator[Finding]:
+def print_interval_of_zero(ctx: Context) -> Findings:
     """Progress printed every 0 steps.
 
     `steps_per_print: 0`, and `null` up to DeepSpeed 0.15.1.
@@ -296,13 +283,12 @@ def print_interval_of_zero(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "UT003",
-    "profiler-that-times-every-step",
+    "UT003 profiler-that-times-every-step",
     upstream="silent",
     severity="info",
-    cites=(Cite("runtime/config.py", "get_wall_clock_breakdown(param_dict) | self.flops_profiler_config.enabled"),),
+    cites=Cite("runtime/config.py", "get_wall_clock_breakdown(param_dict) | self.flops_profiler_config.enabled"),
 )
-def profiler_that_times_every_step(ctx: Context) -> Iterator[Finding]:
+def profiler_that_times_every_step(ctx: Context) -> Findings:
     """The FLOPS profiler also times every step.
 
     `flops_profiler.enabled: true` while `wall_clock_breakdown` is not written.
@@ -326,13 +312,12 @@ def profiler_that_times_every_step(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "UT015",
-    "memory-report-at-every-step",
+    "UT015 memory-report-at-every-step",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/engine.py", 'see_memory_usage("Engine before forward", force=self.memory_breakdown())'),),
+    cites=Cite("runtime/engine.py", 'see_memory_usage("Engine before forward", force=self.memory_breakdown())'),
 )
-def memory_report_at_every_step(ctx: Context) -> Iterator[Finding]:
+def memory_report_at_every_step(ctx: Context) -> Findings:
     """A memory report at every forward and backward.
 
     `memory_breakdown: true`.

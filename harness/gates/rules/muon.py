@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
 from harness.gates.dtypes import grad_accum_dtype, model_dtype
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 _TYPE = "deepspeed.optimizer.type"
 
 
 @gate(
-    "OP018",
-    "muon-with-reduce-scatter",
+    "OP018 muon-with-reduce-scatter",
     upstream="raises",
     cites=(
         Cite("runtime/zero/stage3.py", "Muon and reduce scatter cannot be used together", since="0.18.9"),
@@ -23,7 +19,7 @@ _TYPE = "deepspeed.optimizer.type"
     since="0.17.6",
     when=lambda ctx: ctx.optimizer.name == "muon" and ctx.stage == 3,
 )
-def muon_with_reduce_scatter(ctx: Context) -> Iterator[Finding]:
+def muon_with_reduce_scatter(ctx: Context) -> Findings:
     """Muon at stage 3 with reduce-scatter.
 
     `optimizer.type: Muon` at ZeRO stage 3 with `reduce_scatter`, which is on by default.
@@ -64,8 +60,7 @@ def _is_in_bf16_optimizer(ctx: Context) -> bool:
 
 
 @gate(
-    "OP121",
-    "muon-trained-by-sgd",
+    "OP121 muon-trained-by-sgd",
     upstream="silent",
     cites=(
         Cite("runtime/zero/muon/muon_optimizer.py", "p.add_(p.grad.reshape(p.shape), alpha=-group[", until="0.18.9"),
@@ -75,7 +70,7 @@ def _is_in_bf16_optimizer(ctx: Context) -> bool:
     until="0.19.7",
     when=lambda ctx: ctx.optimizer.name == "muon",
 )
-def muon_without_newton_schulz(ctx: Context) -> Iterator[Finding]:
+def muon_without_newton_schulz(ctx: Context) -> Findings:
     """Muon that takes the steps of plain SGD.
 
     `optimizer.type: Muon` at ZeRO stage 0 up to 0.19.6, and in bf16 with fp32 accumulation at stage 1 up to 0.19.7.
@@ -119,8 +114,7 @@ def muon_without_newton_schulz(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP019",
-    "muon-clips-its-updates",
+    "OP019 muon-clips-its-updates",
     upstream="silent",
     severity="warning",
     cites=(
@@ -134,7 +128,7 @@ def muon_without_newton_schulz(ctx: Context) -> Iterator[Finding]:
     since="0.17.6",
     when=lambda ctx: ctx.optimizer.name == "muon" and ctx.stage > 0,
 )
-def clipped_muon_updates(ctx: Context) -> Iterator[Finding]:
+def clipped_muon_updates(ctx: Context) -> Findings:
     """Muon's updates clipped instead of its gradients.
 
     `optimizer.type: Muon` at ZeRO stages 1 to 3 while gradients are clipped.
@@ -164,15 +158,14 @@ def clipped_muon_updates(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP020",
-    "muon-in-another-wrapper",
+    "OP020 muon-in-another-wrapper",
     upstream="silent",
     severity=("error", "warning"),
-    cites=(Cite("runtime/bf16_optimizer.py", "BF16 Muon currently requires FP32 accumulation, dense DP and eager"),),
+    cites=Cite("runtime/bf16_optimizer.py", "BF16 Muon currently requires FP32 accumulation, dense DP and eager"),
     since="0.19.8",
     when=lambda ctx: ctx.optimizer.name == "muon" and _is_in_bf16_optimizer(ctx),
 )
-def muon_in_bf16_optimizer(ctx: Context) -> Iterator[Finding]:
+def muon_in_bf16_optimizer(ctx: Context) -> Findings:
     """Muon with fp32 accumulation at stage 1.
 
     `optimizer.type: Muon` with bf16, `data_types.grad_accum_dtype: fp32` and ZeRO stage 1 without offload.

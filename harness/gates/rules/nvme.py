@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 from harness.gates.swap_sizes import (
     count_buffers_per_sub_group,
     count_swapped_sub_groups,
@@ -38,8 +36,7 @@ def _list_pipeline_keys(ctx: Context) -> list[str]:
 
 
 @gate(
-    "OF002",
-    "nvme-offload-without-a-path",
+    "OF002 nvme-offload-without-a-path",
     upstream="crashes",
     cites=(
         Cite("runtime/zero/offload_config.py", "nvme_path: Optional[Path] = None", since="0.15.0"),
@@ -47,7 +44,7 @@ def _list_pipeline_keys(ctx: Context) -> list[str]:
     ),
     when=lambda ctx: ctx.stage >= 3,  # below stage 3 nothing is swapped, whatever the path: OF001 and OF003
 )
-def nvme_without_path(ctx: Context) -> Iterator[Finding]:
+def nvme_without_path(ctx: Context) -> Findings:
     """NVMe offload without a path.
 
     `device: nvme` in `zero.offload_optimizer` or `zero.offload_param` without `nvme_path`.
@@ -78,12 +75,11 @@ def nvme_without_path(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF003",
-    "nvme-optimizer-below-stage-3",
+    "OF003 nvme-optimizer-below-stage-3",
     upstream="silent",
-    cites=(Cite("runtime/zero/stage_1_and_2.py", "offload_optimizer_config.device != OffloadDeviceEnum.none"),),
+    cites=Cite("runtime/zero/stage_1_and_2.py", "offload_optimizer_config.device != OffloadDeviceEnum.none"),
 )
-def nvme_optimizer_below_stage_3(ctx: Context) -> Iterator[Finding]:
+def nvme_optimizer_below_stage_3(ctx: Context) -> Findings:
     """Optimizer offload to NVMe below ZeRO stage 3.
 
     `zero.offload_optimizer.device: nvme` with `zero.stage` 1 or 2.
@@ -110,8 +106,7 @@ def nvme_optimizer_below_stage_3(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF010",
-    "too-few-optimizer-swap-buffers",
+    "OF010 too-few-optimizer-swap-buffers",
     upstream="asserts",
     cites=(
         Cite(
@@ -128,7 +123,7 @@ def nvme_optimizer_below_stage_3(ctx: Context) -> Iterator[Finding]:
     when=_is_optimizer_on_nvme,
     policy="a model of a few thousand parameters runs: nothing of it is swapped",
 )
-def few_optimizer_buffers(ctx: Context) -> Iterator[Finding]:
+def few_optimizer_buffers(ctx: Context) -> Findings:
     """Too few swap buffers for the optimizer's states.
 
     `zero.offload_optimizer.buffer_count` with `device: nvme` at stage 3, against what one step holds at once: the
@@ -157,14 +152,13 @@ def few_optimizer_buffers(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF011",
-    "too-few-buffers-for-pipelined-swapping",
+    "OF011 too-few-buffers-for-pipelined-swapping",
     upstream="asserts",
     severity=("error", "warning"),
-    cites=(Cite("runtime/swap_tensor/pipelined_optimizer_swapper.py", "ran out of swap buffers"),),
+    cites=Cite("runtime/swap_tensor/pipelined_optimizer_swapper.py", "ran out of swap buffers"),
     when=_is_optimizer_on_nvme,
 )
-def few_pipeline_buffers(ctx: Context) -> Iterator[Finding]:
+def few_pipeline_buffers(ctx: Context) -> Findings:
     """Too few swap buffers for pipelined swapping.
 
     `pipeline_read` or `pipeline_write` in `zero.offload_optimizer` with `device: nvme` at stage 3 and too few buffers
@@ -219,15 +213,14 @@ def few_pipeline_buffers(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF012",
-    "fast-init-buffer-too-small",
+    "OF012 fast-init-buffer-too-small",
     upstream="asserts",
-    cites=(Cite("runtime/swap_tensor/optimizer_utils.py", "is too small for initializing fp32 params"),),
+    cites=Cite("runtime/swap_tensor/optimizer_utils.py", "is too small for initializing fp32 params"),
     needs=("world size", "model facts"),
     when=lambda ctx: ctx.stage == 3 and ctx.ds("zero_optimization.offload_optimizer.fast_init") is True,
     unseen="needs shards of 1 MiB and more",
 )
-def small_fast_init_buffer(ctx: Context) -> Iterator[Finding]:
+def small_fast_init_buffer(ctx: Context) -> Findings:
     """Fast initialisation with small parameter buffers.
 
     `zero.offload_optimizer.fast_init` with optimizer and parameters on NVMe at stage 3, when a sub-group of the
@@ -285,19 +278,16 @@ def _describe_path_problem(path: str) -> str:
 
 
 @gate(
-    "OF026",
-    "nvme-path-that-is-no-disk",
+    "OF026 nvme-path-that-is-no-disk",
     upstream="silent",
     severity=("error", "warning"),
-    cites=(
-        Cite(
-            "runtime/zero/stage3.py",
-            "nvme_swap_folder = os.path.join(offload_optimizer_config.nvme_path, 'zero_stage_3')",
-        ),
+    cites=Cite(
+        "runtime/zero/stage3.py",
+        "nvme_swap_folder = os.path.join(offload_optimizer_config.nvme_path, 'zero_stage_3')",
     ),
     when=lambda ctx: ctx.stage == 3,
 )
-def nvme_path_off_disk(ctx: Context) -> Iterator[Finding]:
+def nvme_path_off_disk(ctx: Context) -> Findings:
     """An NVMe path that is relative or not on a disk.
 
     `nvme_path` of an offload section with `device: nvme` at stage 3 that is relative, lies in a file system that lives
@@ -337,19 +327,16 @@ def _has_value(ctx: Context, key: str) -> bool:
 
 
 @gate(
-    "OF027",
-    "nvme-settings-with-cpu",
+    "OF027 nvme-settings-with-cpu",
     upstream="silent",
     severity="info",
     unread="nothing is swapped to a disk",
-    cites=(
-        Cite(
-            "runtime/zero/stage3.py", "self.swap_optimizer = offload_optimizer_config.device == OffloadDeviceEnum.nvme"
-        ),
+    cites=Cite(
+        "runtime/zero/stage3.py", "self.swap_optimizer = offload_optimizer_config.device == OffloadDeviceEnum.nvme"
     ),
     when=lambda ctx: ctx.stage > 0,
 )
-def nvme_settings_with_cpu(ctx: Context) -> Iterator[Finding]:
+def nvme_settings_with_cpu(ctx: Context) -> Findings:
     """Settings for NVMe with `device: cpu`.
 
     Keys of an offload section that only NVMe reads (`nvme_path`, `buffer_count`, `buffer_size`, `max_in_cpu`,
@@ -393,8 +380,7 @@ _STATES = {"adagrad": 1}
 
 
 @gate(
-    "OF032",
-    "pipelined-swapping-keeps-states",
+    "OF032 pipelined-swapping-keeps-states",
     upstream="silent",
     severity="warning",
     cites=(
@@ -406,7 +392,7 @@ _STATES = {"adagrad": 1}
     ),
     when=lambda ctx: ctx.run.kind == "deepspeed-json" and _is_optimizer_on_nvme(ctx),
 )
-def optimizer_states_in_host_memory(ctx: Context) -> Iterator[Finding]:
+def optimizer_states_in_host_memory(ctx: Context) -> Findings:
     """Pipelined swapping that keeps the first step's optimizer states in host memory.
 
     A DeepSpeed JSON that another program trains with, at stage 3, with the optimizer on `nvme` and `pipeline_read` or
@@ -454,14 +440,13 @@ def optimizer_states_in_host_memory(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "CK003",
-    "nvme-optimizer-that-deepspeed-cannot-resume",
+    "CK003 nvme-optimizer-that-deepspeed-cannot-resume",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/engine.py", "load_zero_checkpoint and not self.zero_nvme_offload_optimizer()"),),
+    cites=Cite("runtime/engine.py", "load_zero_checkpoint and not self.zero_nvme_offload_optimizer()"),
     since="0.18.0",
 )
-def nvme_optimizer_without_resume(ctx: Context) -> Iterator[Finding]:
+def nvme_optimizer_without_resume(ctx: Context) -> Findings:
     """An optimizer on NVMe, whose checkpoints DeepSpeed does not fully load.
 
     A DeepSpeed JSON with `offload_optimizer.device: nvme` at stage 3. Run specs are not affected: the harness saves and

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding
-from harness.gates.registry import Context, spec_gate
+from harness.gates.registry import Context, Findings, spec_gate
 from harness.object_stores.store_url import is_store_url, parse_store_url
 
 
-@spec_gate("ST001", "store-url", upstream="silent", policy="DeepSpeed knows no object stores")
-def unusable_store_url(ctx: Context) -> Iterator[Finding]:
+@spec_gate("ST001 store-url", upstream="silent", policy="DeepSpeed knows no object stores")
+def unusable_store_url(ctx: Context) -> Findings:
     """A URL of an object store that cannot be used.
 
     `checkpoint.upload_to`, `export.upload_to` and sources of `data` are URLs such as `s3://bucket/prefix`; an upload
@@ -51,8 +48,8 @@ def _find_problem(text: str, *, is_prefix: bool = True) -> str:
     return "it names a bucket, and no prefix below it" if is_prefix and not url.path else ""
 
 
-@spec_gate("ST002", "upload-of-nothing", upstream="silent", severity="warning")
-def upload_without_files(ctx: Context) -> Iterator[Finding]:
+@spec_gate("ST002 upload-of-nothing", upstream="silent", severity="warning")
+def upload_without_files(ctx: Context) -> Findings:
     """An upload in a run that writes nothing to upload.
 
     `checkpoint.upload_to` in a run that saves no checkpoint, or `export.upload_to` without `export.at_end`.

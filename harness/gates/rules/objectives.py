@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from operator import attrgetter
 
-from harness.findings import Finding, Fix
-from harness.gates.registry import Context, spec_gate
+from harness.gates.registry import Context, Findings, Fix, spec_gate
 from harness.run.objective_facts import facts_of
 
 
-@spec_gate("MD061", "custom-without-plugin", upstream="raises")
-def custom_without_plugin(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD061 custom-without-plugin", upstream="raises")
+def custom_without_plugin(ctx: Context) -> Findings:
     """A model and a loss of one's own that no file has.
 
     `objective: custom` comes with `plugins.file` or `plugins.script`.
@@ -37,8 +35,8 @@ def custom_without_plugin(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD060", "not-with-this-objective", upstream="silent", severity=("error", "warning"))
-def not_with_this_objective(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD060 not-with-this-objective", upstream="silent", severity=("error", "warning"))
+def not_with_this_objective(ctx: Context) -> Findings:
     """An option that the objective does not go with.
 
     Options for rows of text, for models of `transformers` and for their parallel degrees are not given with an
@@ -78,8 +76,8 @@ def not_with_this_objective(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD063", "script-and-plugin", upstream="silent")
-def script_and_plugin(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD063 script-and-plugin", upstream="silent")
+def script_and_plugin(ctx: Context) -> Findings:
     """A plug-in, or arguments, that no script reads.
 
     `plugins.file` and `plugins.script` are not given together, and `plugins.script_args` come with a script.

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 from harness.gates.swap_sizes import get_sub_group_size, list_shard_sizes
 
 _DEVICE = "zero.offload_optimizer.device"
@@ -19,12 +17,9 @@ def _get_ratio(ctx: Context) -> Any:
 
 
 @gate(
-    "OF004",
-    "optimizer-offload-without-zero",
-    upstream="wrong",
-    cites=(Cite("ops/adam/cpu_adam.py", "CPUAdam param is on"),),
+    "OF004 optimizer-offload-without-zero", upstream="wrong", cites=Cite("ops/adam/cpu_adam.py", "CPUAdam param is on")
 )
-def optimizer_offload_without_zero(ctx: Context) -> Iterator[Finding]:
+def optimizer_offload_without_zero(ctx: Context) -> Findings:
     """Optimizer offload without ZeRO.
 
     `zero.offload_optimizer.device` other than `none` with `zero.stage: 0`.
@@ -60,13 +55,12 @@ def _has_block_without_device(ctx: Context, section: str) -> bool:
 
 
 @gate(
-    "OF006",
-    "offload-block-without-a-device",
+    "OF006 offload-block-without-a-device",
     upstream="silent",
-    cites=(Cite("runtime/zero/offload_config.py", 'device: OffloadDeviceEnum = "none"'),),
+    cites=Cite("runtime/zero/offload_config.py", 'device: OffloadDeviceEnum = "none"'),
     when=lambda ctx: ctx.stage > 0,
 )
-def offload_block_without_device(ctx: Context) -> Iterator[Finding]:
+def offload_block_without_device(ctx: Context) -> Findings:
     """An offload block without a device.
 
     `offload_optimizer` or `offload_param` in `zero_optimization` with other keys, but without `device`.
@@ -105,14 +99,13 @@ _WITH_CPU_KERNEL = ("", "adam", "adamw", "adagrad", "lion", "muon")
 
 
 @gate(
-    "OF020",
-    "offloaded-optimizer-without-a-cpu-kernel",
+    "OF020 offloaded-optimizer-without-a-cpu-kernel",
     upstream="silent",
     severity=("error", "warning"),
-    cites=(Cite("runtime/engine.py", "torch_optimizer = getattr(torch.optim, self.optimizer_name())"),),
+    cites=Cite("runtime/engine.py", "torch_optimizer = getattr(torch.optim, self.optimizer_name())"),
     when=lambda ctx: ctx.stage > 0 and ctx.is_optimizer_offloaded,
 )
-def optimizer_without_cpu_kernel(ctx: Context) -> Iterator[Finding]:
+def optimizer_without_cpu_kernel(ctx: Context) -> Findings:
     """An offloaded optimizer without a CPU kernel.
 
     `zero.offload_optimizer` with an optimizer for which DeepSpeed has no CPU implementation: any but Adam, AdamW,
@@ -139,17 +132,16 @@ def optimizer_without_cpu_kernel(ctx: Context) -> Iterator[Finding]:
         severity="error" if is_lamb else "warning",
         label="no CPU kernel",
         related=[(_DEVICE, "offloaded here")],
-        fix=Fix(
-            f"remove {ctx.key('zero.offload_optimizer')}, or take AdamW, Adagrad or Lion",
-            {"zero.offload_optimizer": None},
+        fix=ctx.fix_to_remove(
+            "zero.offload_optimizer",
+            "or take AdamW, Adagrad or Lion",
             effect="the same steps, with the optimizer on the device",
         ),
     )
 
 
 @gate(
-    "OF025",
-    "fp32-optimizer-states-not-read",
+    "OF025 fp32-optimizer-states-not-read",
     upstream="silent",
     severity=("warning", "error"),
     unread="the states follow the master weights",
@@ -159,7 +151,7 @@ def optimizer_without_cpu_kernel(ctx: Context) -> Iterator[Finding]:
     ),
     when=lambda ctx: ctx.optimizer.params.get("fp32_optimizer_states") is False,
 )
-def unread_fp32_optimizer_states(ctx: Context) -> Iterator[Finding]:
+def unread_fp32_optimizer_states(ctx: Context) -> Findings:
     """A number format of optimizer states that has no effect.
 
     `fp32_optimizer_states: false` in the parameters of Adam or AdamW without an offloaded optimizer, or offloaded
@@ -199,16 +191,13 @@ def unread_fp32_optimizer_states(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF028",
-    "contiguous-gradients-forced-on",
+    "OF028 contiguous-gradients-forced-on",
     upstream="silent",
     severity="info",
     unread="DeepSpeed switches it on itself",
-    cites=(
-        Cite("runtime/zero/stage_1_and_2.py", "self.contiguous_gradients = contiguous_gradients or self.cpu_offload"),
-    ),
+    cites=Cite("runtime/zero/stage_1_and_2.py", "self.contiguous_gradients = contiguous_gradients or self.cpu_offload"),
 )
-def forced_contiguous_gradients(ctx: Context) -> Iterator[Finding]:
+def forced_contiguous_gradients(ctx: Context) -> Findings:
     """Contiguous gradients cannot be switched off with offload.
 
     `zero.contiguous_gradients: false` at stage 1 or 2 with an offloaded optimizer.
@@ -232,12 +221,11 @@ def forced_contiguous_gradients(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF005",
-    "partial-offload-below-stage-3",
+    "OF005 partial-offload-below-stage-3",
     upstream="raises",
-    cites=(Cite("runtime/zero/config.py", "Partial offloading only supported for ZeRO Stage 3."),),
+    cites=Cite("runtime/zero/config.py", "Partial offloading only supported for ZeRO Stage 3."),
 )
-def partial_offload_below_stage_3(ctx: Context) -> Iterator[Finding]:
+def partial_offload_below_stage_3(ctx: Context) -> Findings:
     """Partial optimizer offload below ZeRO stage 3.
 
     `zero.offload_optimizer.ratio` below 1 with `zero.stage` 0, 1 or 2.
@@ -267,14 +255,13 @@ def partial_offload_below_stage_3(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF062",
-    "partial-offload-on-nvme",
+    "OF062 partial-offload-on-nvme",
     upstream="raises",
-    cites=(Cite("runtime/zero/stage3.py", "self.subgroup_to_device[i] = 'cpu'"),),
+    cites=Cite("runtime/zero/stage3.py", "self.subgroup_to_device[i] = 'cpu'"),
     when=lambda ctx: ctx.stage == 3 and ctx.offload_device("offload_optimizer") == "nvme",
     unseen="needs CUDA",
 )
-def partial_offload_on_nvme(ctx: Context) -> Iterator[Finding]:
+def partial_offload_on_nvme(ctx: Context) -> Findings:
     """A part of the optimizer on NVMe.
 
     `zero.offload_optimizer.ratio` below 1 at stage 3 with `device: nvme`.
@@ -301,13 +288,12 @@ def partial_offload_on_nvme(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF013",
-    "partial-offload-without-cpu-adam",
+    "OF013 partial-offload-without-cpu-adam",
     upstream="asserts",
-    cites=(Cite("runtime/zero/stage3.py", "Hybrid Optimizer Only Supports DeepSpeedCPUAdam"),),
+    cites=Cite("runtime/zero/stage3.py", "Hybrid Optimizer Only Supports DeepSpeedCPUAdam"),
     when=lambda ctx: ctx.stage == 3 and ctx.is_optimizer_offloaded,
 )
-def partial_offload_without_cpu_adam(ctx: Context) -> Iterator[Finding]:
+def partial_offload_without_cpu_adam(ctx: Context) -> Findings:
     """Partial offload with an optimizer other than DeepSpeedCPUAdam.
 
     `zero.offload_optimizer.ratio` below 1 at stage 3 with an optimizer that does not become DeepSpeedCPUAdam: any type
@@ -337,8 +323,7 @@ def partial_offload_without_cpu_adam(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF014",
-    "partial-offload-of-few-sub-groups",
+    "OF014 partial-offload-of-few-sub-groups",
     upstream="silent",
     severity="warning",
     cites=(
@@ -348,7 +333,7 @@ def partial_offload_without_cpu_adam(ctx: Context) -> Iterator[Finding]:
     needs=("world size", "model facts"),
     when=lambda ctx: ctx.stage == 3 and 0 < _get_ratio(ctx) < 1,
 )
-def partial_offload_of_few_sub_groups(ctx: Context) -> Iterator[Finding]:
+def partial_offload_of_few_sub_groups(ctx: Context) -> Findings:
     """Partial offload that rounds to all or nothing.
 
     `zero.offload_optimizer.ratio` below 1 at stage 3 for a model with too few sub-groups for this share.

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 from harness.gates.swap_sizes import (
     get_parameter_buffer_size,
     is_kept_in_host_memory,
@@ -20,14 +18,13 @@ _DEVICE = "zero.offload_param.device"
 
 
 @gate(
-    "OF001",
-    "parameter-offload-below-stage-3",
+    "OF001 parameter-offload-below-stage-3",
     upstream="silent",
     severity=("error", "warning"),
-    cites=(Cite("runtime/engine.py", "offload_param_config=self.zero_offload_param()"),),
+    cites=Cite("runtime/engine.py", "offload_param_config=self.zero_offload_param()"),
     when=lambda ctx: ctx.has_stage,
 )
-def parameter_offload_below_stage_3(ctx: Context) -> Iterator[Finding]:
+def parameter_offload_below_stage_3(ctx: Context) -> Findings:
     """Parameter offload below ZeRO stage 3.
 
     `zero.offload_param.device` other than `none` with `zero.stage` 0, 1 or 2.
@@ -55,14 +52,13 @@ def parameter_offload_below_stage_3(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF007",
-    "parameters-offloaded-but-not-the-optimizer",
+    "OF007 parameters-offloaded-but-not-the-optimizer",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/zero/stage3.py", "if offload_param_config is not None and offload_param_config.device"),),
+    cites=Cite("runtime/zero/stage3.py", "if offload_param_config is not None and offload_param_config.device"),
     when=lambda ctx: ctx.stage == 3 and ctx.optimizer.type is not None,
 )
-def parameter_offload_without_optimizer(ctx: Context) -> Iterator[Finding]:
+def parameter_offload_without_optimizer(ctx: Context) -> Findings:
     """Parameters offloaded, the optimizer left on the device.
 
     `zero.offload_param` at stage 3 with an optimizer that is not offloaded.
@@ -102,15 +98,14 @@ def _get_key_or_device(ctx: Context, key: str) -> str:
 
 
 @gate(
-    "OF008",
-    "swap-buffer-too-small",
+    "OF008 swap-buffer-too-small",
     upstream="asserts",
-    cites=(Cite("runtime/swap_tensor/partitioned_param_swapper.py", "than buffer size"),),
+    cites=Cite("runtime/swap_tensor/partitioned_param_swapper.py", "than buffer size"),
     needs=("world size", "model facts"),
     when=_are_params_on_nvme,
     unseen="needs shards of 1 MiB and more",
 )
-def small_swap_buffer(ctx: Context) -> Iterator[Finding]:
+def small_swap_buffer(ctx: Context) -> Findings:
     """A swap buffer smaller than a parameter's shard.
 
     `zero.offload_param.buffer_size`, in elements, against the largest shard that goes to NVMe: the largest parameter
@@ -149,16 +144,15 @@ def small_swap_buffer(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF009",
-    "too-few-swap-buffers",
+    "OF009 too-few-swap-buffers",
     upstream="asserts",
     severity=("error", "warning"),
-    cites=(Cite("runtime/swap_tensor/partitioned_param_swapper.py", "Not enough buffers"),),
+    cites=Cite("runtime/swap_tensor/partitioned_param_swapper.py", "Not enough buffers"),
     needs=("world size", "model facts"),
     when=_are_params_on_nvme,
     unseen="needs shards of 1 MiB and more",
 )
-def few_swap_buffers(ctx: Context) -> Iterator[Finding]:
+def few_swap_buffers(ctx: Context) -> Findings:
     """Too few swap buffers for the parameters in use.
 
     `zero.offload_param.buffer_count` against the number of parameters that are gathered at the same time with
@@ -204,15 +198,14 @@ def few_swap_buffers(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF031",
-    "parameters-read-ahead-twice",
+    "OF031 parameters-read-ahead-twice",
     upstream="asserts",
     severity="warning",
-    cites=(Cite("runtime/zero/partitioned_param_coordinator.py", "swap_in_params.append(param)"),),
+    cites=Cite("runtime/zero/partitioned_param_coordinator.py", "swap_in_params.append(param)"),
     when=lambda ctx: _are_params_on_nvme(ctx) and ctx.run.kind == "deepspeed-json",
     unseen="needs shards of 1 MiB and more",
 )
-def double_read_ahead(ctx: Context) -> Iterator[Finding]:
+def double_read_ahead(ctx: Context) -> Findings:
     """Parameters on NVMe that are prefetched twice.
 
     `offload_param.device: nvme` at stage 3 with `stage3_prefetch_bucket_size` above 0, in a DeepSpeed JSON. `harness
@@ -245,14 +238,13 @@ def double_read_ahead(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF061",
-    "parameters-on-nvme-that-cannot-be-saved",
+    "OF061 parameters-on-nvme-that-cannot-be-saved",
     upstream="crashes",
-    cites=(Cite("runtime/engine.py", "if self.zero_has_nvme_offload():"),),
+    cites=Cite("runtime/engine.py", "if self.zero_has_nvme_offload():"),
     until="0.16.3",
     when=_are_params_on_nvme,
 )
-def unsavable_params_on_nvme(ctx: Context) -> Iterator[Finding]:
+def unsavable_params_on_nvme(ctx: Context) -> Findings:
     """Parameters on NVMe beside an optimizer elsewhere, up to DeepSpeed 0.16.3.
 
     `offload_param.device: nvme` at stage 3 while `offload_optimizer.device` is not `nvme`.

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from harness.findings import Finding, Fix, Severity
 from harness.gates.optimizer_facts import (
     DEFAULT_RATES,
     find_intended_optimizer,
@@ -17,13 +15,12 @@ from harness.gates.optimizer_facts import (
     read_number,
     report_unknown_parameter,
 )
-from harness.gates.registry import Cite, Context, gate, spec_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, Severity, gate, spec_gate
 from harness.spec.suggestions import Suggestions
 
 
 @gate(
-    "OP005",
-    "unknown-optimizer-parameter",
+    "OP005 unknown-optimizer-parameter",
     upstream="raises",
     cites=(
         Cite(
@@ -35,7 +32,7 @@ from harness.spec.suggestions import Suggestions
     ),
     when=lambda ctx: ctx.optimizer.key == "deepspeed.optimizer",
 )
-def unknown_parameter(ctx: Context) -> Iterator[Finding]:
+def unknown_parameter(ctx: Context) -> Findings:
     """A parameter that the optimizer does not take.
 
     Each key of `optimizer.params` against the signature of the class that DeepSpeed picks: FusedAdam, DeepSpeedCPUAdam
@@ -89,13 +86,12 @@ _UNIT_STEP_OPTIMIZERS = frozenset(("adam", "adamw", "lion"))
 
 
 @gate(
-    "OP006",
-    "optimizer-parameter-value",
+    "OP006 optimizer-parameter-value",
     upstream="silent",
     severity=("error", "warning"),
-    cites=(Cite("ops/adam/fused_adam.py", "defaults = dict(lr=lr, bias_correction=bias_correction, betas=betas"),),
+    cites=Cite("ops/adam/fused_adam.py", "defaults = dict(lr=lr, bias_correction=bias_correction, betas=betas"),
 )
-def bad_parameter_values(ctx: Context) -> Iterator[Finding]:
+def bad_parameter_values(ctx: Context) -> Findings:
     """Parameters of an optimizer that are no sensible numbers.
 
     `lr`, `weight_decay`, `eps`, `momentum` and `betas` in `optimizer.params`: numbers, not texts; none negative; two
@@ -183,14 +179,13 @@ _MISPLACED_RATES = ("optimizer.lr", "optimizer.learning_rate", "learning_rate", 
 
 
 @gate(
-    "OP010",
-    "rate-left-to-the-optimizer",
+    "OP010 rate-left-to-the-optimizer",
     upstream="silent",
     severity="warning",
-    cites=(Cite("ops/adam/fused_adam.py", "lr=1e-3,"),),
+    cites=Cite("ops/adam/fused_adam.py", "lr=1e-3,"),
     when=lambda ctx: ctx.has_key("optimizer.type") and not ctx.has_key("optimizer.params.lr"),
 )
-def default_rate(ctx: Context) -> Iterator[Finding]:
+def default_rate(ctx: Context) -> Findings:
     """No learning rate.
 
     A DeepSpeed `optimizer` block without `lr`, where no scheduler of the configuration sets the rate either.
@@ -219,13 +214,12 @@ def default_rate(ctx: Context) -> Iterator[Finding]:
 
 
 @spec_gate(
-    "MD009",
-    "parameter-of-another-optimizer",
+    "MD009 parameter-of-another-optimizer",
     upstream="silent",
     severity="warning",
     unread="the optimizer has no such parameter",
 )
-def parameter_of_another_optimizer(ctx: Context) -> Iterator[Finding]:
+def parameter_of_another_optimizer(ctx: Context) -> Findings:
     """A parameter that this optimizer does not have.
 
     `optimizer.momentum` with `adamw` and `adam`; `optimizer.betas` and `optimizer.eps` with `sgd`.
@@ -252,5 +246,5 @@ def parameter_of_another_optimizer(ctx: Context) -> Iterator[Finding]:
                 f"{ctx.key(key)} is no parameter of {kind}",
                 key,
                 related=[("optimizer.type", "the optimizer is chosen here")],
-                fix=Fix(f"remove {ctx.key(key)}, or change the type", {key: None}, safe=True),
+                fix=ctx.fix_to_remove(key, "or change the type", safe=True),
             )

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
 from harness.gates.optimizer_facts import (
     BY_SHAPE,
     OWN,
@@ -17,7 +14,7 @@ from harness.gates.optimizer_facts import (
     has_misspelt_type,
     is_one_bit,
 )
-from harness.gates.registry import Cite, Context, gate, spec_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
 from harness.spec.deepspeed_optimizer import NAME_BY_CLASS
 
 _TYPE = "deepspeed.optimizer.type"
@@ -25,13 +22,12 @@ _ALLOW = "deepspeed.zero_allow_untested_optimizer"
 
 
 @gate(
-    "OP001",
-    "unknown-optimizer",
+    "OP001 unknown-optimizer",
     upstream="asserts",
-    cites=(Cite("runtime/engine.py", "{} is not a supported DeepSpeed Optimizer"),),
+    cites=Cite("runtime/engine.py", "{} is not a supported DeepSpeed Optimizer"),
     when=lambda ctx: ctx.has_key("optimizer.type"),
 )
-def unknown_optimizer(ctx: Context) -> Iterator[Finding]:
+def unknown_optimizer(ctx: Context) -> Findings:
     """An optimizer that DeepSpeed does not have.
 
     `optimizer.type` of the DeepSpeed configuration: one of DeepSpeed's own names in any case (`Adam`, `AdamW`,
@@ -94,15 +90,14 @@ def _explain_refusal(name: str) -> str:
 
 
 @gate(
-    "OP002",
-    "optimizer-without-type",
+    "OP002 optimizer-without-type",
     upstream="silent",
     cites=(
         Cite("runtime/config.py", "return OPTIMIZER_TYPE_DEFAULT"),
         Cite("runtime/engine.py", "zero stage {} requires an optimizer"),
     ),
 )
-def optimizer_without_type(ctx: Context) -> Iterator[Finding]:
+def optimizer_without_type(ctx: Context) -> Findings:
     """An optimizer block without a type.
 
     A DeepSpeed `optimizer` block without `type`, or with an empty one.
@@ -128,12 +123,11 @@ def optimizer_without_type(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP003",
-    "optimizer-not-usable",
+    "OP003 optimizer-not-usable",
     upstream="raises",
-    cites=(Cite("runtime/engine.py", "getattr(torch.optim, optimizer_name, None) is not None"),),
+    cites=Cite("runtime/engine.py", "getattr(torch.optim, optimizer_name, None) is not None"),
 )
-def unusable_optimizer(ctx: Context) -> Iterator[Finding]:
+def unusable_optimizer(ctx: Context) -> Findings:
     """A name of torch.optim that is no usable optimizer.
 
     `optimizer.type` among the names that torch.optim has and an engine cannot use: `Optimizer`, `lr_scheduler`,
@@ -168,15 +162,14 @@ _SECTION_KEYS = tuple(
 
 
 @spec_gate(
-    "OP038",
-    "two-optimizers",
+    "OP038 two-optimizers",
     upstream="silent",
     severity="warning",
     unread="`deepspeed.optimizer` decides",
-    cites=(Cite("runtime/config.py", "return param_dict[OPTIMIZER][OPTIMIZER_PARAMS]"),),
+    cites=Cite("runtime/config.py", "return param_dict[OPTIMIZER][OPTIMIZER_PARAMS]"),
     when=lambda ctx: ctx.run.kind == "spec" and ctx.optimizer.key == "deepspeed.optimizer",
 )
-def two_optimizers(ctx: Context) -> Iterator[Finding]:
+def two_optimizers(ctx: Context) -> Findings:
     """Two optimizers, one of them unused.
 
     The run spec's own `optimizer` section next to `deepspeed.optimizer`.
@@ -202,13 +195,12 @@ def two_optimizers(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP011",
-    "optimizer-untested-with-zero",
+    "OP011 optimizer-untested-with-zero",
     upstream="asserts",
-    cites=(Cite("runtime/engine.py", "You are using an untested ZeRO Optimizer."),),
+    cites=Cite("runtime/engine.py", "You are using an untested ZeRO Optimizer."),
     when=lambda ctx: ctx.stage > 0,
 )
-def untested_optimizer(ctx: Context) -> Iterator[Finding]:
+def untested_optimizer(ctx: Context) -> Findings:
     """An optimizer that ZeRO refuses.
 
     At ZeRO stages 1 to 3, optimizers outside ZeRO's own list (Adam, AdamW, Adagrad, Lion, and Muon from 0.18.5 on)
@@ -260,12 +252,11 @@ def untested_optimizer(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP012",
-    "optimizer-cut-by-zero",
+    "OP012 optimizer-cut-by-zero",
     upstream="silent",
-    cites=(Cite("runtime/engine.py", "You are using ZeRO with an untested optimizer, proceed with caution"),),
+    cites=Cite("runtime/engine.py", "You are using ZeRO with an untested optimizer, proceed with caution"),
 )
-def shape_dependent_optimizer(ctx: Context) -> Iterator[Finding]:
+def shape_dependent_optimizer(ctx: Context) -> Findings:
     """An optimizer that looks at whole tensors, under ZeRO.
 
     Adafactor and Lamb at ZeRO stages 1 to 3 with `zero_allow_untested_optimizer`.
@@ -291,8 +282,7 @@ def shape_dependent_optimizer(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP014",
-    "optimizer-without-a-cpu-version",
+    "OP014 optimizer-without-a-cpu-version",
     upstream="raises",
     cites=(
         Cite("runtime/engine.py", "optimizer = FusedLion(model_parameters, **optimizer_parameters)"),
@@ -301,7 +291,7 @@ def shape_dependent_optimizer(ctx: Context) -> Iterator[Finding]:
     needs=("the accelerator",),
     when=lambda ctx: ctx.optimizer.name in ("lamb", "lion"),
 )
-def optimizer_without_cpu_version(ctx: Context) -> Iterator[Finding]:
+def optimizer_without_cpu_version(ctx: Context) -> Findings:
     """An optimizer that has no CPU version.
 
     Lamb, and Lion without an offloaded optimizer, where the accelerator is the CPU.
@@ -327,14 +317,13 @@ def optimizer_without_cpu_version(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP015",
-    "optimizer-of-another-package",
+    "OP015 optimizer-of-another-package",
     upstream="raises",
     severity=("error", "warning"),
-    cites=(Cite("runtime/engine.py", "Install mup to use MuAdam optimizer"),),
+    cites=Cite("runtime/engine.py", "Install mup to use MuAdam optimizer"),
     when=lambda ctx: ctx.optimizer.name in ("muadam", "muadamw", "musgd"),
 )
-def mup_optimizer(ctx: Context) -> Iterator[Finding]:
+def mup_optimizer(ctx: Context) -> Findings:
     """An optimizer of the package mup.
 
     `optimizer.type` MuAdam, MuAdamW or MuSGD.

@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 
 @gate(
-    "UT012",
-    "autotuning-in-a-training-run",
+    "UT012 autotuning-in-a-training-run",
     upstream="silent",
     severity=("error", "warning"),
-    cites=(Cite("runtime/engine.py", "def autotuning_enabled(self):"),),
+    cites=Cite("runtime/engine.py", "def autotuning_enabled(self):"),
     when=lambda ctx: ctx.has_key("autotuning"),
 )
-def autotuning_in_a_training_run(ctx: Context) -> Iterator[Finding]:
+def autotuning_in_a_training_run(ctx: Context) -> Findings:
     """Autotuning enabled in a file for training.
 
     `autotuning.enabled: true` in a file for training.
@@ -48,14 +44,13 @@ def autotuning_in_a_training_run(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "UT018",
-    "hybrid-engine-on-the-cpu",
+    "UT018 hybrid-engine-on-the-cpu",
     upstream="raises",
-    cites=(Cite("ops/op_builder/cpu/no_impl.py", "This op had not been implemented on CPU backend."),),
+    cites=Cite("ops/op_builder/cpu/no_impl.py", "This op had not been implemented on CPU backend."),
     needs=("the accelerator",),
     when=lambda ctx: ctx.is_enabled("hybrid_engine"),
 )
-def hybrid_engine_on_cpu(ctx: Context) -> Iterator[Finding]:
+def hybrid_engine_on_cpu(ctx: Context) -> Findings:
     """The hybrid engine without a GPU.
 
     `hybrid_engine.enabled: true` on the CPU accelerator (`cluster.gpu: cpu`, or what a launch finds).
@@ -89,8 +84,8 @@ _BLOCKS = (
 )
 
 
-@gate("MD005", "block-that-this-version-does-not-train", upstream="silent", needs=("a run spec", "a launch"))
-def untrained_blocks(ctx: Context) -> Iterator[Finding]:
+@gate("MD005 block-that-this-version-does-not-train", upstream="silent", needs=("a run spec", "a launch"))
+def untrained_blocks(ctx: Context) -> Findings:
     """A DeepSpeed block that this version's training loop does not support.
 
     On `harness launch`: the `deepspeed` section contains none of `tensor_parallel`, `expert_parallel`,

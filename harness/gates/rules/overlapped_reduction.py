@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, gate
 
 _KEY = "zero.overlap_comm"
 _BUCKET = "zero_optimization.reduce_bucket_size"
@@ -23,16 +20,15 @@ def _is_reduction_overlapped(ctx: Context) -> bool:
 
 
 @gate(
-    "ZR041",
-    "gradients-above-the-bucket-freed-early",
+    "ZR041 gradients-above-the-bucket-freed-early",
     upstream="wrong",
     severity="warning",
     since="0.19.0",
-    cites=(Cite("runtime/zero/stage_1_and_2.py", "self.extra_large_param_to_reduce[comm_dtype] = param"),),
+    cites=Cite("runtime/zero/stage_1_and_2.py", "self.extra_large_param_to_reduce[comm_dtype] = param"),
     when=lambda ctx: ctx.consumer is not None and _is_reduction_overlapped(ctx),
     unseen="needs a GPU: the CPU has no streams",
 )
-def oversized_gradients(ctx: Context) -> Iterator[Finding]:
+def oversized_gradients(ctx: Context) -> Findings:
     """Gradients above `reduce_bucket_size` that are freed while they are reduced.
 
     `overlap_comm: true` at stage 2, or at stage 1 with `reduce_scatter: false`, without an offloaded optimizer and with
@@ -87,15 +83,14 @@ def oversized_gradients(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR042",
-    "reduced-buffers-freed-early",
+    "ZR042 reduced-buffers-freed-early",
     upstream="wrong",
     severity="info",
     until="0.18.9",
     when=_is_reduction_overlapped,
     unseen="needs a GPU: the CPU has no streams",
 )
-def recycled_buffers(ctx: Context) -> Iterator[Finding]:
+def recycled_buffers(ctx: Context) -> Findings:
     """Buffers of an overlapped reduction that are freed early, up to 0.18.9.
 
     `overlap_comm: true` at stage 1 or 2 without an offloaded optimizer, on DeepSpeed before 0.19.0.

@@ -6,10 +6,7 @@ author can answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 _STEPS = "train.gradient_accumulation_steps"
 
@@ -19,8 +16,7 @@ def _is_script_of_others(ctx: Context) -> bool:
 
 
 @gate(
-    "OF060",
-    "offload-loses-gradients-of-unused-parameters",
+    "OF060 offload-loses-gradients-of-unused-parameters",
     upstream="wrong",
     severity="info",
     cites=(
@@ -29,7 +25,7 @@ def _is_script_of_others(ctx: Context) -> bool:
     ),
     when=lambda ctx: _is_script_of_others(ctx) and ctx.stage >= 2 and ctx.is_optimizer_offloaded,
 )
-def lost_gradients_of_unused_parameters(ctx: Context) -> Iterator[Finding]:
+def lost_gradients_of_unused_parameters(ctx: Context) -> Findings:
     """Offload that loses the gradients of a parameter which the last micro-batch does not use.
 
     A DeepSpeed JSON with `offload_optimizer` at stage 2 or 3 and more than one accumulation step.
@@ -62,16 +58,15 @@ def lost_gradients_of_unused_parameters(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR060",
-    "accumulation-counted-at-each-output",
+    "ZR060 accumulation-counted-at-each-output",
     upstream="wrong",
     severity="info",
-    cites=(Cite("runtime/engine.py", "preprocess_per_tensor_fn=self._backward_prologue_per_tensor"),),
+    cites=Cite("runtime/engine.py", "preprocess_per_tensor_fn=self._backward_prologue_per_tensor"),
     since="0.18.3",
     until="0.19.5",
     when=lambda ctx: _is_script_of_others(ctx) and ctx.consumer != "hf",
 )
-def accumulation_counted_at_outputs(ctx: Context) -> Iterator[Finding]:
+def accumulation_counted_at_outputs(ctx: Context) -> Findings:
     """Accumulation steps that are counted at each output of the engine.
 
     A DeepSpeed JSON with more than one accumulation step for a script that calls `engine.backward(loss)`, on DeepSpeed

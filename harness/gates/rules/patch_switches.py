@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, spec_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, spec_gate
 from harness.patches.patch_registry import all_patches, is_switched_off
 from harness.plan.settings.patch_facts import patch_facts
 from harness.spec.suggestions import nearest_name
 
 
 @spec_gate(
-    "EN055",
-    "correctness-patch-off",
+    "EN055 correctness-patch-off",
     upstream="wrong",
     cites=(
         Cite("runtime/fp16/fused_optimizer.py", "self.initialize_optimizer_states()"),
@@ -22,7 +18,7 @@ from harness.spec.suggestions import nearest_name
     ),
     when=lambda ctx: ctx.run.spec.launch.patches != "auto",
 )
-def correctness_patch_off(ctx: Context) -> Iterator[Finding]:
+def correctness_patch_off(ctx: Context) -> Findings:
     """A correctness patch that this run needs is off.
 
     `launch.patches` switches off no patch of kind `correctness` that the run needs.
@@ -56,8 +52,8 @@ def correctness_patch_off(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("EN056", "unknown-patch", upstream="silent")
-def unknown_patch(ctx: Context) -> Iterator[Finding]:
+@spec_gate("EN056 unknown-patch", upstream="silent")
+def unknown_patch(ctx: Context) -> Findings:
     """A switch for an unknown patch, or for one without a switch.
 
     Every name in `launch.patches` is that of a patch with a switch.

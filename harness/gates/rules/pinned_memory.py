@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, spec_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, spec_gate
 from harness.spec.pinned_memory import BACKEND_VARIABLE, pins_natively
 
 _KEY = "zero.pin_memory_backend"
@@ -19,14 +16,13 @@ def _take_torch(ctx: Context) -> Fix:
 
 
 @spec_gate(
-    "OF033",
-    "native-pinning-not-there",
+    "OF033 native-pinning-not-there",
     upstream="silent",
     severity="warning",
     until="0.19.5",
     when=lambda ctx: pins_natively(ctx.run.spec.zero, ctx.run.spec.launch.env),
 )
-def native_pinning_not_there(ctx: Context) -> Iterator[Finding]:
+def native_pinning_not_there(ctx: Context) -> Findings:
     """DeepSpeed's own pinned memory before 0.19.6.
 
     `zero.pin_memory_backend: native` (or DS_PIN_MEMORY_BACKEND in `launch.env`) with DeepSpeed 0.19.5 or older.
@@ -49,14 +45,13 @@ def native_pinning_not_there(ctx: Context) -> Iterator[Finding]:
 
 
 @spec_gate(
-    "OF034",
-    "native-pinning-of-nothing",
+    "OF034 native-pinning-of-nothing",
     upstream="silent",
     severity="warning",
-    cites=(Cite("utils/pin_memory.py", "DS_PIN_MEMORY_BACKEND", since="0.19.6"),),
+    cites=Cite("utils/pin_memory.py", "DS_PIN_MEMORY_BACKEND", since="0.19.6"),
     when=lambda ctx: ctx.run.spec.zero.pin_memory_backend == "native",
 )
-def native_pinning_of_nothing(ctx: Context) -> Iterator[Finding]:
+def native_pinning_of_nothing(ctx: Context) -> Findings:
     """An allocator of pinned memory without pinned buffers.
 
     `zero.pin_memory_backend: native` without offload, or with `pin_memory: false` wherever something is offloaded.
@@ -75,17 +70,16 @@ def native_pinning_of_nothing(ctx: Context) -> Iterator[Finding]:
 
 
 @spec_gate(
-    "OF035",
-    "native-pinning-keeps-shards",
+    "OF035 native-pinning-keeps-shards",
     upstream="silent",
     severity="warning",
-    cites=(Cite("utils/pin_memory.py", "locked = base[:numel]", since="0.19.6"),),
+    cites=Cite("utils/pin_memory.py", "locked = base[:numel]", since="0.19.6"),
     when=lambda ctx: (
         pins_natively(ctx.run.spec.zero, ctx.run.spec.launch.env)
         and ctx.offload_device("offload_param") in ("cpu", "nvme")
     ),
 )
-def native_pinning_keeps_shards(ctx: Context) -> Iterator[Finding]:
+def native_pinning_keeps_shards(ctx: Context) -> Findings:
     """DeepSpeed's own pinned memory with offloaded parameters.
 
     `zero.pin_memory_backend: native` with `zero.offload_param`, to the CPU or to NVMe.

@@ -3,23 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate, spec_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
 
 _STAGES = "parallel.pipeline_parallel_size"
 _PIPELINE = (_STAGES, "the pipeline is set here")
 
 
 @gate(
-    "PP001",
-    "zero-sharded-gradients-in-a-pipeline",
+    "PP001 zero-sharded-gradients-in-a-pipeline",
     upstream="asserts",
-    cites=(Cite("runtime/pipe/engine.py", "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"),),
+    cites=Cite("runtime/pipe/engine.py", "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"),
     when=lambda ctx: ctx.pipeline_parallel_size > 1 and ctx.stage > 1,
 )
-def sharded_gradients(ctx: Context) -> Iterator[Finding]:
+def sharded_gradients(ctx: Context) -> Findings:
     """ZeRO stage 2 or 3 under a PipelineModule.
 
     `zero.stage` 2 or 3 together with `parallel.pipeline_parallel_size` above 1.
@@ -46,14 +42,13 @@ def sharded_gradients(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PP005",
-    "pipeline-with-wall-clock-breakdown",
+    "PP005 pipeline-with-wall-clock-breakdown",
     upstream="asserts",
-    cites=(Cite("utils/timer.py", "timer has already been started"),),
+    cites=Cite("utils/timer.py", "timer has already been started"),
     since="0.15.2",
     when=lambda ctx: ctx.pipeline_parallel_size > 1,
 )
-def wall_clock_breakdown_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
+def wall_clock_breakdown_in_a_pipeline(ctx: Context) -> Findings:
     """Timers that a pipeline engine starts twice.
 
     `wall_clock_breakdown: true` or an enabled `flops_profiler` (which switches it on) with pipeline stages.
@@ -83,8 +78,7 @@ def wall_clock_breakdown_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PP006",
-    "reentrant-checkpointing-in-a-pipeline",
+    "PP006 reentrant-checkpointing-in-a-pipeline",
     upstream="crashes",
     severity=("error", "warning"),
     cites=(
@@ -93,7 +87,7 @@ def wall_clock_breakdown_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
     ),
     when=lambda ctx: ctx.pipeline_parallel_size > 1,
 )
-def reentrant_checkpointing(ctx: Context) -> Iterator[Finding]:
+def reentrant_checkpointing(ctx: Context) -> Findings:
     """Reentrant activation checkpointing of a pipeline's first layers.
 
     `pipeline.activation_checkpoint_interval` above 0 with pipeline stages, unless `pipeline.use_reentrant` is false.
@@ -126,15 +120,14 @@ def reentrant_checkpointing(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PP008",
-    "gradients-scaled-once-a-stage",
+    "PP008 gradients-scaled-once-a-stage",
     upstream="wrong",
-    cites=(Cite("runtime/engine.py", "def _backward_prologue_per_tensor"),),
+    cites=Cite("runtime/engine.py", "def _backward_prologue_per_tensor"),
     since="0.18.5",
     until="0.19.2",
     unseen="needs an older DeepSpeed",
 )
-def gradients_scaled_once_a_stage(ctx: Context) -> Iterator[Finding]:
+def gradients_scaled_once_a_stage(ctx: Context) -> Findings:
     """Gradients that a pipeline divides once per stage.
 
     Pipeline stages with more than one accumulation step on DeepSpeed 0.18.5 to 0.19.2.
@@ -169,14 +162,13 @@ def gradients_scaled_once_a_stage(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PP009",
-    "overlapped-communication-in-a-pipeline",
+    "PP009 overlapped-communication-in-a-pipeline",
     upstream="silent",
     severity="warning",
     unread="a pipeline switches it off",
-    cites=(Cite("runtime/engine.py", "Pipeline parallelism does not support overlapped communication"),),
+    cites=Cite("runtime/engine.py", "Pipeline parallelism does not support overlapped communication"),
 )
-def overlapped_communication(ctx: Context) -> Iterator[Finding]:
+def overlapped_communication(ctx: Context) -> Findings:
     """Overlapped communication in a pipeline.
 
     `zero.overlap_comm: true` with pipeline stages at ZeRO stage 1.
@@ -202,15 +194,14 @@ def overlapped_communication(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PP010",
-    "block-that-a-pipeline-ignores",
+    "PP010 block-that-a-pipeline-ignores",
     upstream="silent",
     severity="warning",
     unread="a pipeline does not read the block",
-    cites=(Cite("__init__.py", "if not isinstance(model, PipelineModule):"),),
+    cites=Cite("__init__.py", "if not isinstance(model, PipelineModule):"),
     when=lambda ctx: ctx.pipeline_parallel_size > 1,
 )
-def ignored_blocks(ctx: Context) -> Iterator[Finding]:
+def ignored_blocks(ctx: Context) -> Findings:
     """Blocks that a pipeline does not read.
 
     `hybrid_engine`, `compile.deepcompile`, a `data_efficiency` curriculum or the `activation_checkpointing` block with
@@ -248,15 +239,14 @@ _DEFAULTS_OF_UNREAD_KEYS = {"stages": "auto", "partition": "best", "seed_layers"
 
 
 @gate(
-    "PP013",
-    "pipeline-key-that-nothing-reads",
+    "PP013 pipeline-key-that-nothing-reads",
     upstream="silent",
     severity="warning",
     unread="the PipelineModule decides",
-    cites=(Cite("runtime/config.py", '"partition": "best",'),),
+    cites=Cite("runtime/config.py", '"partition": "best",'),
     when=lambda ctx: ctx.has_key("pipeline"),
 )
-def unread_pipeline_keys(ctx: Context) -> Iterator[Finding]:
+def unread_pipeline_keys(ctx: Context) -> Findings:
     """Keys of the `pipeline` block that nothing reads.
 
     `pipeline.stages`, `pipeline.partition` and `pipeline.seed_layers`.
@@ -288,12 +278,9 @@ def unread_pipeline_keys(ctx: Context) -> Iterator[Finding]:
 
 
 @spec_gate(
-    "PP016",
-    "pipeline-with-what-needs-the-whole-model",
-    upstream="silent",
-    when=lambda ctx: ctx.pipeline_parallel_size > 1,
+    "PP016 pipeline-with-what-needs-the-whole-model", upstream="silent", when=lambda ctx: ctx.pipeline_parallel_size > 1
 )
-def whole_model_options_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
+def whole_model_options_in_a_pipeline(ctx: Context) -> Findings:
     """Options that need the whole model, in a pipeline.
 
     `model.lora`, `train.torch_compile`, `train.gradient_checkpointing_use_reentrant` and `train.offload_activations`
@@ -329,13 +316,12 @@ def whole_model_options_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
 
 
 @spec_gate(
-    "PP017",
-    "bf16-pipeline-at-stage-0",
+    "PP017 bf16-pipeline-at-stage-0",
     upstream="crashes",
-    cites=(Cite("runtime/bf16_optimizer.py", "current_rank_sd = state_dict_list[dp_rank]"),),
+    cites=Cite("runtime/bf16_optimizer.py", "current_rank_sd = state_dict_list[dp_rank]"),
     when=lambda ctx: ctx.pipeline_parallel_size > 1 and ctx.stage == 0,
 )
-def bf16_pipeline_at_stage_0(ctx: Context) -> Iterator[Finding]:
+def bf16_pipeline_at_stage_0(ctx: Context) -> Findings:
     """bf16 in a pipeline without ZeRO.
 
     `precision.bf16` with pipeline stages at ZeRO stage 0.

@@ -4,24 +4,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from harness.facts import model_table
 from harness.facts.pipeline_support import compile_layer_pattern, layer_class_names
-from harness.findings import Finding, Fix
 from harness.gates.divisors import largest_divisor
-from harness.gates.registry import Cite, Context, gate, spec_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
 
 _STAGES = "parallel.pipeline_parallel_size"
 
 
-@gate(
-    "MD004",
-    "degree-that-this-version-does-not-train",
-    upstream="silent",
-    needs=("a run spec", "model facts"),
-)
-def unsupported_family(ctx: Context) -> Iterator[Finding]:
+@gate("MD004 degree-that-this-version-does-not-train", upstream="silent", needs=("a run spec", "model facts"))
+def unsupported_family(ctx: Context) -> Findings:
     """Pipeline stages for a model that cannot be split into stages.
 
     With `parallel.pipeline_parallel_size` above 1 the model's forward is a plain stack of layers, as the table of
@@ -77,14 +70,13 @@ def _fix_stages(ctx: Context, layers: int) -> Fix:
 
 
 @gate(
-    "PP003",
-    "pipeline-stage-without-parameters",
+    "PP003 pipeline-stage-without-parameters",
     upstream="crashes",
     needs=("model facts",),
     when=lambda ctx: ctx.pipeline_parallel_size > 1,
     unseen="the harness refuses it itself (PP103) before DeepSpeed can fail",
 )
-def more_stages_than_layers(ctx: Context) -> Iterator[Finding]:
+def more_stages_than_layers(ctx: Context) -> Findings:
     """More pipeline stages than layers.
 
     A model of N layers, with its embedding and its head, fills at most N + 2 stages.
@@ -129,15 +121,14 @@ def more_stages_than_layers(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PP004",
-    "uneven-pipeline-stages",
+    "PP004 uneven-pipeline-stages",
     upstream="silent",
     severity="info",
     needs=("model facts",),
     when=lambda ctx: ctx.pipeline_parallel_size > 1,
     unseen="a matter of speed alone",
 )
-def uneven_stages(ctx: Context) -> Iterator[Finding]:
+def uneven_stages(ctx: Context) -> Findings:
     """Layers that do not divide over the pipeline stages.
 
     The number of layers is a multiple of `parallel.pipeline_parallel_size`.
@@ -170,14 +161,13 @@ def uneven_stages(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PP014",
-    "fewer-micro-batches-than-stages",
+    "PP014 fewer-micro-batches-than-stages",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/pipe/schedule.py", "class TrainSchedule(PipeSchedule):"),),
+    cites=Cite("runtime/pipe/schedule.py", "class TrainSchedule(PipeSchedule):"),
     when=lambda ctx: ctx.pipeline_parallel_size > 1,
 )
-def fewer_micro_batches_than_stages(ctx: Context) -> Iterator[Finding]:
+def fewer_micro_batches_than_stages(ctx: Context) -> Findings:
     """Fewer micro-batches than pipeline stages.
 
     `train.gradient_accumulation_steps` is at least `parallel.pipeline_parallel_size`.
@@ -219,13 +209,12 @@ def _compute_idle_share(stages: int, micro_batches: int) -> float:
 
 
 @spec_gate(
-    "PP015",
-    "pipeline-partition-that-cannot-be-made",
+    "PP015 pipeline-partition-that-cannot-be-made",
     upstream="raises",
     severity=("error", "warning"),
-    cites=(Cite("runtime/pipe/module.py", "typeregex = regex.compile(layername, regex.IGNORECASE)"),),
+    cites=Cite("runtime/pipe/module.py", "typeregex = regex.compile(layername, regex.IGNORECASE)"),
 )
-def unusable_partition_method(ctx: Context) -> Iterator[Finding]:
+def unusable_partition_method(ctx: Context) -> Findings:
     """A partition method without pipeline stages, or with a pattern that is invalid or matches no layer.
 
     `parallel.pipeline_partition_method: type:PATTERN` has a regular expression after the colon that matches the class

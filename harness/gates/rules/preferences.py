@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Context, spec_gate
+from harness.gates.registry import Context, Findings, Fix, spec_gate
 
 _OBJECTIVES = ("dpo", "kto")
 _WHOLE_ROWS = (*_OBJECTIVES, "classification", "reward")
@@ -15,8 +12,8 @@ _SMOOTHED = ("sigmoid", "robust", "exo_pair")
 """Losses that read `dpo.label_smoothing`."""
 
 
-@spec_gate("MD049", "not-with-preferences", upstream="wrong", when=lambda ctx: ctx.run.spec.objective in _WHOLE_ROWS)
-def not_with_preferences(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD049 not-with-preferences", upstream="wrong", when=lambda ctx: ctx.run.spec.objective in _WHOLE_ROWS)
+def not_with_preferences(ctx: Context) -> Findings:
     """Preferences or labels with packing, split records, or parallel ranks beyond ZeRO.
 
     `objective: dpo`, `kto`, `reward` or `classification` has no `data.packing: true`, no `data.excess_length_strategy:
@@ -50,8 +47,8 @@ def not_with_preferences(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD050", "settings-of-another-objective", upstream="silent", severity=("error", "warning"))
-def settings_of_another_objective(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD050 settings-of-another-objective", upstream="silent", severity=("error", "warning"))
+def settings_of_another_objective(ctx: Context) -> Findings:
     """Settings of an objective that the run does not have, or that its loss does not read.
 
     `dpo` is set for `objective: dpo` alone, and `kto`, `classification` and `reward` for those of their names;
@@ -94,7 +91,7 @@ def settings_of_another_objective(ctx: Context) -> Iterator[Finding]:
         )
 
 
-def _unread_settings(ctx: Context) -> Iterator[Finding]:
+def _unread_settings(ctx: Context) -> Findings:
     """Settings of tokens' losses and of dropout, which the objective does not read."""
     spec = ctx.run.spec
     if spec.objective not in _WHOLE_ROWS:

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from harness.findings import Finding, Fix
-from harness.gates.registry import Context, gate, spec_gate
+from harness.gates.registry import Context, Findings, Fix, gate, spec_gate
 
 _KEY = "model.quantization"
 _CONVERTED_METHODS = ("fp8", "mxfp4")
@@ -17,8 +16,8 @@ def _is_quantized(ctx: Context) -> bool:
     return ctx.run.spec.model.quantization is not None
 
 
-@spec_gate("MD042", "quantized-weights-without-adapters", upstream="raises", when=_is_quantized)
-def without_adapters(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD042 quantized-weights-without-adapters", upstream="raises", when=_is_quantized)
+def without_adapters(ctx: Context) -> Findings:
     """4-bit weights with nothing over them that could be trained.
 
     `model.quantization` without `model.lora`.
@@ -43,8 +42,8 @@ def without_adapters(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD043", "quantized-weights-at-stage-3", upstream="silent", when=_is_quantized)
-def at_stage_3(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD043 quantized-weights-at-stage-3", upstream="silent", when=_is_quantized)
+def at_stage_3(ctx: Context) -> Findings:
     """4-bit weights under ZeRO stage 3.
 
     `model.quantization` with `zero.stage: 3`.
@@ -73,8 +72,8 @@ def at_stage_3(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD044", "quantized-weights-with-other-models", upstream="silent", when=_is_quantized)
-def with_other_models(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD044 quantized-weights-with-other-models", upstream="silent", when=_is_quantized)
+def with_other_models(ctx: Context) -> Findings:
     """4-bit weights of a model that is divided, compiled, new, or built by a plug-in.
 
     `model.quantization` with stages or tensor ranks, `train.torch_compile`, `plugins.file`, or without weights to load.
@@ -108,8 +107,8 @@ def with_other_models(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD045", "quantized-weights-in-an-export", upstream="wrong", when=_is_quantized)
-def in_an_export(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD045 quantized-weights-in-an-export", upstream="wrong", when=_is_quantized)
+def in_an_export(ctx: Context) -> Findings:
     """Adapters merged into 4-bit weights.
 
     `export.at_end` with `model.quantization`, without `export.lora: adapter`, or with `export.verify`.
@@ -145,8 +144,8 @@ def in_an_export(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD046", "weights-that-are-quantized-already", upstream="silent")
-def quantized_already(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD046 weights-that-are-quantized-already", upstream="silent")
+def quantized_already(ctx: Context) -> Findings:
     """A base whose weights are quantized already.
 
     A `quantization_config` in the model's `config.json` or in `model.config`. Weights in `fp8` and `mxfp4` only with
@@ -176,14 +175,8 @@ def quantized_already(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@gate(
-    "MD047",
-    "quantized-weights-of-experts",
-    upstream="silent",
-    needs=("a run spec", "model facts"),
-    when=_is_quantized,
-)
-def of_experts(ctx: Context) -> Iterator[Finding]:
+@gate("MD047 quantized-weights-of-experts", upstream="silent", needs=("a run spec", "model facts"), when=_is_quantized)
+def of_experts(ctx: Context) -> Findings:
     """4-bit weights of a mixture of experts.
 
     `model.quantization` with a model whose layers have experts.

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
-from harness.gates.registry import Context, spec_gate
+from harness.gates.registry import Context, Findings, Fix, spec_gate
 from harness.run.objective_facts import facts_of
 
 
-@spec_gate("MD001", "no-model-or-two", upstream="raises")
-def no_model_or_two(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD001 no-model-or-two", upstream="raises")
+def no_model_or_two(ctx: Context) -> Findings:
     """A run spec that names no model, or two.
 
     Exactly one of `model.name_or_path` and `model.config` is given, but for `objective: custom`, which has neither.
@@ -60,8 +57,8 @@ def no_model_or_two(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD002", "no-training-data", upstream="raises")
-def no_training_data(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD002 no-training-data", upstream="raises")
+def no_training_data(ctx: Context) -> Findings:
     """A run spec that names no training data.
 
     `data.train` is given.
@@ -90,8 +87,8 @@ def no_training_data(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD003", "no-training-length", upstream="raises")
-def no_training_length(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD003 no-training-length", upstream="raises")
+def no_training_length(ctx: Context) -> Findings:
     """A run without an end.
 
     `train.max_steps` or `train.num_train_epochs` is given.
@@ -117,8 +114,8 @@ def no_training_length(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD006", "two-lengths-of-training", upstream="silent", severity="warning", unread="`max_steps` decides")
-def two_training_lengths(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD006 two-lengths-of-training", upstream="silent", severity="warning", unread="`max_steps` decides")
+def two_training_lengths(ctx: Context) -> Findings:
     """Two lengths of training.
 
     `train.max_steps` and `train.num_train_epochs` are not both written.
@@ -142,13 +139,12 @@ def two_training_lengths(ctx: Context) -> Iterator[Finding]:
 
 
 @spec_gate(
-    "MD017",
-    "options-of-a-named-model",
+    "MD017 options-of-a-named-model",
     upstream="silent",
     severity=("warning", "info"),
     unread="no model is loaded by name",
 )
-def options_without_named_model(ctx: Context) -> Iterator[Finding]:
+def options_without_named_model(ctx: Context) -> Findings:
     """Options for a named model without a name.
 
     `model.revision` and `model.random_init` without `model.name_or_path`.
@@ -169,12 +165,11 @@ def options_without_named_model(ctx: Context) -> Iterator[Finding]:
                 f"{ctx.key(key)} is for a model that `model.name_or_path` names",
                 key,
                 severity="warning" if name == "revision" else "info",
-                fix=ctx.fix_to_remove(key, safe=True),
             )
 
 
-@spec_gate("MD015", "ignore-without-a-reason", upstream="silent", severity="warning")
-def ignore_without_reason(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD015 ignore-without-a-reason", upstream="silent", severity="warning")
+def ignore_without_reason(ctx: Context) -> Findings:
     """A gate that is ignored without a reason.
 
     Each entry of `ignore` has a text that is not empty.

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from harness.findings import Finding, Fix
 from harness.gates.dtypes import model_dtype
 from harness.gates.optimizer_facts import (
     REQUIRED,
@@ -20,7 +18,7 @@ from harness.gates.optimizer_facts import (
     read_number,
     report_unknown_parameter,
 )
-from harness.gates.registry import Cite, Context, gate, spec_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
 from harness.spec.suggestions import Suggestions, nearest_name
 
 _BLOCK = "deepspeed.scheduler"
@@ -29,13 +27,12 @@ _PARAMS = "deepspeed.scheduler.params"
 
 
 @gate(
-    "OP021",
-    "unknown-scheduler",
+    "OP021 unknown-scheduler",
     upstream="asserts",
-    cites=(Cite("runtime/engine.py", "DeepSpeed does not recognize LR scheduler {scheduler_name}"),),
+    cites=Cite("runtime/engine.py", "DeepSpeed does not recognize LR scheduler {scheduler_name}"),
     when=lambda ctx: bool(ctx.scheduler),
 )
-def unknown_scheduler(ctx: Context) -> Iterator[Finding]:
+def unknown_scheduler(ctx: Context) -> Findings:
     """A scheduler that DeepSpeed does not have.
 
     `scheduler.type` of the DeepSpeed configuration: `LRRangeTest`, `OneCycle`, `WarmupLR`, `WarmupDecayLR`,
@@ -77,13 +74,12 @@ def _find_nearest_scheduler(name: str) -> str:
 
 
 @gate(
-    "OP022",
-    "scheduler-without-type",
+    "OP022 scheduler-without-type",
     upstream="silent",
     unread="a block without `type` is no scheduler",
-    cites=(Cite("runtime/config.py", "return SCHEDULER_TYPE_DEFAULT"),),
+    cites=Cite("runtime/config.py", "return SCHEDULER_TYPE_DEFAULT"),
 )
-def scheduler_without_type(ctx: Context) -> Iterator[Finding]:
+def scheduler_without_type(ctx: Context) -> Findings:
     """A scheduler block without a type.
 
     A DeepSpeed `scheduler` block without `type`, or with an empty one.
@@ -126,14 +122,13 @@ def scheduler_without_type(ctx: Context) -> Iterator[Finding]:
 
 
 @spec_gate(
-    "OP037",
-    "two-schedulers",
+    "OP037 two-schedulers",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/engine.py", "lr_scheduler = self._scheduler_from_config(self.optimizer)"),),
+    cites=Cite("runtime/engine.py", "lr_scheduler = self._scheduler_from_config(self.optimizer)"),
     when=lambda ctx: bool(ctx.scheduler) and ctx.source.has_key("scheduler.type"),
 )
-def two_schedulers(ctx: Context) -> Iterator[Finding]:
+def two_schedulers(ctx: Context) -> Findings:
     """Two schedulers, one of them unused.
 
     The run spec's own `scheduler` section next to `deepspeed.scheduler`.
@@ -165,13 +160,12 @@ def _has_known_parameters(ctx: Context) -> bool:
 
 
 @gate(
-    "OP023",
-    "scheduler-parameters",
+    "OP023 scheduler-parameters",
     upstream="raises",
-    cites=(Cite("runtime/engine.py", "instantiated_scheduler = scheduler(optimizer, **scheduler_params)"),),
+    cites=Cite("runtime/engine.py", "instantiated_scheduler = scheduler(optimizer, **scheduler_params)"),
     when=_has_known_parameters,
 )
-def wrong_scheduler_parameters(ctx: Context) -> Iterator[Finding]:
+def wrong_scheduler_parameters(ctx: Context) -> Findings:
     """Parameters that a scheduler lacks, or does not take.
 
     `scheduler.params` of DeepSpeed's schedulers exists, has those without a default (`total_num_steps` of WarmupDecayLR
@@ -247,8 +241,7 @@ def _get_example_value(ctx: Context, name: str) -> Any:
 
 
 @gate(
-    "OP024",
-    "scheduler-value",
+    "OP024 scheduler-value",
     upstream="raises",
     cites=(
         Cite("runtime/lr_schedules.py", "warmup_num_steps must be a positive integer, got {warmup_num_steps}"),
@@ -261,7 +254,7 @@ def _get_example_value(ctx: Context, name: str) -> Any:
     since="0.19.3",
     when=lambda ctx: get_scheduler_name(ctx) in SCHEDULERS,
 )
-def bad_scheduler_values(ctx: Context) -> Iterator[Finding]:
+def bad_scheduler_values(ctx: Context) -> Findings:
     """Values that a scheduler refuses.
 
     Numbers in `scheduler.params` of DeepSpeed's schedulers: rates, ratios and steps are numbers, `warmup_num_steps` and
@@ -346,12 +339,11 @@ _SCRIPT_NEEDS = {
 
 
 @gate(
-    "OP026",
-    "scheduler-that-needs-a-script",
+    "OP026 scheduler-that-needs-a-script",
     upstream="raises",
-    cites=(Cite("runtime/engine.py", "self.lr_scheduler.step(self.train_batch_size())"),),
+    cites=Cite("runtime/engine.py", "self.lr_scheduler.step(self.train_batch_size())"),
 )
-def script_only_scheduler(ctx: Context) -> Iterator[Finding]:
+def script_only_scheduler(ctx: Context) -> Findings:
     """A scheduler that a configuration cannot describe.
 
     Schedulers of torch's that need a function, other schedulers or a metric, in `scheduler.type` where torch's
@@ -378,12 +370,11 @@ def script_only_scheduler(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP025",
-    "torch-scheduler-with-a-wrapped-optimizer",
+    "OP025 torch-scheduler-with-a-wrapped-optimizer",
     upstream="raises",
-    cites=(Cite("runtime/engine.py", "lr_scheduler = self._scheduler_from_config(self.optimizer)"),),
+    cites=Cite("runtime/engine.py", "lr_scheduler = self._scheduler_from_config(self.optimizer)"),
 )
-def torch_scheduler_on_wrapper(ctx: Context) -> Iterator[Finding]:
+def torch_scheduler_on_wrapper(ctx: Context) -> Findings:
     """A torch scheduler on DeepSpeed's wrapped optimizer.
 
     The name of a torch scheduler in `scheduler.type` at ZeRO stages 1 to 3, or in 16-bit at stage 0.
@@ -423,14 +414,13 @@ _ONE_CYCLE_BETA2 = 0.99
 
 
 @gate(
-    "OP034",
-    "one-cycle-replaces-betas",
+    "OP034 one-cycle-replaces-betas",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/lr_schedules.py", "self.min_moms = ["),),
+    cites=Cite("runtime/lr_schedules.py", "self.min_moms = ["),
     when=lambda ctx: get_scheduler_name(ctx) == "OneCycle",
 )
-def replaced_betas(ctx: Context) -> Iterator[Finding]:
+def replaced_betas(ctx: Context) -> Findings:
     """OneCycle and Adam's betas.
 
     `scheduler.type: OneCycle` with `cycle_momentum` (the default) and an Adam whose `betas` are written.
@@ -467,13 +457,12 @@ def replaced_betas(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP035",
-    "range-test-left-on",
+    "OP035 range-test-left-on",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/lr_schedules.py", "return (1 + self.step_rate * self.interval_fn())"),),
+    cites=Cite("runtime/lr_schedules.py", "return (1 + self.step_rate * self.interval_fn())"),
 )
-def leftover_range_test(ctx: Context) -> Iterator[Finding]:
+def leftover_range_test(ctx: Context) -> Findings:
     """A learning-rate range test in a training run.
 
     `scheduler.type: LRRangeTest`.

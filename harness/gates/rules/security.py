@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from harness.facts.environment_variables import code_loading_reason
 from harness.facts.model_lookup import find_own_code
 from harness.facts.secret_names import is_secret
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate, spec_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
 from harness.secret_text import HIDDEN, has_password, remove_passwords
 from harness.spec.parse.source import KeyPath, join_key
 
@@ -17,13 +16,12 @@ _PIN = "pin `model.revision` to a full commit that was read"
 
 
 @spec_gate(
-    "SE001",
-    "remote-code-allowed",
+    "SE001 remote-code-allowed",
     upstream="silent",
     severity=("error", "warning"),
     policy="the code that `transformers` would run is not known beforehand",
 )
-def allowed_remote_code(ctx: Context) -> Iterator[Finding]:
+def allowed_remote_code(ctx: Context) -> Findings:
     """Code from a model repository is run on every rank.
 
     `model.trust_remote_code: true`.
@@ -66,8 +64,8 @@ def allowed_remote_code(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@spec_gate("SE003", "secret-in-the-file", upstream="silent", severity="warning")
-def secret_in_environment(ctx: Context) -> Iterator[Finding]:
+@spec_gate("SE003 secret-in-the-file", upstream="silent", severity="warning")
+def secret_in_environment(ctx: Context) -> Findings:
     """A secret written into the file.
 
     `launch.env` has no variable that is named like a password, key or token, and none whose value looks like one.
@@ -94,13 +92,12 @@ def secret_in_environment(ctx: Context) -> Iterator[Finding]:
 
 
 @spec_gate(
-    "SE009",
-    "password-in-an-address",
+    "SE009 password-in-an-address",
     upstream="silent",
     policy="a spec is copied to run directories, reports, checkpoints and stores",
     ignorable=False,
 )
-def password_in_address(ctx: Context) -> Iterator[Finding]:
+def password_in_address(ctx: Context) -> Findings:
     """A password in an address.
 
     No text of the file is an address with a password, a token or a signature, such as `https://user:password@host`.
@@ -143,19 +140,16 @@ def _iter_texts(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, str]]:
 
 
 @gate(
-    "SE004",
-    "api-key-in-the-json",
+    "SE004 api-key-in-the-json",
     upstream="silent",
     severity="warning",
-    cites=(
-        Cite(
-            "monitor/config.py",
-            "Comet API key. Can be set through .comet.config file or environment variable COMET_API_KEY",
-            since="0.14.3",
-        ),
+    cites=Cite(
+        "monitor/config.py",
+        "Comet API key. Can be set through .comet.config file or environment variable COMET_API_KEY",
+        since="0.14.3",
     ),
 )
-def api_key_in_json(ctx: Context) -> Iterator[Finding]:
+def api_key_in_json(ctx: Context) -> Findings:
     """The key of a monitoring service in the file.
 
     `comet.api_key` is not written.
@@ -189,13 +183,12 @@ _UNSAFE_OVER_PDSH = ('"', "$", "\\")
 
 
 @spec_gate(
-    "SE005",
-    "shell-code-in-the-environment",
+    "SE005 shell-code-in-the-environment",
     upstream="wrong",
-    cites=(Cite("launcher/multinode_runner.py", 'exports += "export {}={}; ".format(key, val)'),),
+    cites=Cite("launcher/multinode_runner.py", 'exports += "export {}={}; ".format(key, val)'),
     policy="on one host the text would arrive as it is written",
 )
-def shell_code_in_environment(ctx: Context) -> Iterator[Finding]:
+def shell_code_in_environment(ctx: Context) -> Findings:
     """A variable that a shell would run or split.
 
     Names in `launch.env` are names of variables, and values hold no command substitution, backtick or line break. Where
@@ -238,9 +231,9 @@ _METACHARACTERS = frozenset(""";&|<>$`"'\\(){}[]*?!#""")
 
 
 @spec_gate(
-    "SE006", "shell-code-in-a-path", upstream="wrong", policy="on one host the path would be taken as it is written"
+    "SE006 shell-code-in-a-path", upstream="wrong", policy="on one host the path would be taken as it is written"
 )
-def shell_code_in_path(ctx: Context) -> Iterator[Finding]:
+def shell_code_in_path(ctx: Context) -> Findings:
     """A path that a shell would run or split.
 
     `launch.output_dir` and `launch.hostfile` hold no shell metacharacter, quote, line break or control character.
@@ -266,8 +259,8 @@ def shell_code_in_path(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@gate("SE007", "path-with-a-variable", upstream="wrong")
-def path_with_variable(ctx: Context) -> Iterator[Finding]:
+@gate("SE007 path-with-a-variable", upstream="wrong")
+def path_with_variable(ctx: Context) -> Findings:
     """A path with a variable that nobody expands.
 
     Model, tokenizer, data and monitor paths hold no `$NAME`, and no line break or control character.
@@ -300,13 +293,12 @@ def path_with_variable(ctx: Context) -> Iterator[Finding]:
 
 
 @spec_gate(
-    "SE008",
-    "code-in-the-environment",
+    "SE008 code-in-the-environment",
     upstream="silent",
     policy="another person's spec could run any code",
     ignorable=False,
 )
-def code_in_environment(ctx: Context) -> Iterator[Finding]:
+def code_in_environment(ctx: Context) -> Findings:
     """A variable that chooses code which every rank runs.
 
     `launch.env` sets no variable that makes Python, the loader, a shell, a compiler or a launcher run code, such as
@@ -341,10 +333,8 @@ def code_in_environment(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@spec_gate(
-    "MD034", "spec-that-allows-its-own-code", upstream="silent", unread="the harness refuses it", ignorable=False
-)
-def spec_that_allows_its_own_code(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD034 spec-that-allows-its-own-code", upstream="silent", unread="the harness refuses it", ignorable=False)
+def spec_that_allows_its_own_code(ctx: Context) -> Findings:
     """A spec that allows its own code.
 
     `launch.env` does not set `HARNESS_ALLOWED_CODE`.

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
-from harness.findings import Finding, Fix
 from harness.gates.dtypes import grad_accum_dtype, model_dtype
-from harness.gates.registry import Cite, Context, gate, spec_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
 
 _DEGREE = "parallel.sequence_parallel_size"
 _DATA_PARALLEL_SIZE = "deepspeed.data_parallel_size"
@@ -18,8 +16,7 @@ _ulysses_gate = partial(gate, since="0.17.0")
 
 
 @gate(
-    "SQ010",
-    "sequence-parallelism-before-0-17",
+    "SQ010 sequence-parallelism-before-0-17",
     upstream="silent",
     cites=(
         Cite("utils/groups.py", "_get_sequence_parallel_group"),
@@ -32,7 +29,7 @@ _ulysses_gate = partial(gate, since="0.17.0")
     until="0.16.9",
     unseen="needs an older DeepSpeed",
 )
-def sequence_parallelism_before_0_17(ctx: Context) -> Iterator[Finding]:
+def sequence_parallelism_before_0_17(ctx: Context) -> Findings:
     """Sequence parallelism on a release without it.
 
     `parallel.sequence_parallel_size` above 1 on DeepSpeed 0.16.9 and older.
@@ -70,13 +67,12 @@ def _is_degree_of_json(ctx: Context) -> bool:
 
 
 @_ulysses_gate(
-    "SQ001",
-    "sequence-degree-without-groups",
+    "SQ001 sequence-degree-without-groups",
     upstream="silent",
     severity="warning",
-    cites=(Cite("__init__.py", 'if "sequence_parallel_size" in config and "data_parallel_size" in config:'),),
+    cites=Cite("__init__.py", 'if "sequence_parallel_size" in config and "data_parallel_size" in config:'),
 )
-def degree_without_groups(ctx: Context) -> Iterator[Finding]:
+def degree_without_groups(ctx: Context) -> Findings:
     """A sequence degree that makes no sequence groups.
 
     A DeepSpeed JSON with `sequence_parallel_size` above 1 and no `data_parallel_size`.
@@ -107,8 +103,7 @@ def degree_without_groups(ctx: Context) -> Iterator[Finding]:
 
 
 @_ulysses_gate(
-    "SQ002",
-    "sequence-groups-alone-split-nothing",
+    "SQ002 sequence-groups-alone-split-nothing",
     upstream="silent",
     severity="warning",
     cites=(
@@ -117,7 +112,7 @@ def degree_without_groups(ctx: Context) -> Iterator[Finding]:
     ),
     when=lambda ctx: _is_degree_of_json(ctx) and ctx.has_key("data_parallel_size"),
 )
-def groups_without_wrapper(ctx: Context) -> Iterator[Finding]:
+def groups_without_wrapper(ctx: Context) -> Findings:
     """Sequence groups that only a script can use.
 
     A DeepSpeed JSON with both `sequence_parallel_size` above 1 and `data_parallel_size`.
@@ -167,15 +162,14 @@ def _has_mesh(ctx: Context) -> bool:
 
 
 @gate(
-    "SQ003",
-    "mesh-is-not-the-world",
+    "SQ003 mesh-is-not-the-world",
     upstream="raises",
-    cites=(Cite("__init__.py", "config to Initialize mesh device"),),
+    cites=Cite("__init__.py", "config to Initialize mesh device"),
     since="0.15.0",
     needs=("world size",),
     when=_has_mesh,
 )
-def mesh_of_another_size(ctx: Context) -> Iterator[Finding]:
+def mesh_of_another_size(ctx: Context) -> Findings:
     """A mesh that does not have the size of the world.
 
     `data_parallel_size` x the sequence degree is the number of ranks, also at a degree of 1.
@@ -212,8 +206,7 @@ def mesh_of_another_size(ctx: Context) -> Iterator[Finding]:
 
 
 @_ulysses_gate(
-    "SQ004",
-    "heads-not-divided-by-sequence-degree",
+    "SQ004 heads-not-divided-by-sequence-degree",
     upstream="raises",
     cites=(
         Cite("runtime/sequence_parallel/ulysses_sp.py", "is not divisible by SP size {self.world_size}"),
@@ -222,7 +215,7 @@ def mesh_of_another_size(ctx: Context) -> Iterator[Finding]:
     needs=("model facts",),
     when=lambda ctx: ctx.sequence_parallel_size > 1,
 )
-def indivisible_heads(ctx: Context) -> Iterator[Finding]:
+def indivisible_heads(ctx: Context) -> Findings:
     """Attention heads that sequence parallelism cannot distribute.
 
     The query heads are a multiple of the sequence degree, and of key-value heads and degree one divides the other.
@@ -264,16 +257,15 @@ def _is_valid_degree(degree: int, tensor: int, heads: int, kv_heads: int) -> boo
 
 
 @spec_gate(
-    "SQ009",
-    "length-not-divided-by-sequence-degree",
+    "SQ009 length-not-divided-by-sequence-degree",
     upstream="raises",
     severity="warning",
-    cites=(Cite("runtime/sequence_parallel/ulysses_sp.py", "isn't divisible by sp-size={self.sp_world_size}"),),
+    cites=Cite("runtime/sequence_parallel/ulysses_sp.py", "isn't divisible by sp-size={self.sp_world_size}"),
     since="0.17.0",
     when=lambda ctx: ctx.sequence_parallel_size > 1,
     unseen="the harness does not use the adapter",
 )
-def indivisible_length(ctx: Context) -> Iterator[Finding]:
+def indivisible_length(ctx: Context) -> Findings:
     """Sequences that do not divide by the sequence degree.
 
     `data.max_length` is a multiple of `parallel.sequence_parallel_size`.
@@ -305,12 +297,11 @@ def indivisible_length(ctx: Context) -> Iterator[Finding]:
 
 
 @_ulysses_gate(
-    "SQ005",
-    "eager-attention-with-sequence-parallelism",
+    "SQ005 eager-attention-with-sequence-parallelism",
     upstream="raises",
-    cites=(Cite("runtime/sequence_parallel/ulysses_sp.py", "isn't currently supported by Ulysses"),),
+    cites=Cite("runtime/sequence_parallel/ulysses_sp.py", "isn't currently supported by Ulysses"),
 )
-def eager_attention(ctx: Context) -> Iterator[Finding]:
+def eager_attention(ctx: Context) -> Findings:
     """Eager attention under sequence parallelism.
 
     `model.attn_implementation: eager`, or the same in `model.config`, with a sequence degree above 1.
@@ -338,16 +329,15 @@ def eager_attention(ctx: Context) -> Iterator[Finding]:
 
 
 @_ulysses_gate(
-    "SQ006",
-    "sequence-with-tensor-or-pipeline",
+    "SQ006 sequence-with-tensor-or-pipeline",
     upstream="silent",
-    cites=(Cite("utils/groups.py", "def _get_sequence_parallel_world_size():"),),
+    cites=Cite("utils/groups.py", "def _get_sequence_parallel_world_size():"),
     when=lambda ctx: (
         ctx.sequence_parallel_size > 1
         and (ctx.pipeline_parallel_size > 1 or (ctx.tensor_parallel_size > 1 and ctx.run.kind == "deepspeed-json"))
     ),
 )
-def sequence_with_tensor_or_pipeline(ctx: Context) -> Iterator[Finding]:
+def sequence_with_tensor_or_pipeline(ctx: Context) -> Findings:
     """Sequence parallelism together with pipeline parallelism, or in a DeepSpeed JSON with tensor parallelism.
 
     A sequence degree above 1 with pipeline stages, or in a DeepSpeed JSON with a tensor degree above 1.
@@ -379,8 +369,7 @@ def sequence_with_tensor_or_pipeline(ctx: Context) -> Iterator[Finding]:
 
 
 @spec_gate(
-    "SQ011",
-    "bf16-optimizer-with-sequence-parallelism",
+    "SQ011 bf16-optimizer-with-sequence-parallelism",
     upstream="raises",
     cites=(
         Cite("runtime/bf16_optimizer.py", "if not (tensor_mp_rank == 0 or is_model_parallel_parameter(lp)"),
@@ -389,7 +378,7 @@ def sequence_with_tensor_or_pipeline(ctx: Context) -> Iterator[Finding]:
     since="0.17.0",
     when=lambda ctx: ctx.sequence_parallel_size > 1 and ctx.stage == 1 and ctx.has_key("data_types.grad_accum_dtype"),
 )
-def bf16_optimizer(ctx: Context) -> Iterator[Finding]:
+def bf16_optimizer(ctx: Context) -> Findings:
     """Sequence parallelism with bf16 weights and fp32 accumulation at stage 1.
 
     A sequence degree above 1 with bf16 and `data_types.grad_accum_dtype: fp32` at ZeRO stage 1, without optimizer
@@ -417,8 +406,7 @@ def bf16_optimizer(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "SQ012",
-    "mesh-over-tensor-ranks",
+    "SQ012 mesh-over-tensor-ranks",
     upstream="wrong",
     cites=(
         Cite("__init__.py", 'if "sequence_parallel_size" in config and "data_parallel_size" in config:'),
@@ -428,7 +416,7 @@ def bf16_optimizer(ctx: Context) -> Iterator[Finding]:
     since="0.16.4",
     when=lambda ctx: _has_mesh(ctx) and ctx.sequence_parallel_size == 1 and ctx.tensor_parallel_size > 1,
 )
-def mesh_over_tensor_ranks(ctx: Context) -> Iterator[Finding]:
+def mesh_over_tensor_ranks(ctx: Context) -> Findings:
     """A data mesh that contains the tensor ranks of AutoTP.
 
     A DeepSpeed JSON with `data_parallel_size`, `sequence_parallel_size: 1` and `tensor_parallel.autotp_size` above 1.

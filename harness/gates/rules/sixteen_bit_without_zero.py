@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
 from harness.gates.dtypes import grad_accum_dtype
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 _FP16 = "precision.fp16"
 _BF16 = "precision.bf16"
@@ -15,14 +12,13 @@ _STAGE = "zero.stage"
 
 
 @gate(
-    "PR002",
-    "unscaled-fp16-without-zero",
+    "PR002 unscaled-fp16-without-zero",
     upstream="silent",
-    cites=(Cite("runtime/engine.py", "loss = self.optimizer.scale_if_loss(loss)"),),
+    cites=Cite("runtime/engine.py", "loss = self.optimizer.scale_if_loss(loss)"),
     since="0.18.3",
     when=lambda ctx: ctx.run.spec.precision.fp16 and not ctx.run.spec.precision.bf16 and ctx.stage == 0,
 )
-def unscaled_fp16_at_stage_0(ctx: Context) -> Iterator[Finding]:
+def unscaled_fp16_at_stage_0(ctx: Context) -> Findings:
     """fp16 without ZeRO.
 
     `precision.fp16` with `zero.stage: 0`, unless the loss scale is fixed at 1.
@@ -66,15 +62,14 @@ def _is_loss_scale_one(ctx: Context) -> bool:
 
 
 @gate(
-    "PR003",
-    "hidden-first-step-in-16-bit",
+    "PR003 hidden-first-step-in-16-bit",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/fp16/fused_optimizer.py", "self.initialize_optimizer_states()"),),
+    cites=Cite("runtime/fp16/fused_optimizer.py", "self.initialize_optimizer_states()"),
     since="0.18.6",
     when=lambda ctx: ctx.run.kind != "spec" and ctx.stage == 0,
 )
-def hidden_first_step_in_16_bit(ctx: Context) -> Iterator[Finding]:
+def hidden_first_step_in_16_bit(ctx: Context) -> Findings:
     """16-bit training without ZeRO: a hidden optimizer step.
 
     A DeepSpeed JSON with stage 0, an optimizer that keeps a state, and `bf16.enabled` outside a pipeline, or fp16 with
@@ -109,15 +104,14 @@ def hidden_first_step_in_16_bit(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR065",
-    "fp16-without-zero-never-steps",
+    "PR065 fp16-without-zero-never-steps",
     upstream="wrong",
-    cites=(Cite("runtime/fp16/fused_optimizer.py", "if self.use_grad_scaling:"),),
+    cites=Cite("runtime/fp16/fused_optimizer.py", "if self.use_grad_scaling:"),
     since="0.17.6",
     until="0.18.1",
     when=lambda ctx: ctx.stage == 0 and ctx.run.spec.precision.fp16 and not ctx.run.spec.precision.bf16,
 )
-def fp16_at_stage_0_never_steps(ctx: Context) -> Iterator[Finding]:
+def fp16_at_stage_0_never_steps(ctx: Context) -> Findings:
     """fp16 without ZeRO that never steps.
 
     fp16 at ZeRO stage 0 with DeepSpeed's fused Adam, on DeepSpeed 0.17.6 to 0.18.1.
@@ -147,14 +141,13 @@ def _is_fused_adam(ctx: Context) -> bool:
 
 
 @gate(
-    "PR063",
-    "fixed-loss-scale-without-zero",
+    "PR063 fixed-loss-scale-without-zero",
     upstream="crashes",
-    cites=(Cite("runtime/engine.py", "Creating fp16 optimizer with static loss scale", until="0.17.0"),),
+    cites=Cite("runtime/engine.py", "Creating fp16 optimizer with static loss scale", until="0.17.0"),
     until="0.17.0",
     when=lambda ctx: ctx.stage == 0 and ctx.run.spec.precision.fp16 and not ctx.run.spec.precision.bf16,
 )
-def fixed_loss_scale_at_stage_0(ctx: Context) -> Iterator[Finding]:
+def fixed_loss_scale_at_stage_0(ctx: Context) -> Findings:
     """A fixed loss scale without ZeRO.
 
     A loss scale above 0 at ZeRO stage 0, with DeepSpeed's fused Adam, up to DeepSpeed 0.17.0.
@@ -180,15 +173,14 @@ def fixed_loss_scale_at_stage_0(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR064",
-    "hidden-first-step-before-0-18-6",
+    "PR064 hidden-first-step-before-0-18-6",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/fp16/fused_optimizer.py", "self.initialize_optimizer_states()"),),
+    cites=Cite("runtime/fp16/fused_optimizer.py", "self.initialize_optimizer_states()"),
     until="0.18.5",
     when=lambda ctx: ctx.run.kind != "spec" and ctx.stage == 0,
 )
-def hidden_first_step_in_older_releases(ctx: Context) -> Iterator[Finding]:
+def hidden_first_step_in_older_releases(ctx: Context) -> Findings:
     """16-bit training without ZeRO: a hidden optimizer step, on older releases.
 
     A DeepSpeed JSON with stage 0 and an optimizer that keeps a state: fp16 (from 0.18.3 on with a loss scale of 1), and

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 _SWITCH = "deepspeed.zero_optimization.offload_optimizer.super_offload"
 _CORES = "deepspeed.zero_optimization.offload_optimizer.cpuadam_cores_perc"
@@ -27,17 +25,14 @@ def _get_share_of_cores(ctx: Context) -> Any:
 
 
 @gate(
-    "OF015",
-    "super-offload-below-stage-3",
+    "OF015 super-offload-below-stage-3",
     upstream="silent",
     severity="warning",
     unread="stage 3 alone reads it",
-    cites=(
-        Cite("runtime/engine.py", "Stage3ZeroOptimizer = DeepSpeedZeroOptimizer_Stage3 if not self.super_offload("),
-    ),
+    cites=Cite("runtime/engine.py", "Stage3ZeroOptimizer = DeepSpeedZeroOptimizer_Stage3 if not self.super_offload("),
     since="0.18.0",
 )
-def super_offload_below_stage_3(ctx: Context) -> Iterator[Finding]:
+def super_offload_below_stage_3(ctx: Context) -> Findings:
     """SuperOffload below stage 3.
 
     `super_offload: true` in `offload_optimizer` at stage 1 or 2. (At stage 0 nothing is offloaded:
@@ -66,15 +61,14 @@ def super_offload_below_stage_3(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF016",
-    "super-offload-off-cuda",
+    "OF016 super-offload-off-cuda",
     upstream="asserts",
-    cites=(Cite("runtime/superoffload/superoffload_stage3.py", "SuperOffload only supports NVIDIA CUDA GPUs"),),
+    cites=Cite("runtime/superoffload/superoffload_stage3.py", "SuperOffload only supports NVIDIA CUDA GPUs"),
     since="0.18.9",
     needs=("the accelerator",),
     when=_is_super_offload_used,
 )
-def super_offload_off_cuda(ctx: Context) -> Iterator[Finding]:
+def super_offload_off_cuda(ctx: Context) -> Findings:
     """SuperOffload without CUDA.
 
     `super_offload: true` in `offload_optimizer` at stage 3 on another accelerator than CUDA.
@@ -105,15 +99,14 @@ def super_offload_off_cuda(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF017",
-    "super-offload-without-adam",
+    "OF017 super-offload-without-adam",
     upstream="crashes",
-    cites=(Cite("runtime/superoffload/superoffload_stage3.py", '"amsgrad": '),),
+    cites=Cite("runtime/superoffload/superoffload_stage3.py", '"amsgrad": '),
     since="0.18.0",
     when=_is_super_offload_used,
     unseen="needs CUDA",
 )
-def super_offload_without_adam(ctx: Context) -> Iterator[Finding]:
+def super_offload_without_adam(ctx: Context) -> Findings:
     """SuperOffload with an optimizer other than Adam.
 
     `super_offload: true` in `offload_optimizer` at stage 3 with an optimizer that does not become DeepSpeedCPUAdam.
@@ -139,15 +132,14 @@ def super_offload_without_adam(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF018",
-    "cores-for-super-offload-without-it",
+    "OF018 cores-for-super-offload-without-it",
     upstream="silent",
     severity="info",
     unread="the engine reads OMP_NUM_THREADS",
-    cites=(Cite("runtime/superoffload/superoffload_utils.py", "cpuadam_cores_perc: float"),),
+    cites=Cite("runtime/superoffload/superoffload_utils.py", "cpuadam_cores_perc: float"),
     since="0.18.0",
 )
-def cores_without_super_offload(ctx: Context) -> Iterator[Finding]:
+def cores_without_super_offload(ctx: Context) -> Findings:
     """SuperOffload's share of cores without SuperOffload.
 
     `cpuadam_cores_perc` in an `offload_optimizer` with a device, at any stage, without `super_offload: true`.
@@ -170,14 +162,13 @@ def cores_without_super_offload(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OF019",
-    "super-offload-without-cores",
+    "OF019 super-offload-without-cores",
     upstream="raises",
-    cites=(Cite("runtime/superoffload/superoffload_utils.py", "cpuadam_cores_perc must be between 0 and 1"),),
+    cites=Cite("runtime/superoffload/superoffload_utils.py", "cpuadam_cores_perc must be between 0 and 1"),
     since="0.18.0",
     unseen="needs CUDA",
 )
-def super_offload_without_cores(ctx: Context) -> Iterator[Finding]:
+def super_offload_without_cores(ctx: Context) -> Findings:
     """SuperOffload with no cores.
 
     `cpuadam_cores_perc: 0` in `offload_optimizer` with `super_offload: true` at stage 3.
@@ -195,5 +186,5 @@ def super_offload_without_cores(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"{ctx.key(_CORES)} is 0: no core is left for the optimizer",
             _CORES,
-            fix=Fix(f"set {ctx.key(_CORES)} to 0.8, DeepSpeed's default", {_CORES: 0.8}, safe=True),
+            fix=ctx.fix_to_set(_CORES, 0.8, "DeepSpeed's default", safe=True),
         )

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding
 from harness.gates.divisors import largest_divisor
-from harness.gates.registry import Cite, Context, gate, spec_gate
+from harness.gates.registry import Cite, Context, Findings, gate, spec_gate
 
 _DEGREE = "parallel.tensor_parallel_size"
 _STAGES = ("parallel.pipeline_parallel_size", "the pipeline is set here")
@@ -18,14 +15,13 @@ def _is_tensor_pipeline(ctx: Context) -> bool:
 
 
 @gate(
-    "PP018",
-    "pipeline-layers-that-do-not-divide",
+    "PP018 pipeline-layers-that-do-not-divide",
     upstream="silent",
     needs=("a run spec", "model facts"),
     when=_is_tensor_pipeline,
     unseen="the harness refuses it itself (PP106): DeepSpeed does not shard the layers of a pipeline",
 )
-def layers_that_do_not_divide(ctx: Context) -> Iterator[Finding]:
+def layers_that_do_not_divide(ctx: Context) -> Findings:
     """A model whose layers do not divide over the tensor ranks of a pipeline stage.
 
     With a tensor degree and pipeline stages, the attention heads, the key-value heads, the width of the MLP and the
@@ -68,14 +64,13 @@ _WHOLE_MATRIX_OPTIMIZERS = frozenset(("lamb", "fusedlamb", "onebitlamb", "muon",
 
 
 @spec_gate(
-    "PP019",
-    "whole-matrix-optimizer-over-shards",
+    "PP019 whole-matrix-optimizer-over-shards",
     upstream="silent",
-    cites=(Cite("runtime/zero/muon/original_muon.py", "zeropower_via_newtonschulz5"),),
+    cites=Cite("runtime/zero/muon/original_muon.py", "zeropower_via_newtonschulz5"),
     when=_is_tensor_pipeline,
     unseen="the update differs, without an error",
 )
-def optimizer_of_whole_matrices(ctx: Context) -> Iterator[Finding]:
+def optimizer_of_whole_matrices(ctx: Context) -> Findings:
     """An optimizer for whole matrices over tensor shards.
 
     Muon, LAMB and the 1-bit optimizers with a tensor degree inside pipeline stages.

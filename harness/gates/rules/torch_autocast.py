@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 from harness.facts.torch_nn_modules import TORCH_NN_MODULES
-from harness.findings import Finding, Fix
 from harness.gates.dtypes import dtype_of
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 from harness.spec.suggestions import nearest_name
 
 _BLOCK = "deepspeed.torch_autocast"
@@ -44,8 +42,7 @@ _autocast_gate = partial(gate, since="0.17.2")
 
 
 @_autocast_gate(
-    "PR008",
-    "autocast-without-format",
+    "PR008 autocast-without-format",
     upstream="silent",
     severity=("error", "warning"),
     cites=(
@@ -55,7 +52,7 @@ _autocast_gate = partial(gate, since="0.17.2")
     when=lambda ctx: ctx.is_enabled("torch_autocast"),
     unseen="needs CUDA, where torch's default is fp16",
 )
-def autocast_without_format(ctx: Context) -> Iterator[Finding]:
+def autocast_without_format(ctx: Context) -> Findings:
     """Autocast without a number format.
 
     `torch_autocast.enabled` without `torch_autocast.dtype`.
@@ -80,14 +77,13 @@ def autocast_without_format(ctx: Context) -> Iterator[Finding]:
 
 
 @_autocast_gate(
-    "PR038",
-    "autocast-module-that-torch-lacks",
+    "PR038 autocast-module-that-torch-lacks",
     upstream="raises",
     severity=("error", "warning"),
-    cites=(Cite("runtime/torch_autocast.py", "Failed to import lower precision safe module {module_name}"),),
+    cites=Cite("runtime/torch_autocast.py", "Failed to import lower precision safe module {module_name}"),
     when=lambda ctx: ctx.is_enabled("torch_autocast"),
 )
-def unknown_safe_module(ctx: Context) -> Iterator[Finding]:
+def unknown_safe_module(ctx: Context) -> Findings:
     """A class for autocast that torch does not have.
 
     `torch_autocast.lower_precision_safe_modules` with a class that `torch.nn` does not have. A warning where no class
@@ -129,8 +125,7 @@ def unknown_safe_module(ctx: Context) -> Iterator[Finding]:
 
 
 @_autocast_gate(
-    "PR009",
-    "autocast-to-full-precision",
+    "PR009 autocast-to-full-precision",
     upstream="silent",
     severity="warning",
     cites=(
@@ -138,7 +133,7 @@ def unknown_safe_module(ctx: Context) -> Iterator[Finding]:
         Cite("runtime/engine.py", "with torch.autocast(", until="0.17.5"),
     ),
 )
-def autocast_to_full_precision(ctx: Context) -> Iterator[Finding]:
+def autocast_to_full_precision(ctx: Context) -> Findings:
     """Autocast to a format that torch does not autocast to.
 
     `torch_autocast.enabled` with a `dtype` of fp32 or int8.
@@ -161,8 +156,7 @@ def autocast_to_full_precision(ctx: Context) -> Iterator[Finding]:
 
 
 @_autocast_gate(
-    "PR010",
-    "autocast-with-fp16",
+    "PR010 autocast-with-fp16",
     upstream="silent",
     severity=("error", "warning"),
     cites=(
@@ -171,7 +165,7 @@ def autocast_to_full_precision(ctx: Context) -> Iterator[Finding]:
     ),
     when=lambda ctx: ctx.is_enabled("torch_autocast") and ctx.is_enabled("fp16"),
 )
-def autocast_with_fp16(ctx: Context) -> Iterator[Finding]:
+def autocast_with_fp16(ctx: Context) -> Findings:
     """Autocast and fp16 weights at once.
 
     `torch_autocast.enabled` together with `fp16.enabled`.
@@ -209,8 +203,7 @@ def autocast_with_fp16(ctx: Context) -> Iterator[Finding]:
 
 
 @_autocast_gate(
-    "PR011",
-    "autocast-with-bf16",
+    "PR011 autocast-with-bf16",
     upstream="silent",
     severity=("error", "warning"),
     cites=(
@@ -219,7 +212,7 @@ def autocast_with_fp16(ctx: Context) -> Iterator[Finding]:
     ),
     when=lambda ctx: ctx.is_enabled("torch_autocast") and ctx.is_enabled("bf16") and not ctx.is_enabled("fp16"),
 )
-def autocast_with_bf16(ctx: Context) -> Iterator[Finding]:
+def autocast_with_bf16(ctx: Context) -> Findings:
     """Autocast and bf16 weights at once.
 
     `torch_autocast.enabled` together with `bf16.enabled`.
@@ -257,12 +250,11 @@ def autocast_with_bf16(ctx: Context) -> Iterator[Finding]:
 
 
 @_autocast_gate(
-    "PR012",
-    "fp16-autocast-clips-scaled-gradients",
+    "PR012 fp16-autocast-clips-scaled-gradients",
     upstream="silent",
-    cites=(Cite("runtime/zero/stage_1_and_2.py", "self.torch_autocast_gradscaler.step(self.optimizer)"),),
+    cites=Cite("runtime/zero/stage_1_and_2.py", "self.torch_autocast_gradscaler.step(self.optimizer)"),
 )
-def clipping_of_scaled_gradients(ctx: Context) -> Iterator[Finding]:
+def clipping_of_scaled_gradients(ctx: Context) -> Findings:
     """fp16 autocast with clipping under ZeRO.
 
     `torch_autocast` with an fp16 `dtype` at ZeRO stages 1 to 3 while gradients are clipped.
@@ -290,14 +282,13 @@ def clipping_of_scaled_gradients(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PR013",
-    "fp16-autocast-stuck-after-overflow",
+    "PR013 fp16-autocast-stuck-after-overflow",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/zero/stage_1_and_2.py", "self.torch_autocast_gradscaler.update()"),),
+    cites=Cite("runtime/zero/stage_1_and_2.py", "self.torch_autocast_gradscaler.update()"),
     since="0.19.8",
 )
-def fp16_autocast_stuck_after_overflow(ctx: Context) -> Iterator[Finding]:
+def fp16_autocast_stuck_after_overflow(ctx: Context) -> Findings:
     """fp16 autocast under ZeRO never recovers from an overflow.
 
     `torch_autocast` with an fp16 `dtype` at ZeRO stages 1 to 3 without clipping. (With clipping see
@@ -324,13 +315,12 @@ def fp16_autocast_stuck_after_overflow(ctx: Context) -> Iterator[Finding]:
 
 
 @_autocast_gate(
-    "PR015",
-    "autocast-modules-without-package",
+    "PR015 autocast-modules-without-package",
     upstream="raises",
-    cites=(Cite("runtime/torch_autocast.py", "package_name, class_name = module_name.rsplit('.', 1)"),),
+    cites=Cite("runtime/torch_autocast.py", "package_name, class_name = module_name.rsplit('.', 1)"),
     when=lambda ctx: ctx.is_enabled("torch_autocast"),
 )
-def autocast_modules_without_package(ctx: Context) -> Iterator[Finding]:
+def autocast_modules_without_package(ctx: Context) -> Findings:
     """Modules of autocast without a full class path.
 
     `torch_autocast.lower_precision_safe_modules`: each entry is a package and a class, such as `torch.nn.Linear`.
@@ -363,8 +353,7 @@ def autocast_modules_without_package(ctx: Context) -> Iterator[Finding]:
 
 
 @_autocast_gate(
-    "PR016",
-    "autocast-ignores-communication-format",
+    "PR016 autocast-ignores-communication-format",
     upstream="silent",
     severity=("warning", "error"),
     unread="autocast reduces in its own format",
@@ -373,7 +362,7 @@ def autocast_modules_without_package(ctx: Context) -> Iterator[Finding]:
         Cite("runtime/torch_autocast.py", "Communication data type must be float32 for torch autocast", until="0.17.5"),
     ),
 )
-def ignored_communication_format(ctx: Context) -> Iterator[Finding]:
+def ignored_communication_format(ctx: Context) -> Findings:
     """A communication format with autocast.
 
     `communication_data_type` with `torch_autocast.enabled` at ZeRO stages 1 to 3, except for Muon at stage 3, whose
@@ -407,13 +396,12 @@ def ignored_communication_format(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "PP011",
-    "fp16-autocast-in-a-pipeline",
+    "PP011 fp16-autocast-in-a-pipeline",
     upstream="crashes",
-    cites=(Cite("runtime/engine.py", "# grad scaler only for Z0 (no ZeRO) + fp16 + torch_autocast"),),
+    cites=Cite("runtime/engine.py", "# grad scaler only for Z0 (no ZeRO) + fp16 + torch_autocast"),
     since="0.18.0",
 )
-def fp16_autocast_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
+def fp16_autocast_in_a_pipeline(ctx: Context) -> Findings:
     """fp16 autocast in a pipeline.
 
     `torch_autocast` with an fp16 `dtype` and pipeline stages, at ZeRO stages 0 and 1.
@@ -445,15 +433,14 @@ def fp16_autocast_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
 
 
 @_autocast_gate(
-    "PR066",
-    "bf16-autocast-clipped-by-a-loss-scale",
+    "PR066 bf16-autocast-clipped-by-a-loss-scale",
     upstream="wrong",
     severity="warning",
-    cites=(Cite("runtime/zero/stage_1_and_2.py", "self.torch_autocast_gradscaler = torch.amp.GradScaler("),),
+    cites=Cite("runtime/zero/stage_1_and_2.py", "self.torch_autocast_gradscaler = torch.amp.GradScaler("),
     until="0.17.5",
     when=lambda ctx: ctx.is_enabled("torch_autocast") and ctx.stage in (1, 2),
 )
-def bf16_autocast_with_loss_scale(ctx: Context) -> Iterator[Finding]:
+def bf16_autocast_with_loss_scale(ctx: Context) -> Findings:
     """bf16 autocast with a loss scale, at stages 1 and 2.
 
     `torch_autocast` in bf16 at ZeRO stages 1 and 2, on DeepSpeed 0.17.2 to 0.17.5.

@@ -3,23 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
 from harness.gates.optimizer_facts import SCHEDULERS, get_scheduler_name
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 from harness.spec.auto_values import FROM_TRAINING_ARGUMENTS
 from harness.spec.parse.source import join_key
 
 
 @gate(
-    "HF006",
-    "clipping-that-never-arrives",
+    "HF006 clipping-that-never-arrives",
     upstream="silent",
     severity=("warning", "info"),
     unseen="needs the Hugging Face Trainer",
 )
-def missing_clipping(ctx: Context) -> Iterator[Finding]:
+def missing_clipping(ctx: Context) -> Findings:
     """A file for the Trainer without `gradient_clipping`.
 
     A JSON for the Hugging Face Trainer that does not have the key `gradient_clipping`.
@@ -49,15 +45,14 @@ def missing_clipping(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "HF109",
-    "rate-constant-after-the-warm-up",
+    "HF109 rate-constant-after-the-warm-up",
     upstream="silent",
     severity=("warning", "info"),
-    cites=(Cite("runtime/lr_schedules.py", "over warmup_num_steps steps, and then fix at max lr"),),
+    cites=Cite("runtime/lr_schedules.py", "over warmup_num_steps steps, and then fix at max lr"),
     when=lambda ctx: ctx.consumer == "hf" and get_scheduler_name(ctx) in SCHEDULERS,
     unseen="needs the Hugging Face Trainer",
 )
-def constant_rate_under_the_trainer(ctx: Context) -> Iterator[Finding]:
+def constant_rate_under_the_trainer(ctx: Context) -> Findings:
     """A Trainer's JSON whose scheduler never lowers the rate.
 
     `scheduler.type` in a JSON for the Hugging Face Trainer: a warning for `WarmupLR`, an info for the others.
@@ -92,15 +87,14 @@ def constant_rate_under_the_trainer(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "HF007",
-    "weights-not-gathered-on-save",
+    "HF007 weights-not-gathered-on-save",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/engine.py", "Did not save the model"),),
+    cites=Cite("runtime/engine.py", "Did not save the model"),
     when=lambda ctx: ctx.consumer in ("hf", "accelerate") and ctx.stage == 3,
     unseen="needs the Hugging Face Trainer or accelerate",
 )
-def ungathered_weights(ctx: Context) -> Iterator[Finding]:
+def ungathered_weights(ctx: Context) -> Findings:
     """ZeRO stage 3 whose weights are not gathered on save, under the Trainer or accelerate.
 
     A JSON for the Hugging Face Trainer or for accelerate with `zero_optimization.stage` 3, and without
@@ -136,14 +130,13 @@ def ungathered_weights(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "HF008",
-    "values-that-the-trainer-compares",
+    "HF008 values-that-the-trainer-compares",
     upstream="raises",
     severity="info",
     when=lambda ctx: ctx.consumer in ("hf", "accelerate"),
     unseen="needs the Hugging Face Trainer or accelerate",
 )
-def compared_values(ctx: Context) -> Iterator[Finding]:
+def compared_values(ctx: Context) -> Findings:
     """Values that must match TrainingArguments.
 
     A JSON for the Hugging Face Trainer that writes out a batch size, the clipping, a learning rate or another value
@@ -209,8 +202,8 @@ def _get_position(ctx: Context, key: str) -> tuple[int, int]:
     return place.line, place.column
 
 
-@gate("HF009", "no-zero-block", upstream="raises", unseen="needs the Hugging Face Trainer or accelerate")
-def no_zero_block(ctx: Context) -> Iterator[Finding]:
+@gate("HF009 no-zero-block", upstream="raises", unseen="needs the Hugging Face Trainer or accelerate")
+def no_zero_block(ctx: Context) -> Findings:
     """A file for the Trainer or accelerate without `zero_optimization`.
 
     A JSON for the Hugging Face Trainer or for accelerate that has no `zero_optimization` block.
@@ -239,14 +232,13 @@ _DUMMIES = {"optimizer": "DummyOptim", "scheduler": "DummyScheduler"}
 
 
 @gate(
-    "HF011",
-    "blocks-that-need-dummies",
+    "HF011 blocks-that-need-dummies",
     upstream="raises",
     severity="info",
     when=lambda ctx: ctx.consumer == "accelerate",
     unseen="needs accelerate",
 )
-def blocks_that_need_dummies(ctx: Context) -> Iterator[Finding]:
+def blocks_that_need_dummies(ctx: Context) -> Findings:
     """An optimizer or scheduler in a file for accelerate.
 
     A JSON for accelerate with an `optimizer` or `scheduler` block.
@@ -278,15 +270,14 @@ def blocks_that_need_dummies(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "HF012",
-    "gradients-divided-twice",
+    "HF012 gradients-divided-twice",
     upstream="wrong",
     severity=("error", "warning"),
     since="0.18.3",
     until="0.18.3",
     when=lambda ctx: ctx.consumer == "hf",
 )
-def gradients_divided_twice(ctx: Context) -> Iterator[Finding]:
+def gradients_divided_twice(ctx: Context) -> Findings:
     """Gradients that are divided twice under the Trainer.
 
     A JSON for the Hugging Face Trainer with more than one accumulation step, on DeepSpeed 0.18.3. Where the number of

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from harness.facts import model_table
-from harness.findings import Finding, Fix, Severity
-from harness.gates.registry import Context, spec_gate
+from harness.gates.registry import Context, Findings, Fix, Severity, spec_gate
 from harness.spec.sections.data_spec import CHAT_FORMATS
 
 
-@spec_gate("MD011", "evaluation-without-data", upstream="silent", severity="warning", unread="nothing is evaluated")
-def evaluation_without_data(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD011 evaluation-without-data", upstream="silent", severity="warning", unread="nothing is evaluated")
+def evaluation_without_data(ctx: Context) -> Findings:
     """Evaluation of nothing.
 
     A key of the `eval` section while `data.eval` is not given and `data.eval_fraction` is 0.
@@ -41,8 +40,8 @@ def evaluation_without_data(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@spec_gate("MD169", "samples-of-a-divided-model", upstream="hangs")
-def samples_of_a_divided_model(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD169 samples-of-a-divided-model", upstream="hangs")
+def samples_of_a_divided_model(ctx: Context) -> Findings:
     """Samples of a model whose ranks do not see whole rows or whole layers.
 
     `eval.samples` with pipeline stages, tensor ranks or sequence ranks.
@@ -74,10 +73,8 @@ def samples_of_a_divided_model(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate(
-    "MD170", "sample-options-without-samples", upstream="silent", severity="warning", unread="nothing is generated"
-)
-def sample_options_without_samples(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD170 sample-options-without-samples", upstream="silent", severity="warning", unread="nothing is generated")
+def sample_options_without_samples(ctx: Context) -> Findings:
     """Options of samples that are not generated.
 
     `eval.sample_tokens` and `eval.sample_format` without `eval.samples`.
@@ -102,10 +99,8 @@ def sample_options_without_samples(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@spec_gate(
-    "MD012", "fraction-with-evaluation-data", upstream="silent", severity="warning", unread="`data.eval` decides"
-)
-def fraction_with_evaluation_data(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD012 fraction-with-evaluation-data", upstream="silent", severity="warning", unread="`data.eval` decides")
+def fraction_with_evaluation_data(ctx: Context) -> Findings:
     """A held-out share next to evaluation data.
 
     `data.eval` and `data.eval_fraction` are not both written.
@@ -129,8 +124,8 @@ def fraction_with_evaluation_data(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD018", "source-of-weight-0", upstream="silent", severity=("error", "warning"))
-def source_of_weight_0(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD018 source-of-weight-0", upstream="silent", severity=("error", "warning"))
+def source_of_weight_0(ctx: Context) -> Findings:
     """A source of weight 0 in the mixture.
 
     No weight of `data.train` is 0.
@@ -155,8 +150,8 @@ def source_of_weight_0(ctx: Context) -> Iterator[Finding]:
             )
 
 
-@spec_gate("MD019", "weights-of-some-sources", upstream="silent")
-def weights_of_some_sources(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD019 weights-of-some-sources", upstream="silent")
+def weights_of_some_sources(ctx: Context) -> Findings:
     """A mixture in which only some sources have a weight.
 
     Either all sources of `data.train` have a `weight`, or none has.
@@ -182,8 +177,8 @@ def weights_of_some_sources(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD020", "packing-across-documents", upstream="wrong")
-def packing_across_documents(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD020 packing-across-documents", upstream="wrong")
+def packing_across_documents(ctx: Context) -> Findings:
     """Packing with a model whose attention runs across the documents of a row.
 
     With `data.packing`, the model keeps documents apart by position ids that restart: dense attention with rotary or
@@ -242,13 +237,12 @@ _FORMATS_OF_OPTIONS = {
 
 
 @spec_gate(
-    "MD021",
-    "option-of-another-format",
+    "MD021 option-of-another-format",
     upstream="silent",
     severity="warning",
     unread="records of this format have one loss, and columns of their own",
 )
-def option_of_another_format(ctx: Context) -> Iterator[Finding]:
+def option_of_another_format(ctx: Context) -> Findings:
     """A column or a loss mask option for another data format.
 
     `data.assistant_only_loss` and `data.messages_column` are written only where `data.format` can be a chat,
@@ -280,8 +274,8 @@ def _format_names(names: Iterable[str]) -> str:
     return " and ".join(f"`{name}`" for name in names)
 
 
-@spec_gate("MD022", "limit-without-skipping", upstream="silent", severity="warning", unread="no record is skipped")
-def limit_without_skipping(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD022 limit-without-skipping", upstream="silent", severity="warning", unread="no record is skipped")
+def limit_without_skipping(ctx: Context) -> Findings:
     """A limit on bad records that are not skipped.
 
     `data.max_bad_records` is written only with `data.on_bad_record: skip`.
@@ -306,13 +300,9 @@ def limit_without_skipping(ctx: Context) -> Iterator[Finding]:
 
 
 @spec_gate(
-    "MD023",
-    "grouping-without-effect",
-    upstream="silent",
-    severity="warning",
-    unread="rows of equal length have no groups",
+    "MD023 grouping-without-effect", upstream="silent", severity="warning", unread="rows of equal length have no groups"
 )
-def grouping_without_effect(ctx: Context) -> Iterator[Finding]:
+def grouping_without_effect(ctx: Context) -> Findings:
     """Grouping by length with equal lengths or a fixed order.
 
     `data.group_by_length: true` is not written together with `data.packing` or `data.shuffle: false`.

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TypeGuard
 
-from harness.findings import Finding, Fix
 from harness.gates.dtypes import model_dtype
 from harness.gates.optimizer_facts import (
     TYPES_WITH_MINIMUM,
@@ -17,7 +15,7 @@ from harness.gates.optimizer_facts import (
     is_number,
     read_number,
 )
-from harness.gates.registry import Cite, Context, gate, spec_gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
 
 _ENDS = {"constant": "stays at the peak", "inverse_sqrt": "falls without a limit"}
 """The last rate of a schedule without a minimum, where it is not 0."""
@@ -29,14 +27,13 @@ _FINITE_SCHEDULES = ("WarmupDecayLR", "WarmupCosineLR")
 
 
 @gate(
-    "OP027",
-    "peak-rate-by-default",
+    "OP027 peak-rate-by-default",
     upstream="silent",
     severity=("error", "warning"),
-    cites=(Cite("runtime/lr_schedules.py", "warmup_max_lr: float = 0.001,"),),
+    cites=Cite("runtime/lr_schedules.py", "warmup_max_lr: float = 0.001,"),
     when=lambda ctx: get_scheduler_name(ctx) in ("WarmupDecayLR", "WarmupLR"),
 )
-def default_peak(ctx: Context) -> Iterator[Finding]:
+def default_peak(ctx: Context) -> Findings:
     """A schedule that peaks at its own default.
 
     `WarmupDecayLR` without `warmup_max_lr`, and `WarmupLR` without it up to DeepSpeed 0.17.1.
@@ -79,14 +76,13 @@ _PEAK_NAMES = {"WarmupLR": "warmup_max_lr", "WarmupDecayLR": "warmup_max_lr", "O
 
 
 @gate(
-    "OP028",
-    "rate-replaced-by-the-scheduler",
+    "OP028 rate-replaced-by-the-scheduler",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/lr_schedules.py", "param_group['lr'] = lr"),),
+    cites=Cite("runtime/lr_schedules.py", "param_group['lr'] = lr"),
     when=lambda ctx: get_scheduler_name(ctx) in _PEAK_NAMES,
 )
-def replaced_rate(ctx: Context) -> Iterator[Finding]:
+def replaced_rate(ctx: Context) -> Findings:
     """Two learning rates, one of them replaced.
 
     A rate in the scheduler (`warmup_max_lr`, `cycle_max_lr`) that is not the optimizer's.
@@ -133,14 +129,13 @@ def _is_rate(value: object) -> TypeGuard[float]:
 
 
 @gate(
-    "OP029",
-    "warm-up-from-above",
+    "OP029 warm-up-from-above",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/lr_schedules.py", "self.delta_lrs = [big - small for big, small in zip("),),
+    cites=Cite("runtime/lr_schedules.py", "self.delta_lrs = [big - small for big, small in zip("),
     when=lambda ctx: bool(get_scheduler_params(ctx)),
 )
-def downward_warmup(ctx: Context) -> Iterator[Finding]:
+def downward_warmup(ctx: Context) -> Findings:
     """A warm-up that goes down.
 
     `warmup_min_lr` above `warmup_max_lr` (or above the optimizer's rate, where WarmupLR takes that), `cycle_min_lr`
@@ -186,14 +181,13 @@ def downward_warmup(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP030",
-    "warm-up-longer-than-the-schedule",
+    "OP030 warm-up-longer-than-the-schedule",
     upstream="silent",
     severity=("error", "warning"),
-    cites=(Cite("runtime/lr_schedules.py", "total_num_steps {} is less than warmup_num_steps {}"),),
+    cites=Cite("runtime/lr_schedules.py", "total_num_steps {} is less than warmup_num_steps {}"),
     when=lambda ctx: get_scheduler_name(ctx) in _FINITE_SCHEDULES,
 )
-def warmup_longer_than_schedule(ctx: Context) -> Iterator[Finding]:
+def warmup_longer_than_schedule(ctx: Context) -> Findings:
     """A warm-up as long as the whole schedule.
 
     `warmup_num_steps` (1000 when it is not given) not below `total_num_steps` of WarmupDecayLR and WarmupCosineLR.
@@ -232,14 +226,13 @@ def warmup_longer_than_schedule(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP031",
-    "schedule-ends-before-training",
+    "OP031 schedule-ends-before-training",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/lr_schedules.py", "float(self.total_num_steps - self.last_batch_iteration)"),),
+    cites=Cite("runtime/lr_schedules.py", "float(self.total_num_steps - self.last_batch_iteration)"),
     when=lambda ctx: get_scheduler_name(ctx) in _FINITE_SCHEDULES,
 )
-def short_schedule(ctx: Context) -> Iterator[Finding]:
+def short_schedule(ctx: Context) -> Findings:
     """Training that outlasts its schedule.
 
     `total_num_steps` of WarmupDecayLR and WarmupCosineLR below `train.max_steps`.
@@ -274,14 +267,13 @@ def _fix_length(ctx: Context, steps: int) -> Fix:
 
 
 @gate(
-    "OP032",
-    "unknown-warmup-type",
+    "OP032 unknown-warmup-type",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/lr_schedules.py", "Using unknown warmup_type: {warmup_type}."),),
+    cites=Cite("runtime/lr_schedules.py", "Using unknown warmup_type: {warmup_type}."),
     when=lambda ctx: get_scheduler_name(ctx).startswith("Warmup"),
 )
-def unknown_warmup_type(ctx: Context) -> Iterator[Finding]:
+def unknown_warmup_type(ctx: Context) -> Findings:
     """An unknown kind of warm-up.
 
     `warmup_type` of DeepSpeed's schedulers: `log` or `linear`.
@@ -308,15 +300,14 @@ def unknown_warmup_type(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP033",
-    "first-steps-at-zero",
+    "OP033 first-steps-at-zero",
     upstream="silent",
     severity="info",
-    cites=(Cite("runtime/lr_schedules.py", "self._last_lr = update_lr(self.optimizer.param_groups, self.get_lr())"),),
+    cites=Cite("runtime/lr_schedules.py", "self._last_lr = update_lr(self.optimizer.param_groups, self.get_lr())"),
     since="0.15.3",
     when=lambda ctx: get_scheduler_name(ctx) in ("WarmupLR", *_FINITE_SCHEDULES),
 )
-def first_steps_at_zero(ctx: Context) -> Iterator[Finding]:
+def first_steps_at_zero(ctx: Context) -> Findings:
     """Two first steps that train nothing.
 
     WarmupLR, WarmupDecayLR and WarmupCosineLR that start at 0 (the default of `warmup_min_lr` and `warmup_min_ratio`),
@@ -345,14 +336,13 @@ def first_steps_at_zero(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "OP036",
-    "schedule-counted-in-micro-batches",
+    "OP036 schedule-counted-in-micro-batches",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/engine.py", "self.lr_scheduler.step(**(lr_kwargs or {}))"),),
+    cites=Cite("runtime/engine.py", "self.lr_scheduler.step(**(lr_kwargs or {}))"),
     when=lambda ctx: get_scheduler_name(ctx) in _FINITE_SCHEDULES,
 )
-def schedule_in_micro_batches(ctx: Context) -> Iterator[Finding]:
+def schedule_in_micro_batches(ctx: Context) -> Findings:
     """A schedule counted in micro-batches.
 
     `total_num_steps` equal to `train.max_steps` times the accumulation steps.
@@ -386,8 +376,8 @@ def schedule_in_micro_batches(ctx: Context) -> Iterator[Finding]:
     )
 
 
-@spec_gate("OP040", "decay-that-does-not-fit-the-run", upstream="silent")
-def decay_beyond_run(ctx: Context) -> Iterator[Finding]:
+@spec_gate("OP040 decay-that-does-not-fit-the-run", upstream="silent")
+def decay_beyond_run(ctx: Context) -> Findings:
     """Warm-up and decay longer than the run.
 
     `scheduler.type: warmup_stable_decay`, where warm-up and decay take more steps than `train.max_steps`.
@@ -422,8 +412,8 @@ def _count_steps(count: int | None, ratio: float, steps: int) -> int:
     return math.ceil(ratio * steps) if count is None else count
 
 
-@spec_gate("MD007", "two-lengths-of-warmup", upstream="silent", severity="warning", unread="`warmup_steps` decides")
-def two_warmup_lengths(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD007 two-lengths-of-warmup", upstream="silent", severity="warning", unread="`warmup_steps` decides")
+def two_warmup_lengths(ctx: Context) -> Findings:
     """Two lengths of the warm-up.
 
     `scheduler.warmup_steps` and `scheduler.warmup_ratio` are not both written.
@@ -446,13 +436,9 @@ def two_warmup_lengths(ctx: Context) -> Iterator[Finding]:
 
 
 @spec_gate(
-    "MD008",
-    "minimum-rate-that-is-not-read",
-    upstream="silent",
-    severity="warning",
-    unread="the schedule has no minimum",
+    "MD008 minimum-rate-that-is-not-read", upstream="silent", severity="warning", unread="the schedule has no minimum"
 )
-def min_lr_not_read(ctx: Context) -> Iterator[Finding]:
+def min_lr_not_read(ctx: Context) -> Findings:
     """A minimum learning rate for a schedule without one.
 
     `scheduler.min_lr_ratio` above 0 with a `scheduler.type` other than `cosine`, `polynomial` and
@@ -481,8 +467,8 @@ def min_lr_not_read(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@spec_gate("MD016", "warmup-longer-than-the-run", upstream="silent", severity="warning")
-def warmup_beyond_run(ctx: Context) -> Iterator[Finding]:
+@spec_gate("MD016 warmup-longer-than-the-run", upstream="silent", severity="warning")
+def warmup_beyond_run(ctx: Context) -> Findings:
     """A warm-up as long as the run.
 
     `scheduler.warmup_steps` against `train.max_steps`.

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 _ZENFLOW = "deepspeed.zero_optimization.zenflow"
 
@@ -25,17 +23,14 @@ _zenflow_gate = partial(gate, since="0.17.5")
 
 
 @gate(
-    "ZR030",
-    "zenflow-scrambles-weights",
+    "ZR030 zenflow-scrambles-weights",
     upstream="wrong",
-    cites=(
-        Cite(
-            "runtime/zenflow/zenflow_utils.py", "transposed_tensors = [t.transpose(0, 1).contiguous() if t.dim() == 2"
-        ),
+    cites=Cite(
+        "runtime/zenflow/zenflow_utils.py", "transposed_tensors = [t.transpose(0, 1).contiguous() if t.dim() == 2"
     ),
     since="0.19.7",
 )
-def scrambled_weights(ctx: Context) -> Iterator[Finding]:
+def scrambled_weights(ctx: Context) -> Findings:
     """ZenFlow scrambles the weights at stages 1 and 2.
 
     `zenflow` in `zero_optimization` at stage 1 or 2, on DeepSpeed 0.19.7 and newer.
@@ -74,13 +69,12 @@ def scrambled_weights(ctx: Context) -> Iterator[Finding]:
 
 
 @_zenflow_gate(
-    "ZR031",
-    "zenflow-without-offload",
+    "ZR031 zenflow-without-offload",
     upstream="raises",
-    cites=(Cite("runtime/zenflow/zenflow_stage_1_and_2.py", "Zenflow must be used with cpu offload"),),
+    cites=Cite("runtime/zenflow/zenflow_stage_1_and_2.py", "Zenflow must be used with cpu offload"),
     when=lambda ctx: ctx.stage in (1, 2) and _has_zenflow(ctx),
 )
-def zenflow_without_offload(ctx: Context) -> Iterator[Finding]:
+def zenflow_without_offload(ctx: Context) -> Findings:
     """ZenFlow without an offloaded optimizer.
 
     `zenflow` in `zero_optimization` at stage 1 or 2 without `zero.offload_optimizer` on the CPU.
@@ -105,14 +99,13 @@ def zenflow_without_offload(ctx: Context) -> Iterator[Finding]:
 
 
 @_zenflow_gate(
-    "ZR032",
-    "zenflow-without-an-update-interval",
+    "ZR032 zenflow-without-an-update-interval",
     upstream="wrong",
-    cites=(Cite("runtime/zenflow/engine.py", "engine._config.gradient_accumulation_steps = engine.update_interval"),),
+    cites=Cite("runtime/zenflow/engine.py", "engine._config.gradient_accumulation_steps = engine.update_interval"),
     when=lambda ctx: ctx.stage > 0 and _has_zenflow(ctx),
     unseen="needs CUDA, as ZenFlow at stage 3 does",
 )
-def zenflow_without_update_interval(ctx: Context) -> Iterator[Finding]:
+def zenflow_without_update_interval(ctx: Context) -> Findings:
     """ZenFlow without an update interval.
 
     `zenflow` in `zero_optimization` without `update_interval`, or with `update_interval: auto`, which is the default.
@@ -145,14 +138,13 @@ def zenflow_without_update_interval(ctx: Context) -> Iterator[Finding]:
 
 
 @_zenflow_gate(
-    "ZR033",
-    "zenflow-overrides-accumulation",
+    "ZR033 zenflow-overrides-accumulation",
     upstream="silent",
-    cites=(Cite("runtime/zenflow/engine.py", "engine._config.gradient_accumulation_steps = engine.update_interval"),),
+    cites=Cite("runtime/zenflow/engine.py", "engine._config.gradient_accumulation_steps = engine.update_interval"),
     when=lambda ctx: ctx.stage > 0 and _has_zenflow(ctx),
     unseen="needs CUDA, as ZenFlow at stage 3 does",
 )
-def overridden_accumulation(ctx: Context) -> Iterator[Finding]:
+def overridden_accumulation(ctx: Context) -> Findings:
     """ZenFlow replaces gradient accumulation.
 
     `gradient_accumulation_steps` that differs from `zenflow.update_interval`.
@@ -193,8 +185,7 @@ def overridden_accumulation(ctx: Context) -> Iterator[Finding]:
 
 
 @_zenflow_gate(
-    "ZR034",
-    "zenflow-intervals-refused",
+    "ZR034 zenflow-intervals-refused",
     upstream="raises",
     cites=(
         Cite("runtime/zenflow/engine.py", "Select interval must be greater or equal to update interval"),
@@ -202,7 +193,7 @@ def overridden_accumulation(ctx: Context) -> Iterator[Finding]:
     ),
     when=_has_zenflow,
 )
-def refused_zenflow_intervals(ctx: Context) -> Iterator[Finding]:
+def refused_zenflow_intervals(ctx: Context) -> Findings:
     """ZenFlow intervals that contradict each other.
 
     Three pairs of `zenflow` keys: `select_strategy: auto`, the default, with a number as `select_interval`; `step` or
@@ -247,12 +238,9 @@ def refused_zenflow_intervals(ctx: Context) -> Iterator[Finding]:
 
 
 @_zenflow_gate(
-    "ZR035",
-    "zenflow-without-zero",
-    upstream="crashes",
-    cites=(Cite("runtime/zenflow/engine.py", "engine.zenflow = True"),),
+    "ZR035 zenflow-without-zero", upstream="crashes", cites=Cite("runtime/zenflow/engine.py", "engine.zenflow = True")
 )
-def zenflow_at_stage_0(ctx: Context) -> Iterator[Finding]:
+def zenflow_at_stage_0(ctx: Context) -> Findings:
     """ZenFlow without ZeRO.
 
     `zenflow` in `zero_optimization` with `zero.stage: 0`.
@@ -278,15 +266,14 @@ def zenflow_at_stage_0(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR036",
-    "zenflow-at-stage-3-off-cuda",
+    "ZR036 zenflow-at-stage-3-off-cuda",
     upstream="crashes",
-    cites=(Cite("runtime/zenflow/engine_stage3.py", "ZenFlowSelectiveAdamW_stage3"),),
+    cites=Cite("runtime/zenflow/engine_stage3.py", "ZenFlowSelectiveAdamW_stage3"),
     since="0.18.1",
     needs=("the accelerator",),
     when=lambda ctx: ctx.stage == 3 and _has_zenflow(ctx),
 )
-def zenflow_off_cuda(ctx: Context) -> Iterator[Finding]:
+def zenflow_off_cuda(ctx: Context) -> Findings:
     """ZenFlow at stage 3 without CUDA.
 
     `zenflow` in `zero_optimization` at stage 3 on the CPU accelerator.
@@ -318,14 +305,13 @@ def zenflow_off_cuda(ctx: Context) -> Iterator[Finding]:
 
 
 @_zenflow_gate(
-    "ZR037",
-    "zenflow-with-another-optimizer",
+    "ZR037 zenflow-with-another-optimizer",
     upstream="wrong",
-    cites=(Cite("runtime/zenflow/zenflow_stage_1_and_2.py", "self.selective_optimizer = ZenFlowSelectiveAdamW("),),
+    cites=Cite("runtime/zenflow/zenflow_stage_1_and_2.py", "self.selective_optimizer = ZenFlowSelectiveAdamW("),
     when=lambda ctx: ctx.stage > 0 and _has_zenflow(ctx),
     unseen="needs CUDA, as ZenFlow at stage 3 does",
 )
-def zenflow_with_another_optimizer(ctx: Context) -> Iterator[Finding]:
+def zenflow_with_another_optimizer(ctx: Context) -> Findings:
     """ZenFlow with an optimizer other than Adam.
 
     `zenflow` in `zero_optimization` with an `optimizer.type` other than Adam and AdamW.
@@ -358,8 +344,7 @@ def zenflow_with_another_optimizer(ctx: Context) -> Iterator[Finding]:
 
 
 @_zenflow_gate(
-    "ZR038",
-    "zenflow-offload-without-overlap",
+    "ZR038 zenflow-offload-without-overlap",
     upstream="asserts",
     cites=(
         Cite(
@@ -372,7 +357,7 @@ def zenflow_with_another_optimizer(ctx: Context) -> Iterator[Finding]:
         ),
     ),
 )
-def zenflow_offload_without_overlap(ctx: Context) -> Iterator[Finding]:
+def zenflow_offload_without_overlap(ctx: Context) -> Findings:
     """ZenFlow's own offload without overlapped communication.
 
     `zenflow.offload: true` while `zero.overlap_comm` is off, which is the default at stages 1 and 2.
@@ -413,13 +398,12 @@ _PARAMETERS_OF_DEEPSPEED = ("adam_w_mode", "adamw_mode", "torch_adam", "bias_cor
 
 
 @_zenflow_gate(
-    "ZR039",
-    "zenflow-parameters-that-adamw-lacks",
+    "ZR039 zenflow-parameters-that-adamw-lacks",
     upstream="crashes",
-    cites=(Cite("runtime/zenflow/zenflow_stage_1_and_2.py", "**optimizer_params)"),),
+    cites=Cite("runtime/zenflow/zenflow_stage_1_and_2.py", "**optimizer_params)"),
     when=lambda ctx: ctx.stage in (1, 2) and _has_zenflow(ctx),
 )
-def parameters_unknown_to_adamw(ctx: Context) -> Iterator[Finding]:
+def parameters_unknown_to_adamw(ctx: Context) -> Findings:
     """Optimizer parameters that ZenFlow's AdamW does not know.
 
     `zenflow` at stage 1 or 2 with an `optimizer` block that has no `params`, or one of DeepSpeed's own parameters in
@@ -473,8 +457,8 @@ def parameters_unknown_to_adamw(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@_zenflow_gate("PP012", "zenflow-in-a-pipeline", upstream="asserts", until="0.19.6", unseen="needs an older DeepSpeed")
-def zenflow_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
+@_zenflow_gate("PP012 zenflow-in-a-pipeline", upstream="asserts", until="0.19.6", unseen="needs an older DeepSpeed")
+def zenflow_in_a_pipeline(ctx: Context) -> Findings:
     """ZenFlow in a pipeline.
 
     A `zenflow` block in `zero_optimization` with pipeline stages.

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from harness.findings import Finding, Fix
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 from harness.spec.suggestions import nearest_name
 
 
@@ -29,13 +28,12 @@ _SIGNS_OF_STAGE_3 = (
 
 
 @gate(
-    "ZR001",
-    "zero-without-a-stage",
+    "ZR001 zero-without-a-stage",
     upstream="silent",
-    cites=(Cite("runtime/zero/config.py", "stage: ZeroStageEnum = 0"),),
+    cites=Cite("runtime/zero/config.py", "stage: ZeroStageEnum = 0"),
     when=lambda ctx: ctx.has_key("zero_optimization") and not ctx.has_key("zero_optimization.stage"),
 )
-def zero_without_a_stage(ctx: Context) -> Iterator[Finding]:
+def zero_without_a_stage(ctx: Context) -> Findings:
     """A ZeRO block without a stage.
 
     A `zero_optimization` block that does not write `stage`.
@@ -58,17 +56,11 @@ def zero_without_a_stage(ctx: Context) -> Iterator[Finding]:
     key = "zero.stage"
     sign = next((name for name in _SIGNS_OF_STAGE_3 if ctx.has_key(f"zero_optimization.{name}")), None)
     if sign is not None:
-        fix = Fix(
-            f"set {ctx.key(key)} to 3, which reads `{sign}`",
-            {key: 3},
-            effect="optimizer states and gradients are sharded, parameters too",
+        fix = ctx.fix_to_set(
+            key, 3, f"which reads `{sign}`", effect="optimizer states and gradients are sharded, parameters too"
         )
     else:
-        fix = Fix(
-            f"set {ctx.key(key)} to 2, or the one you mean",
-            {key: 2},
-            effect="optimizer states and gradients are sharded",
-        )
+        fix = ctx.fix_to_set(key, 2, "or the one you mean", effect="optimizer states and gradients are sharded")
     yield ctx.finding(
         f"{ctx.key('zero')} does not say its stage, so DeepSpeed takes 0: no ZeRO",
         key,
@@ -108,15 +100,14 @@ def _is_switched_on(ctx: Context, name: str) -> bool:
 
 
 @gate(
-    "ZR002",
-    "keys-of-stage-3-below-it",
+    "ZR002 keys-of-stage-3-below-it",
     upstream="silent",
     severity="warning",
     unread="stage 3 alone reads them",
-    cites=(Cite("runtime/engine.py", "zero_quantized_weights=self.zero_quantized_weights()"),),
+    cites=Cite("runtime/engine.py", "zero_quantized_weights=self.zero_quantized_weights()"),
     when=lambda ctx: ctx.stage < 3 and ctx.has_stage,
 )
-def keys_of_stage_3_below_it(ctx: Context) -> Iterator[Finding]:
+def keys_of_stage_3_below_it(ctx: Context) -> Findings:
     """Keys of stage 3 below stage 3.
 
     Keys of `zero_optimization` that belong to sharded parameters, `stage3_*`, `sub_group_size`, `leaf_module`,
@@ -166,15 +157,14 @@ _KEYS_OF_STAGES_1_TO_3 = {"overlap_comm": False, "reduce_bucket_size": None}
 
 
 @gate(
-    "ZR003",
-    "keys-that-this-stage-does-not-read",
+    "ZR003 keys-that-this-stage-does-not-read",
     upstream="silent",
     severity="info",
     unread="not read at this stage",
-    cites=(Cite("runtime/engine.py", "round_robin_gradients = self.zero_round_robin_gradients()"),),
+    cites=Cite("runtime/engine.py", "round_robin_gradients = self.zero_round_robin_gradients()"),
     when=lambda ctx: ctx.stage in (0, 3) and ctx.has_stage,
 )
-def keys_of_other_stages(ctx: Context) -> Iterator[Finding]:
+def keys_of_other_stages(ctx: Context) -> Findings:
     """Keys of stages 1 and 2 at another stage.
 
     Keys of `zero_optimization` that only stages 1 and 2 read, such as `allgather_bucket_size`, `round_robin_gradients:
@@ -208,12 +198,11 @@ def keys_of_other_stages(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR010",
-    "legacy-zero-stage-1",
+    "ZR010 legacy-zero-stage-1",
     upstream="raises",
-    cites=(Cite("runtime/engine.py", "The deprecated version of ZeRO Stage 1 is not supported in deepspeed >= 0.5.9"),),
+    cites=Cite("runtime/engine.py", "The deprecated version of ZeRO Stage 1 is not supported in deepspeed >= 0.5.9"),
 )
-def legacy_stage_1(ctx: Context) -> Iterator[Finding]:
+def legacy_stage_1(ctx: Context) -> Findings:
     """The old implementation of stage 1.
 
     `legacy_stage1: true` in `zero_optimization`, at any stage but 0.
@@ -236,13 +225,12 @@ def legacy_stage_1(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR015",
-    "sub-groups-of-one-parameter",
+    "ZR015 sub-groups-of-one-parameter",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/zero/stage3.py", "local_sub_group_size >= sub_group_size"),),
+    cites=Cite("runtime/zero/stage3.py", "local_sub_group_size >= sub_group_size"),
 )
-def sub_groups_of_one_parameter(ctx: Context) -> Iterator[Finding]:
+def sub_groups_of_one_parameter(ctx: Context) -> Findings:
     """A sub-group size of zero.
 
     `zero.sub_group_size: 0` at stage 3.
@@ -260,26 +248,21 @@ def sub_groups_of_one_parameter(ctx: Context) -> Iterator[Finding]:
             f"{ctx.key(key)} is 0, which steps the optimizer once for each parameter",
             key,
             label="one parameter a sub-group",
-            fix=Fix(
-                f"set {ctx.key(key)} to 1000000000, DeepSpeed's default",
-                {key: 1_000_000_000},
-                effect="the same steps, faster",
-            ),
+            fix=ctx.fix_to_set(key, 1_000_000_000, "DeepSpeed's default", effect="the same steps, faster"),
         )
 
 
 @gate(
-    "ZR062",
-    "partitioned-over-one-rank",
+    "ZR062 partitioned-over-one-rank",
     upstream="silent",
     severity="info",
-    cites=(Cite("runtime/zero/stage3.py", "self.partition_count = dist.get_world_size(group=self.dp_process_group)"),),
+    cites=Cite("runtime/zero/stage3.py", "self.partition_count = dist.get_world_size(group=self.dp_process_group)"),
     needs=("world size",),
     when=lambda ctx: (
         ctx.stage == 3 and not ctx.is_optimizer_offloaded and ctx.offload_device("offload_param") == "none"
     ),
 )
-def stage_3_on_one_rank(ctx: Context) -> Iterator[Finding]:
+def stage_3_on_one_rank(ctx: Context) -> Findings:
     """Stage 3 on one rank without offload.
 
     `zero.stage: 3` without `offload_optimizer` and `offload_param` in a run of one data-parallel rank.
@@ -304,14 +287,13 @@ def stage_3_on_one_rank(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR023",
-    "unused-parameters-are-not-looked-for",
+    "ZR023 unused-parameters-are-not-looked-for",
     upstream="silent",
     severity="warning",
     unread="read with offload at stages 1 and 2 alone",
-    cites=(Cite("runtime/zero/stage_1_and_2.py", "assert self.ignore_unused_parameters"),),
+    cites=Cite("runtime/zero/stage_1_and_2.py", "assert self.ignore_unused_parameters"),
 )
-def unnoticed_unused_parameters(ctx: Context) -> Iterator[Finding]:
+def unnoticed_unused_parameters(ctx: Context) -> Findings:
     """A search for unused parameters that does not happen.
 
     `ignore_unused_parameters: false` in `zero_optimization`, except at stages 1 and 2 with an offloaded optimizer.
@@ -343,8 +325,7 @@ _UNREAD_KEYS = {"zero_optimization.allgather_partitions": True, "disable_allgath
 
 
 @gate(
-    "ZR024",
-    "keys-that-nothing-reads",
+    "ZR024 keys-that-nothing-reads",
     upstream="silent",
     severity="info",
     unread="nothing reads it",
@@ -353,7 +334,7 @@ _UNREAD_KEYS = {"zero_optimization.allgather_partitions": True, "disable_allgath
         Cite("runtime/utils.py", "return all_gather_into_tensor_dp_groups(groups_flat"),
     ),
 )
-def keys_that_nothing_reads(ctx: Context) -> Iterator[Finding]:
+def keys_that_nothing_reads(ctx: Context) -> Findings:
     """Keys that nothing reads.
 
     `allgather_partitions: false` in `zero_optimization`, or `disable_allgather: true` at the top level; at stages 1 and

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.findings import Finding, Fix
 from harness.gates.divisors import largest_divisor
 from harness.gates.dtypes import model_dtype
-from harness.gates.registry import Cite, Context, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 _HPZ_SIZE = "deepspeed.zero_optimization.zero_hpz_partition_size"
 _QUANTIZED_GRADIENTS = "deepspeed.zero_optimization.zero_quantized_gradients"
@@ -26,14 +23,13 @@ def _has_quantized_gradients(ctx: Context) -> bool:
 
 
 @gate(
-    "ZR016",
-    "hpz-does-not-divide-the-ranks",
+    "ZR016 hpz-does-not-divide-the-ranks",
     upstream="asserts",
-    cites=(Cite("utils/groups.py", "_ensure_divisibility(world_size, zero_param_parallel_size_)"),),
+    cites=Cite("utils/groups.py", "_ensure_divisibility(world_size, zero_param_parallel_size_)"),
     needs=("world size",),
     when=lambda ctx: ctx.stage == 3 and _get_hpz_size(ctx) > 1,
 )
-def indivisible_hpz_groups(ctx: Context) -> Iterator[Finding]:
+def indivisible_hpz_groups(ctx: Context) -> Findings:
     """hpZ groups that do not divide the ranks.
 
     `zero_hpz_partition_size` at stage 3 that does not divide the number of ranks.
@@ -66,15 +62,14 @@ def indivisible_hpz_groups(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR017",
-    "hpz-larger-than-the-world",
+    "ZR017 hpz-larger-than-the-world",
     upstream="silent",
     severity="warning",
-    cites=(Cite("utils/groups.py", "zero_param_parallel_size_ = min(group_size, world_size)"),),
+    cites=Cite("utils/groups.py", "zero_param_parallel_size_ = min(group_size, world_size)"),
     needs=("world size",),
     when=lambda ctx: ctx.stage == 3 and _get_hpz_size(ctx) > 1,
 )
-def hpz_larger_than_world(ctx: Context) -> Iterator[Finding]:
+def hpz_larger_than_world(ctx: Context) -> Findings:
     """hpZ groups as large as the whole run.
 
     `zero_hpz_partition_size` at stage 3 that is at least the number of ranks.
@@ -101,13 +96,12 @@ def hpz_larger_than_world(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR018",
-    "hpz-with-tensor-parallelism",
+    "ZR018 hpz-with-tensor-parallelism",
     upstream="wrong",
-    cites=(Cite("utils/groups.py", "zero_param_parallel_size_ = min(group_size, world_size)"),),
+    cites=Cite("utils/groups.py", "zero_param_parallel_size_ = min(group_size, world_size)"),
     when=lambda ctx: ctx.stage == 3 and ctx.tensor_parallel_size > 1,
 )
-def hpz_with_tensor_parallelism(ctx: Context) -> Iterator[Finding]:
+def hpz_with_tensor_parallelism(ctx: Context) -> Findings:
     """hpZ with tensor parallelism.
 
     `zero_hpz_partition_size` above 1 at stage 3 with a tensor-parallel degree above 1.
@@ -138,16 +132,15 @@ def hpz_with_tensor_parallelism(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR026",
-    "hpz-groups-across-hosts",
+    "ZR026 hpz-groups-across-hosts",
     upstream="silent",
     severity="warning",
-    cites=(Cite("utils/groups.py", "for i in range(world_size // zero_param_parallel_size_):"),),
+    cites=Cite("utils/groups.py", "for i in range(world_size // zero_param_parallel_size_):"),
     needs=("hosts",),
     when=lambda ctx: ctx.stage == 3 and _get_hpz_size(ctx) > 1,
     unseen="needs several hosts",
 )
-def hpz_across_hosts(ctx: Context) -> Iterator[Finding]:
+def hpz_across_hosts(ctx: Context) -> Findings:
     """hpZ groups that span hosts.
 
     `zero_hpz_partition_size` at stage 3 that does not divide the slots of every host.
@@ -176,7 +169,7 @@ def hpz_across_hosts(ctx: Context) -> Iterator[Finding]:
     best = largest_divisor(fewest, *slots)
     effect = "the same steps, with other traffic between the ranks"
     if best > 1:
-        fix = Fix(f"set {ctx.key(_HPZ_SIZE)} to {best}, which stays inside a host", {_HPZ_SIZE: best}, effect=effect)
+        fix = ctx.fix_to_set(_HPZ_SIZE, best, "which stays inside a host", effect=effect)
     else:
         fix = Fix("remove it", {_HPZ_SIZE: None}, effect=effect)
     yield ctx.finding(
@@ -199,14 +192,13 @@ def _find_quantized_weights(ctx: Context) -> str | None:
 
 
 @gate(
-    "ZR019",
-    "quantized-weights-off-cuda",
+    "ZR019 quantized-weights-off-cuda",
     upstream="raises",
-    cites=(Cite("runtime/zero/partition_parameters.py", "self.quantizer_module = CUDAQuantizer()"),),
+    cites=Cite("runtime/zero/partition_parameters.py", "self.quantizer_module = CUDAQuantizer()"),
     needs=("the accelerator",),
     when=lambda ctx: ctx.stage == 3 and _find_quantized_weights(ctx) is not None,
 )
-def quantized_weights_off_cuda(ctx: Context) -> Iterator[Finding]:
+def quantized_weights_off_cuda(ctx: Context) -> Findings:
     """Quantized weights without CUDA.
 
     `zero_quantized_weights` or `zero_quantized_nontrainable_weights` at stage 3 on the CPU accelerator.
@@ -237,16 +229,15 @@ def quantized_weights_off_cuda(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR061",
-    "quantized-weights-in-bf16",
+    "ZR061 quantized-weights-in-bf16",
     upstream="raises",
     severity=("error", "warning"),
-    cites=(Cite("runtime/zero/partition_parameters.py", "def dequantize(self, quantized_param, scale):"),),
+    cites=Cite("runtime/zero/partition_parameters.py", "def dequantize(self, quantized_param, scale):"),
     until="0.19.5",
     when=lambda ctx: ctx.stage == 3 and _find_quantized_weights(ctx) is not None,
     unseen="needs CUDA",
 )
-def quantized_weights_in_bf16(ctx: Context) -> Iterator[Finding]:
+def quantized_weights_in_bf16(ctx: Context) -> Findings:
     """Quantized weights of a bf16 run.
 
     `zero_quantized_weights` or `zero_quantized_nontrainable_weights` at stage 3 with bf16, up to DeepSpeed 0.19.5.
@@ -285,19 +276,16 @@ def quantized_weights_in_bf16(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR020",
-    "quantized-weights-of-odd-shards",
+    "ZR020 quantized-weights-of-odd-shards",
     upstream="asserts",
-    cites=(
-        Cite(
-            "runtime/zero/partition_parameters.py", "Qantized weight requires the number of weights be a multiple of 8"
-        ),
+    cites=Cite(
+        "runtime/zero/partition_parameters.py", "Qantized weight requires the number of weights be a multiple of 8"
     ),
     needs=("world size", "model facts"),
     when=lambda ctx: ctx.stage == 3 and ctx.ds("zero_optimization.zero_quantized_weights") is True,
     unseen="needs CUDA",
 )
-def quantized_weights_of_odd_shards(ctx: Context) -> Iterator[Finding]:
+def quantized_weights_of_odd_shards(ctx: Context) -> Findings:
     """Quantized weights whose shards are no multiple of 8.
 
     `zero_quantized_weights: true` at stage 3 for a model with a parameter whose shard, its elements divided by the
@@ -340,15 +328,14 @@ def quantized_weights_of_odd_shards(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR021",
-    "quantized-gradients-on-one-node",
+    "ZR021 quantized-gradients-on-one-node",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/zero/stage3.py", "if self.all2all_process_group is not None and num_nodes > 1:"),),
+    cites=Cite("runtime/zero/stage3.py", "if self.all2all_process_group is not None and num_nodes > 1:"),
     needs=("hosts",),
     when=lambda ctx: ctx.stage == 3 and _has_quantized_gradients(ctx),
 )
-def quantized_gradients_on_one_node(ctx: Context) -> Iterator[Finding]:
+def quantized_gradients_on_one_node(ctx: Context) -> Findings:
     """Quantized gradients on one node.
 
     `zero_quantized_gradients: true` at stage 3 when all ranks are on one host.
@@ -375,8 +362,7 @@ def quantized_gradients_on_one_node(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR022",
-    "quantized-gradients-refused",
+    "ZR022 quantized-gradients-refused",
     upstream="asserts",
     cites=(
         Cite("runtime/zero/stage3.py", "when enable all_to_all_reduce, reduce_scatter should also be enabled"),
@@ -384,7 +370,7 @@ def quantized_gradients_on_one_node(ctx: Context) -> Iterator[Finding]:
     ),
     when=lambda ctx: ctx.stage == 3 and _has_quantized_gradients(ctx),
 )
-def refused_quantized_gradients(ctx: Context) -> Iterator[Finding]:
+def refused_quantized_gradients(ctx: Context) -> Findings:
     """Quantized gradients where DeepSpeed refuses them.
 
     `zero_quantized_gradients: true` at stage 3 with `zero.reduce_scatter: false`, or with the Muon optimizer.
@@ -416,15 +402,14 @@ def refused_quantized_gradients(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
-    "ZR025",
-    "quantized-gradients-on-unequal-hosts",
+    "ZR025 quantized-gradients-on-unequal-hosts",
     upstream="asserts",
-    cites=(Cite("utils/groups.py", "num_gpus not equal to device per node, cannot initialize All-To-All"),),
+    cites=Cite("utils/groups.py", "num_gpus not equal to device per node, cannot initialize All-To-All"),
     needs=("hosts",),
     when=lambda ctx: ctx.stage == 3 and _has_quantized_gradients(ctx),
     unseen="needs several hosts",
 )
-def quantized_gradients_on_unequal_hosts(ctx: Context) -> Iterator[Finding]:
+def quantized_gradients_on_unequal_hosts(ctx: Context) -> Findings:
     """Quantized gradients on hosts with different numbers of ranks.
 
     `zero_quantized_gradients: true` at stage 3 with a hostfile whose hosts have different slots.

@@ -37,7 +37,7 @@ from harness.diagnosis.catalogue import MESSAGE_FILES, all_causes, all_rows, cau
 from harness.diagnosis.decision import find_changes  # noqa: E402
 from harness.diagnosis.diagnosis_types import FailureSignature  # noqa: E402
 from harness.facts.deepspeed_keys import block_keys, block_paths  # noqa: E402
-from harness.hostinfo.installed_deepspeed import installed_source_folder, installed_version  # noqa: E402
+from harness.facts.deepspeed_version import installed_source_folder, installed_version  # noqa: E402
 from tests.releases.archives import ARCHIVES, SUPPORTED_RELEASES, read_python_files  # noqa: E402
 
 FOLDERS = ("runtime/", "launcher/", "comm/", "ops/op_builder/", "checkpoint/", "module_inject/")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.hostinfo.installed_deepspeed import installed_version
+from harness.facts.deepspeed_version import installed_version
 from harness.hostinfo.machine import package_version
 from harness.hostinfo.torch_extensions import torch_extensions_dir
 from harness.launching.ops.build_cache import find_op_folders, remove_stale_locks

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.check.check_file import CheckedFile, check_file
-from harness.check.deepspeed_release import check_release_verified, parse_target
 from harness.check.file_discovery import discover_files
 from harness.check.machine_findings import count_local_ranks, with_findings, with_machine_findings
 from harness.errors import ExitCode, UserError
-from harness.facts.deepspeed_version import DeepSpeedTarget
+from harness.facts.deepspeed_version import DeepSpeedTarget, check_release_verified, parse_target
 from harness.findings import CheckOutcome, Finding, Fix, Place, Report
 from harness.gates.registry import all_gates
 from harness.plan.memory.memory_estimate import MemoryEstimate

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 
+from harness.facts.deepspeed_version import installed_source_folder
 from harness.facts.tested_releases import TESTED_RELEASES, describe_untested
 from harness.findings import Finding
 from harness.hostinfo import machine
-from harness.hostinfo.installed_deepspeed import installed_source_folder
 from harness.hostinfo.installed_packages import find_installation
 from harness.patches.patch_registry import PatchFacts, PatchState, Switches, select_patches
 from harness.patches.refused_patches import refusal_of

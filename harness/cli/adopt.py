@@ -9,11 +9,10 @@ from typing import Annotated
 
 import typer
 
-from harness.check.deepspeed_release import parse_target
 from harness.cli.console import exit_with, print_findings, write_output
-from harness.cli.options import VersionOption, WorldSizeOption
-from harness.cli.unread_options import refuse_unread
+from harness.cli.options import VersionOption, WorldSizeOption, refuse_unread
 from harness.errors import ExitCode, UserError
+from harness.facts.deepspeed_version import parse_target
 from harness.findings import Finding, Fix
 
 NO_ARGS_IS_HELP = True

@@ -115,7 +115,7 @@ def _print_version(is_given: bool) -> None:
         import platform
 
         from harness import __version__
-        from harness.hostinfo.installed_deepspeed import installed_version
+        from harness.facts.deepspeed_version import installed_version
 
         deepspeed = installed_version()
         print(f"harness {__version__}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.cli.unread_options import refuse_unread
+from harness.cli.options import refuse_unread
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from harness.cli.console import exit_with
+from harness.cli.options import refuse_unread
 from harness.cli.output_format import OutputFormat
-from harness.cli.unread_options import refuse_unread
 from harness.errors import ExitCode, UserError
 from harness.facts.model_lookup import find_configuration
 from harness.findings import Finding, Fix

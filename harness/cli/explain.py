@@ -13,8 +13,8 @@ import typer
 from harness.cli.completion import complete_explained, complete_run
 from harness.cli.console import exit_with, print_findings
 from harness.cli.log_answer import explain_log
+from harness.cli.options import refuse_combined, refuse_unread
 from harness.cli.output_format import OutputFormat
-from harness.cli.unread_options import refuse_combined, refuse_unread
 from harness.errors import ExitCode
 from harness.findings import Finding, Fix
 
@@ -113,9 +113,8 @@ def explain(
     refuse_unread("is an option of `--log`", {**options, "--format": format is not OutputFormat.text})
     from harness.check.finding_index import list_rows
     from harness.views import gate_pages
-    from harness.views.key_pages import render_foreign_name, render_key
+    from harness.views.key_pages import render_foreign_name, render_key, render_term
     from harness.views.release_page import render_releases
-    from harness.views.term_pages import render_term
 
     width = min(shutil.get_terminal_size((120, 24)).columns, 120)
     if table:

@@ -13,7 +13,7 @@ import typer
 from harness.cli.completion import complete_run
 from harness.cli.console import exit_with
 from harness.cli.error_handler import exit_refused
-from harness.cli.unread_options import refuse_unread
+from harness.cli.options import refuse_unread
 from harness.errors import UserError
 from harness.launching.process.signals import SignalInterrupt, signal_name
 from harness.launching.programs.hub_push import open_repository, push_folder

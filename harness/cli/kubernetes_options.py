@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.options import is_given, option_of
-from harness.cli.unread_options import refuse_unread
+from harness.cli.options import is_given, option_of, refuse_unread
 from harness.launching.setup.jobset import JobSetOptions, SharedVolume
 
 _pod_option = option_of("Kubernetes")

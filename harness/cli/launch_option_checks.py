@@ -9,8 +9,7 @@ from pathlib import Path
 
 import typer
 
-from harness.cli.options import ProgressMode
-from harness.cli.unread_options import refuse_unread
+from harness.cli.options import ProgressMode, refuse_unread
 from harness.hostinfo.path_probe import find_similar_path
 from harness.spec.section_fields import list_spec_keys
 from harness.spec.suggestions import nearest_name

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import option_of
-from harness.cli.unread_options import refuse_unread
+from harness.cli.options import option_of, refuse_unread
 from harness.launching.setup.no_ssh import PerNodeLaunch
 
 _no_ssh_option = option_of("Hosts without ssh")

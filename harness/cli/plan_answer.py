@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import auto_plan
-from harness.check.deepspeed_release import parse_target
 from harness.check.fit_of_spec import search_of_run
 from harness.check.fit_table import FitSearch, FitTable, make_fit_table, make_page_tables
 from harness.check.machine_findings import check_for_plan, find_plan_device
@@ -22,6 +21,7 @@ from harness.cli.plan_output import choose_next_command, exit_with_answer, print
 from harness.cli.plan_questions import Answer, PlanOptions, answer_question, fit_search
 from harness.cli.plan_simulate import SIMULATE
 from harness.errors import ExitCode, UserError
+from harness.facts.deepspeed_version import parse_target
 from harness.hostinfo import machine
 from harness.hostinfo.module_probe import OwnModule, probe_module
 from harness.launching.setup.code_trust import verify_code_allowed

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.completion import complete_run
-from harness.cli.unread_options import refuse_unread
+from harness.cli.options import refuse_unread
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.run_records.run_list import find_run_dir

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from harness.cli.completion import complete_run
+from harness.cli.options import refuse_unread
 from harness.cli.output_format import OutputFormat
-from harness.cli.unread_options import refuse_unread
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.run_records.run_list import OUTPUT_DIR, find_run_by_name, find_run_dir, list_run_summaries, path_exists

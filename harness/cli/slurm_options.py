@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import host_option, spell_out_arguments
-from harness.cli.unread_options import refuse_unread
+from harness.cli.options import host_option, refuse_unread, spell_out_arguments
 from harness.launching.setup.launch_request import SlurmSubmission
 from harness.launching.setup.slurm import TASK_VARIABLE, SlurmContainer, first_task, is_job_array
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Environment variables that choose code for a rank, its launcher or its compiler, each with the reason.
+"""Environment variables that choose code for a rank, its launcher or its compiler, each with the reason; and those
+that hold a secret, by their name or by the form of their value.
 
-A spec may come from somebody else, so the user must allow these before a run starts. The list is
+A spec may come from somebody else, so the user must allow the former before a run starts. The list is
 `environment_variables.txt`.
 """
 
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.entry_file import read_entries
+from harness.secret_text import has_password
 
 
 class CodeVariable(NamedTuple):
@@ -39,3 +41,19 @@ def code_loading_reason(name: str, value: str) -> str | None:
         if re.fullmatch(variable.names, name):
             return variable.reason if re.search(variable.values, value) else None
     return None
+
+
+_NAME = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|PWD_HASH|API_?KEY|ACCESS_?KEY|SECRET_?KEY|PRIVATE_?KEY|"
+    r"ACCOUNT_?KEY|CREDENTIALS?|AUTH|COOKIE|WEBHOOK(_URL)?)$",
+    re.IGNORECASE,
+)
+_VALUE = re.compile(
+    r"^(hf_|sk-|ghp_|gho_|ghs_|github_pat_|glpat-|AKIA|ASIA|xox[abeoprs]-|AIza|eyJ[\w-]{8,}\.|nvapi-|dapi[0-9a-f])|"
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----"
+)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Does this variable hold a token, a password or a key?"""
+    return bool(value) and (_NAME.search(name) is not None or _VALUE.search(value) is not None or has_password(value))

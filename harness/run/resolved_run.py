@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.facts.secret_names import is_secret
+from harness.facts.environment_variables import is_secret
 from harness.run.batch_sizes import BatchSizes, resolve_batch_sizes
 from harness.run.objective_facts import facts_of
 from harness.run.tuned_default import TunedDefault

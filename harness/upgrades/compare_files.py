@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from harness.check.check_file import CheckedFile, check_file
 from harness.check.check_files import check_consumer_read, read_stdin, unreadable_file, worst_exit_code
-from harness.check.deepspeed_release import check_release_verified
 from harness.check.file_discovery import discover_files
 from harness.errors import ExitCode, UserError
-from harness.facts.deepspeed_version import DeepSpeedTarget, resolve_target
+from harness.facts.deepspeed_version import DeepSpeedTarget, check_release_verified, resolve_target
 from harness.findings import CheckOutcome, Finding, Fix
 from harness.gates.context import Context
 from harness.spec.run_spec import Consumer

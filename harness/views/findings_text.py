@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from harness.facts.secret_names import is_secret
+from harness.facts.environment_variables import is_secret
 from harness.findings import UNREADABLE_KEYS, Finding, Label, LinesOf, Place, Report
 from harness.units import pluralize
 from harness.views.style import Style, escape_unprintable

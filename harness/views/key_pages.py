@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a key or a section of the run spec, for `harness explain KEY`."""
+"""The page of a key or a section of the run spec, for `harness explain KEY`; terms of distributed training."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
 
+from harness.entry_file import read_entries
 from harness.spec.deepspeed_mapping import json_key_of, spec_field_of
 from harness.spec.json_schema import run_spec_schema
 from harness.spec.parse.source import split_key
@@ -134,3 +137,17 @@ def _render_fields(section: dict[str, Any], width: int) -> Iterator[str]:
         text = f"{format_type(field)}. {first_sentence}"
         head = f"  {name.ljust(names)}  "
         yield fill(text, max(width, 40), initial_indent=head, subsequent_indent=" " * len(head))
+
+
+@cache
+def _terms() -> Mapping[str, Mapping[str, str]]:
+    return read_entries(Path(__file__).with_name("assets") / "terms.txt")
+
+
+def render_term(word: str, width: int = 120) -> str | None:
+    """The paragraph of a term and the command that shows it; None for another word."""
+    key = word.strip().lower().replace(" ", "-")
+    for name, term in _terms().items():
+        if key in (name, name.replace("_", "-"), *filter(None, term.get("spellings", "").split(", "))):
+            return f"{word}\n\n{fill(term['text'], width)}\n\nShown by: {term['command']}"
+    return None

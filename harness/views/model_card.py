@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.facts.secret_names import is_secret
+from harness.facts.environment_variables import is_secret
 from harness.run_records.run_record import Points, RunRecord
 
 _SECTIONS = ("train", "optimizer", "scheduler", "precision", "zero", "parallel")

@@ -12,10 +12,10 @@ from harness.cli.app import build_app
 from harness.cli.command_list import COMMANDS
 from harness.cli.demo import DemoName
 from harness.entry_file import read_entries
-from harness.views import term_pages
-from harness.views.term_pages import render_term
+from harness.views import key_pages
+from harness.views.key_pages import render_term
 
-TERMS = sorted(read_entries(Path(term_pages.__file__).with_name("assets") / "terms.txt"))
+TERMS = sorted(read_entries(Path(key_pages.__file__).with_name("assets") / "terms.txt"))
 
 
 @pytest.mark.parametrize("term", TERMS)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.facts.deepspeed_version import installed_source_folder
 from harness.findings import Finding, LinesOf
 from harness.hostinfo import deepspeed_accelerator
-from harness.hostinfo.installed_deepspeed import installed_source_folder
 from harness.launching.programs.doctor_checks import run_checks
 from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, LaunchSetup
 from harness.launching.setup.prepare import prepare

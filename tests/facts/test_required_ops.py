@@ -7,8 +7,8 @@ import re
 
 import pytest
 
+from harness.facts.deepspeed_version import installed_source_folder
 from harness.facts.required_ops import COMPILE_SECONDS, CUDA_OPS, WITHOUT_NVCC, required_ops
-from harness.hostinfo.installed_deepspeed import installed_source_folder
 
 _BUILDER = re.compile(r"^class \w+\((\w+)\):.*?^    NAME = ['\"](\w+)", re.MULTILINE | re.DOTALL)
 

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from harness.check.finding_index import FAMILIES
-from harness.facts.deepspeed_version import parse_version
+from harness.facts.deepspeed_version import installed_source_folder, installed_version, parse_version
 from harness.finding_pages import load_pages
 from harness.gates.page import Example
 from harness.gates.registry import all_gates
 from harness.gates.use_instead import use_instead
-from harness.hostinfo.installed_deepspeed import installed_source_folder, installed_version
 from harness.spec.text_editor import EditError
 from tests.support.gate_examples import example_of, judge, speaks_of
 

@@ -36,7 +36,7 @@ sys.path[:0] = path
 sys.path.append(root)
 if site_folder:
     site.addsitedir(site_folder)
-from harness.hostinfo.installed_deepspeed import installed_version
+from harness.facts.deepspeed_version import installed_version
 from harness.hostinfo.installed_packages import find_installation, find_version
 from harness.patches.targets import compute_digest
 found = find_installation("deepspeed")

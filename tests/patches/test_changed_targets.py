@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from harness.hostinfo.installed_deepspeed import installed_source_folder
+from harness.facts.deepspeed_version import installed_source_folder
 from harness.patches import targets
 from harness.patches.patch_registry import PatchFacts, all_patches, select_patches
 from tests.support.changed_sources import change_definition, find_source, rename_definition

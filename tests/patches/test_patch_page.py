@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.hostinfo.installed_deepspeed import installed_source_folder
+from harness.facts.deepspeed_version import installed_source_folder
 from harness.patches import patch_page
 from harness.patches import patch_registry as registry
 from harness.patches.patch_registry import all_patches

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from harness.hostinfo.installed_deepspeed import installed_source_folder
+from harness.facts.deepspeed_version import installed_source_folder
 from harness.patches import patch_registry as registry
 from harness.patches.no_mlflow import read_switches
 from harness.patches.patch_registry import PatchFacts, all_patches, select_patches

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.check import environment_fit
-from harness.hostinfo.installed_deepspeed import installed_source_folder
+from harness.facts.deepspeed_version import installed_source_folder
 from harness.launching.programs.doctor_checks import _check_patches
 from harness.launching.setup import launch_checks
 from harness.patches import patch_registry, targets

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness.hostinfo.installed_deepspeed import installed_source_folder, installed_version
+from harness.facts.deepspeed_version import installed_source_folder, installed_version
 from harness.launching.hosts.local_host import find_free_port
 from tests.releases.archives import CACHE, get_archive
 from tests.releases.cells import DIMENSIONS, Cell, needs_ops

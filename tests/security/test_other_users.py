@@ -15,9 +15,9 @@ import pytest
 from harness.errors import UserError
 from harness.file_io import write_atomically
 from harness.launching.process import shm
+from harness.launching.setup.environment import SECRETS_FILE
 from harness.launching.setup.resume import ResumeSource
 from harness.launching.setup.run_dir import replace_files
-from harness.launching.setup.run_secrets import SECRETS_FILE
 from harness.launching.setup.slurm import SlurmJob, build_job, submit_job
 from harness.locks import Lock, LockHeld, current_holder
 from harness.nvme_dirs import LOCK, PREFIX, remove_stale_swap_dirs

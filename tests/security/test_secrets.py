@@ -19,7 +19,7 @@ import pytest
 
 from harness.cli.error_handler import report_crash
 from harness.errors import UserError
-from harness.facts.secret_names import is_secret
+from harness.facts.environment_variables import is_secret
 from harness.file_io import replace_file, write_atomically
 from harness.launching.hosts.local_host import LocalHost
 from harness.launching.process.signals import SignalInterrupt

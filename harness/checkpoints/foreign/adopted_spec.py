@@ -12,8 +12,7 @@ from typing import Any
 
 import yaml
 
-from harness.checkpoints.foreign.folder_files import list_names
-from harness.checkpoints.foreign.shard_names import parse_shard
+from harness.checkpoints.foreign.folder_files import list_names, parse_shard
 from harness.checkpoints.foreign.torch_outline import Named, OutlineError, read_outline
 from harness.convert.conversion import ConvertedSpec, convert_file
 from harness.errors import UserError

@@ -16,9 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.foreign.folder_files import is_archive, leaves_folder, list_names, size_of
+from harness.checkpoints.foreign.folder_files import Shard, is_archive, leaves_folder, list_names, parse_shard, size_of
 from harness.checkpoints.foreign.inspection import OWN, Inspection
-from harness.checkpoints.foreign.shard_names import Shard, parse_shard
 from harness.checkpoints.foreign.torch_outline import OutlineError, Tensor, read_bytes, read_outline, tensors_in
 from harness.units import format_bytes, pluralize
 

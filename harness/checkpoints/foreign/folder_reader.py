@@ -13,9 +13,8 @@ import shlex
 from pathlib import Path
 
 from harness.checkpoints.foreign.deepspeed_folder import inspect_tag
-from harness.checkpoints.foreign.folder_files import list_names, size_of
+from harness.checkpoints.foreign.folder_files import list_names, parse_shard, size_of
 from harness.checkpoints.foreign.inspection import OWN, Inspection
-from harness.checkpoints.foreign.shard_names import parse_shard
 from harness.checkpoints.foreign.torch_outline import CUT_OFF, OutlineError, read_outline, tensors_in
 from harness.errors import ExitCode, UserError
 from harness.file_io import open_regular, read_regular

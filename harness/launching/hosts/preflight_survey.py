@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from harness.facts.secret_names import is_secret
+from harness.facts.environment_variables import is_secret
 from harness.hostinfo import machine, nvml_probe, torch_probe
 from harness.hostinfo.host_survey import HostFacts, Link, Survey, parse_host_facts
 from harness.launching.hosts import ssh

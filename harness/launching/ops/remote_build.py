@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import ExitCode, UserError
-from harness.facts.secret_names import is_secret
+from harness.facts.environment_variables import is_secret
 from harness.findings import Finding, Fix
 from harness.launching.hosts.ssh import FAN_OUT, encode_request, remote_python_path, ssh_command
 from harness.launching.ops.build_events import BuildProgress

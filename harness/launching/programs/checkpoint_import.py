@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.check.deepspeed_release import parse_target
 from harness.checkpoints.foreign.adopted_spec import AdoptedSpec, WriterFacts, adopt_checkpoint, read_writer_facts
 from harness.checkpoints.foreign.folder_reader import inspect_folder
 from harness.checkpoints.foreign.inspection import OWN, Inspection
 from harness.checkpoints.latest import find_complete
 from harness.errors import ExitCode, UserError
+from harness.facts.deepspeed_version import parse_target
 from harness.findings import Finding, Fix
 from harness.hostinfo.training_packages import PACKAGES, missing_packages_finding
 from harness.interpreter import python_command

@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Iterator
 
 from harness.check.environment_fit import find_refused
+from harness.facts.deepspeed_version import installed_source_folder
 from harness.hostinfo import machine
-from harness.hostinfo.installed_deepspeed import installed_source_folder
 from harness.hostinfo.torch_extensions import torch_extensions_dir
 from harness.launching.ops.build_cache import find_stale_locks
 from harness.launching.process import shm

@@ -13,8 +13,8 @@ from typing import Any
 from harness.check.check_file import CheckedFile
 from harness.errors import ExitCode, UserError
 from harness.facts.devices import find_device
+from harness.facts.environment_variables import is_secret
 from harness.facts.model_lookup import find_configuration
-from harness.facts.secret_names import is_secret
 from harness.findings import Finding, Fix, sort_findings
 from harness.hostinfo import machine
 from harness.hostinfo.training_packages import missing_packages_finding

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from harness.facts.deepspeed_version import installed_source_folder
 from harness.facts.devices import VARIABLE, find_unreadable_architectures, strip_architecture_suffixes
 from harness.facts.required_ops import CUDA_OPS, WITHOUT_NVCC
 from harness.findings import Finding, Fix, Severity
 from harness.hostinfo import machine
 from harness.hostinfo.deepspeed_accelerator import find_accelerator_problem, torch_may_take_others
 from harness.hostinfo.gpu_health import group_gpu_problems, select_gpus
-from harness.hostinfo.installed_deepspeed import installed_source_folder
 from harness.hostinfo.nvml_probe import probe_gpus
 from harness.hostinfo.torch_devices import TorchDevices, find_torch_problem, format_device_names
 from harness.hostinfo.torch_extensions import torch_extensions_dir

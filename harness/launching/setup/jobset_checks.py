@@ -15,7 +15,7 @@ from harness.check.check_file import CheckedFile, LoadedRun, check_loaded_run, l
 from harness.check.machine_findings import with_findings, with_launch_findings
 from harness.errors import ExitCode
 from harness.facts.devices import find_device
-from harness.facts.secret_names import is_secret
+from harness.facts.environment_variables import is_secret
 from harness.findings import Finding, Fix
 from harness.hostinfo.machine import is_cpu_forced
 from harness.launching.setup.jobset import (

@@ -15,16 +15,25 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from harness.facts.environment_variables import is_secret
 from harness.facts.required_ops import required_ops
-from harness.facts.secret_names import is_secret
 from harness.hostinfo.host_survey import Survey
 from harness.launching.hosts.local_host import DEFAULT_PORT, LocalHost, visible_devices
 from harness.launching.setup import environment
 from harness.launching.setup.backends import BACKENDS, backend_args, backend_env
 from harness.launching.setup.code_trust import AllowedCode
 from harness.launching.setup.core_binding import core_binding_args
-from harness.launching.setup.environment import ALLOWED_CODE_VARIABLE, Variable, own_variables, redacted_value
-from harness.launching.setup.run_secrets import EXACT_FILES, SECRETS_FILE, find_secrets, hide_secrets, render_secrets
+from harness.launching.setup.environment import (
+    ALLOWED_CODE_VARIABLE,
+    EXACT_FILES,
+    SECRETS_FILE,
+    Variable,
+    find_secrets,
+    hide_secrets,
+    own_variables,
+    redacted_value,
+    render_secrets,
+)
 from harness.patches.patch_registry import is_planned
 from harness.plan.settings.patch_facts import patch_facts
 from harness.run.resolved_run import ResolvedRun

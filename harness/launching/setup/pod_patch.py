@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from harness.facts.secret_names import is_secret
+from harness.facts.environment_variables import is_secret
 from harness.file_io import read_regular
 from harness.findings import Finding, Fix
 from harness.launching.setup.jobset import CONTAINER, Manifest

@@ -12,8 +12,8 @@ from pathlib import Path
 from harness.errors import ExitCode, UserError
 from harness.file_io import read_umask, write_atomically
 from harness.findings import Finding, Fix
+from harness.launching.setup.environment import SECRETS_FILE
 from harness.launching.setup.launch_plan import LaunchPlan
-from harness.launching.setup.run_secrets import SECRETS_FILE
 from harness.locks import RUN_LOCK, Lock, LockHeld
 from harness.run_records.run_files import json_of
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ExitCode, UserError
-from harness.facts.secret_names import is_secret
+from harness.facts.environment_variables import is_secret
 from harness.file_io import replace_file
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine

@@ -21,6 +21,7 @@ from harness.file_io import relative_to_cwd
 from harness.launching.ops.local_build import ensure_ops
 from harness.launching.ops.remote_build import build_on_hosts
 from harness.launching.process.signals import SignalInterrupt, Signals
+from harness.launching.setup.environment import SECRETS_FILE
 from harness.launching.setup.launch_context import LaunchContext, LaunchObserver
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.setup.launch_request import LaunchRejected, LaunchSetup
@@ -28,7 +29,6 @@ from harness.launching.setup.no_ssh import wait_for_leader
 from harness.launching.setup.prepare import replan_without_hosts
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
 from harness.launching.setup.run_dir import acquire_lock, write_run_dir
-from harness.launching.setup.run_secrets import SECRETS_FILE
 from harness.launching.supervise.cleanup import remove_swap_folders
 from harness.launching.supervise.export_step import export_at_end, require_final_checkpoint
 from harness.launching.supervise.notifier import Notifier

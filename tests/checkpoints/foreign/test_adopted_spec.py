@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.check.deepspeed_release import parse_target
 from harness.checkpoints.foreign.adopted_spec import _read_adapter, adopt_checkpoint, read_writer_facts
 from harness.checkpoints.foreign.torch_outline import Named
 from harness.errors import UserError
+from harness.facts.deepspeed_version import parse_target
 from tests.checkpoints.foreign.test_inspection import model_state
 from tests.support.torch_files import write_torch_file
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from harness.check.deepspeed_release import parse_target
 from harness.checkpoints.foreign.adopted_spec import adopt_checkpoint, read_writer_facts
+from harness.facts.deepspeed_version import parse_target
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.runtime_helpers import metric_lines
 

@@ -17,7 +17,7 @@ from benchmarks.log_catalogue import (
 )
 from benchmarks.message_sites import read_sites
 from harness.diagnosis.catalogue import releases_of
-from harness.hostinfo.installed_deepspeed import installed_version
+from harness.facts.deepspeed_version import installed_version
 
 MAX_UNMAPPED = 150
 MAX_UNGATED = 23

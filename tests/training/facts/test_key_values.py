@@ -16,8 +16,7 @@ import pytest
 
 from harness.facts.deepspeed_keys import MISSING, Key, block_keys, block_paths, is_typed_block
 from harness.facts.deepspeed_values import interpret_value
-from harness.facts.deepspeed_version import parse_version
-from harness.hostinfo.installed_deepspeed import installed_version
+from harness.facts.deepspeed_version import installed_version, parse_version
 from tests.support.training.deepspeed_models import MODELS, READ, fields
 
 VERSION = parse_version(installed_version() or "0")

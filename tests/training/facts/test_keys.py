@@ -14,8 +14,7 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 from harness.facts.deepspeed_keys import MISSING, TYPED_BLOCKS, block_keys, block_paths
-from harness.facts.deepspeed_version import parse_version
-from harness.hostinfo.installed_deepspeed import installed_version
+from harness.facts.deepspeed_version import installed_version, parse_version
 from tests.support.training.deepspeed_models import MODELS, READ, fields
 
 VERSION = parse_version(installed_version() or "0")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.facts.torch_nn_modules import TORCH_NN_MODULES
 from harness.gates.rules.data_efficiency import REQUIRED_LTD_KEYS
+from harness.gates.rules.torch_autocast import TORCH_NN_MODULES
 from tests.support.training.forked_ranks import ForkedRanks
 
 JOB = Path(__file__).parents[1] / "jobs" / "gate_claims.py"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from harness.checkpoints.foreign.shard_names import parse_shard
+from harness.checkpoints.foreign.folder_files import parse_shard
 from harness.checkpoints.manifest import is_safe_path
 from harness.errors import UserError
 from harness.runtime.checkpoint.consolidate.layouts import find_rank_files, join_pieces

@@ -96,7 +96,7 @@ _GATES: dict[str, Gate] = {}
 def gate(
     heading: str,
     *,
-    upstream: Upstream,
+    upstream: Upstream = "silent",
     severity: Severity | tuple[Severity, ...] = "error",
     cites: Cite | Sequence[Cite] = (),
     since: str | None = None,
@@ -110,12 +110,13 @@ def gate(
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Register the decorated function as a gate; `heading` is its id and its name, its docstring is the page.
 
-    `severity` is that of its findings; of several, the first is that of a finding that names none. `since` and `until`
-    are the first and the last release that the rule is true of. `when` says cheaply which files the rule is about: of
-    others the gate has nothing to say, and misses none of the facts in `needs`. `unread` is why a value that the safe
-    fix replaces does nothing (a test asks for it). `policy` is why the gate refuses what the installed DeepSpeed would
-    run. `unseen` is what a machine would need to see the claim happen, where the CPU accelerator cannot show it. What
-    is not `ignorable` is no matter of the spec's own: its `ignore` does not count.
+    `upstream` is what DeepSpeed does with such a file: mostly nothing that a user sees. `severity` is that of its
+    findings; of several, the first is that of a finding that names none. `since` and `until` are the first and the last
+    release that the rule is true of. `when` says cheaply which files the rule is about: of others the gate has nothing
+    to say, and misses none of the facts in `needs`. `unread` is why a value that the safe fix replaces does nothing (a
+    test asks for it). `policy` is why the gate refuses what the installed DeepSpeed would run. `unseen` is what a
+    machine would need to see the claim happen, where the CPU accelerator cannot show it. What is not `ignorable` is no
+    matter of the spec's own: its `ignore` does not count.
     """
     gate_id, _, name = heading.partition(" ")
     severities: tuple[Severity, ...] = (severity,) if isinstance(severity, str) else severity

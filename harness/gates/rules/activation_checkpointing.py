@@ -15,7 +15,6 @@ def _keeps_attention(ctx: Context) -> bool:
 
 @gate(
     "UT010 activation-checkpointing-block-that-is-not-read",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/activation_checkpointing/checkpointing.py", "def configure("),
     when=lambda ctx: ctx.has_key("activation_checkpointing"),
@@ -115,7 +114,7 @@ def contiguous_activations_alone(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("MD031 recomputation-options-without-recomputation", upstream="silent", severity="warning")
+@spec_gate("MD031 recomputation-options-without-recomputation", severity="warning")
 def options_without_recomputation(ctx: Context) -> Findings:
     """Options of activation checkpointing that is off.
 
@@ -144,7 +143,7 @@ def options_without_recomputation(ctx: Context) -> Findings:
             )
 
 
-@spec_gate("MD040 kept-attention-in-another-recomputation", upstream="silent", when=_keeps_attention)
+@spec_gate("MD040 kept-attention-in-another-recomputation", when=_keeps_attention)
 def kept_attention(ctx: Context) -> Findings:
     """Attention that is kept, with a recomputation that keeps nothing.
 
@@ -186,7 +185,6 @@ def kept_attention(ctx: Context) -> Findings:
 
 @spec_gate(
     "MD048 segments-in-another-recomputation",
-    upstream="silent",
     when=lambda ctx: ctx.run.checkpointing is not None and ctx.run.checkpointing.layers_per_segment > 1,
 )
 def segments(ctx: Context) -> Findings:
@@ -234,7 +232,6 @@ _TILED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma
 
 @gate(
     "MD041 mlp-tiles-that-are-not-built",
-    upstream="silent",
     needs=("a run spec", "model facts"),
     when=lambda ctx: bool(ctx.run.spec.train.mlp_tile_size),
 )

@@ -51,7 +51,6 @@ def lamb_with_fixed_loss_scale(ctx: Context) -> Findings:
 
 @gate(
     "OP039 lion-moves-what-has-no-gradient",
-    upstream="silent",
     severity="warning",
     cites=(
         Cite("ops/csrc/lion/cpu_lion_impl.cpp", "tmp = -std::copysignf(alpha, tmp);"),

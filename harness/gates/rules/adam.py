@@ -11,7 +11,6 @@ _TORCH_ADAM = "deepspeed.optimizer.params.torch_adam"
 
 @gate(
     "OP007 adam-decays-like-adamw",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/engine.py", "Optimizer name of Adam forces AdamW logic unless adam_w_mode is explicitly set"),
     when=lambda ctx: ctx.optimizer.name == "adam" and (ctx.run.kind == "deepspeed-json" or ctx.has_key("optimizer")),
@@ -52,7 +51,6 @@ def adam_with_adamw_decay(ctx: Context) -> Findings:
 
 @gate(
     "OP008 adamw-ignores-adam-w-mode",
-    upstream="silent",
     severity="warning",
     unread="`AdamW` does not read it",
     cites=Cite("runtime/engine.py", "self.optimizer_name() == ADAMW_OPTIMIZER or adam_w_mode"),
@@ -99,7 +97,6 @@ def _is_torch_adamw(ctx: Context) -> bool:
 
 @gate(
     "OP009 torch-adam-decays-by-default",
-    upstream="silent",
     severity="warning",
     cites=(
         Cite("runtime/engine.py", "torch.optim.AdamW if adam_w_mode else torch.optim.Adam", since="0.19.6"),
@@ -180,7 +177,6 @@ def amsgrad_without_implementation(ctx: Context) -> Findings:
 
 @gate(
     "OP017 legacy-fusion-left-on",
-    upstream="silent",
     severity=("error", "warning"),
     unread="read at stage 0 in 16 bit alone",
     cites=Cite("runtime/engine.py", "fused_adam_legacy=self.optimizer_legacy_fusion(),"),
@@ -217,7 +213,6 @@ def leftover_legacy_fusion(ctx: Context) -> Findings:
 
 @gate(
     "OF021 torch-adam-offloaded",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/engine.py", "torch_adam = optimizer_parameters.pop(TORCH_ADAM_PARAM, False)"),
     when=lambda ctx: ctx.stage > 0 and ctx.is_optimizer_offloaded,

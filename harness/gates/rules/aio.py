@@ -93,7 +93,6 @@ def _may_read_aio(ctx: Context) -> bool:
 
 @gate(
     "OF024 aio-without-nvme",
-    upstream="silent",
     severity="info",
     unread="nothing is on NVMe",
     cites=Cite("runtime/engine.py", "aio_config=self.aio_config()"),

@@ -15,7 +15,7 @@ _MAX_HEAD_SIZE = 256
 _TO_SDPA = Fix("set `model.attn_implementation` to `sdpa`", {ATTN_IMPLEMENTATION: "sdpa"}, effect="another kernel")
 
 
-@spec_gate("MD024 borders-without-documents", upstream="silent")
+@spec_gate("MD024 borders-without-documents")
 def borders_without_documents(ctx: Context) -> Findings:
     """`sdpa_varlen` for rows that it does not support.
 
@@ -84,7 +84,7 @@ def beyond_flash_kernels(ctx: Context) -> Findings:
         yield ctx.finding(message, key, fix=_TO_SDPA)
 
 
-@spec_gate("MD026 attention-chosen", upstream="silent", severity="info")
+@spec_gate("MD026 attention-chosen", severity="info")
 def attention_chosen(ctx: Context) -> Findings:
     """The kernel that `model.attn_implementation: auto` selects.
 

@@ -50,7 +50,6 @@ def _is_default_usual(name: str) -> bool:
 
 @gate(
     "HF001 auto-dropped-for-the-default",
-    upstream="silent",
     severity=("error", "warning"),
     unread="DeepSpeed drops `auto` for its default",
     cites=Cite("runtime/config_utils.py", 'if (v != "auto" or k == "replace_method")'),
@@ -98,7 +97,6 @@ def dropped_auto(ctx: Context) -> Findings:
 
 @gate(
     "HF002 auto-that-counts-as-true",
-    upstream="silent",
     cites=Cite("runtime/config_utils.py", "return param_dict.get(param_name, param_default_value)"),
     when=_is_read_by_deepspeed,
 )
@@ -224,7 +222,6 @@ _PLUGIN_DEFAULTS = {"stage": 2, "device": "none", "nvme_path": "none"}
 
 @gate(
     "HF005 zero-left-open",
-    upstream="silent",
     severity=("error", "warning"),
     when=lambda ctx: ctx.consumer in ("hf", "accelerate"),
     unseen="needs the Hugging Face Trainer or accelerate",
@@ -276,7 +273,7 @@ def open_zero_settings(ctx: Context) -> Findings:
         )
 
 
-@gate("HF010 clipping-that-becomes-one", upstream="silent", severity="warning", unseen="needs accelerate")
+@gate("HF010 clipping-that-becomes-one", severity="warning", unseen="needs accelerate")
 def clipping_of_one(ctx: Context) -> Findings:
     """`gradient_clipping: "auto"` under accelerate.
 

@@ -26,7 +26,6 @@ _autoep_gate = partial(gate, since="0.19.2")
 
 @_autoep_gate(
     "EX001 expert-parallelism-not-enabled",
-    upstream="silent",
     cites=Cite("module_inject/auto_ep_config.py", 'config.enabled = param_dict.get("enabled", False)'),
     when=lambda ctx: ctx.has_key("expert_parallel") and not ctx.has_key("expert_parallel.enabled"),
 )
@@ -54,7 +53,6 @@ def block_without_switch(ctx: Context) -> Findings:
 
 @_autoep_gate(
     "EX002 expert-parallelism-over-one-rank",
-    upstream="silent",
     severity="warning",
     cites=Cite("module_inject/auto_ep_config.py", "autoep_size=1 means every rank owns all experts"),
     when=lambda ctx: is_autoep_enabled(ctx) and ctx.tensor_parallel_size == 1,
@@ -80,7 +78,6 @@ def group_of_one_rank(ctx: Context) -> Findings:
 
 @_autoep_gate(
     "EX003 expert-parallelism-of-a-dense-model",
-    upstream="silent",
     unread="a dense model has no experts",
     cites=Cite("module_inject/auto_ep.py", "no MoE layers detected in model"),
     needs=("model facts",),

@@ -187,7 +187,6 @@ def experts_with_sequence_parallelism(ctx: Context) -> Findings:
 
 @gate(
     "EX015 expert-parallelism-in-a-pipeline",
-    upstream="silent",
     cites=(
         Cite("module_inject/auto_ep_folding.py", "folding currently supports pp_size=1 only", since="0.19.3"),
         Cite("runtime/engine.py", "auto_ep = AutoEP(model, autoep_config)"),

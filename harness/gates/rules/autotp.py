@@ -48,7 +48,7 @@ def autotp_with_zero_3(ctx: Context) -> Findings:
     )
 
 
-@gate("TP002 autotp-before-0-16-4", upstream="silent", until="0.16.3", unseen="needs an older DeepSpeed")
+@gate("TP002 autotp-before-0-16-4", until="0.16.3", unseen="needs an older DeepSpeed")
 def autotp_before_0_16_4(ctx: Context) -> Findings:
     """AutoTP on a release that does not train with it.
 
@@ -171,7 +171,6 @@ def _iter_inference_degrees(ctx: Context) -> Iterator[tuple[str, int]]:
 
 @gate(
     "TP011 tensor-degree-in-tp-size-alone",
-    upstream="silent",
     cites=Cite("runtime/engine.py", "return self._config.tensor_parallel_config.autotp_size"),
     since="0.16.4",
     when=lambda ctx: ctx.tensor_parallel_size == 1,
@@ -242,7 +241,6 @@ _TRAINING_OPTIONS = (
 
 @gate(
     "TP013 tensor-options-without-degree",
-    upstream="silent",
     severity="warning",
     unread="read with a degree above 1 alone",
     cites=Cite("runtime/engine.py", "if self.autotp_size() > 1:"),
@@ -329,7 +327,6 @@ def indivisible_heads(ctx: Context) -> Findings:
 
 @gate(
     "TP004 uneven-tensor-shards",
-    upstream="silent",
     severity="warning",
     cites=Cite("module_inject/tp_shard.py", "def get_shard_size_list("),
     since="0.19.6",
@@ -370,7 +367,6 @@ def uneven_shards(ctx: Context) -> Findings:
 
 @gate(
     "TP005 fewer-key-value-heads-than-tensor-ranks",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/engine.py", "ranks beyond the head count hold no attention shard"),
     since="0.19.6",

@@ -47,7 +47,6 @@ def _describe_bytes(shard: TensorShard) -> str:
 
 @gate(
     "TP022 layers-whole-under-autotp",
-    upstream="silent",
     severity="warning",
     cites=Cite("module_inject/auto_tp.py", "With partition_config, rely only on explicit specs and skip unmatched"),
     since="0.19.6",
@@ -86,7 +85,6 @@ def layers_whole(ctx: Context) -> Findings:
 
 @gate(
     "TP023 experts-whole-under-autotp",
-    upstream="silent",
     severity="warning",
     cites=Cite("module_inject/auto_tp.py", "AutoTP does not shard high-dimensional weights", since="0.19.8"),
     since="0.18.6",
@@ -163,7 +161,6 @@ def falcon(ctx: Context) -> Findings:
 
 @gate(
     "TP025 latent-keys-drift-apart",
-    upstream="silent",
     cites=Cite("module_inject/autotp_config.py", "MLA uses compressed KV, skip low-rank projections"),
     since="0.18.6",
     needs=("model facts",),

@@ -103,7 +103,6 @@ def unknown_plan_styles(ctx: Context) -> Findings:
 
 @gate(
     "TP008 unknown-tensor-preset",
-    upstream="silent",
     cites=Cite("module_inject/autotp_config.py", "preset_fn = presets.get(model_type.lower())"),
     since="0.18.6",
     when=lambda ctx: ctx.autotp_size > 1,
@@ -139,7 +138,6 @@ def unknown_preset(ctx: Context) -> Findings:
 
 @gate(
     "TP009 tensor-preset-of-another-model",
-    upstream="silent",
     cites=Cite("module_inject/auto_tp.py", "With partition_config, rely only on explicit specs and skip unmatched"),
     since="0.18.6",
     needs=("model facts",),
@@ -194,7 +192,6 @@ def _fix_preset(ctx: Context, family: str) -> Fix:
 
 @gate(
     "TP016 preset-without-default-specs",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/tensor_parallel/config.py", "if config and custom_config.use_default_specs:"),
     since="0.18.6",
@@ -328,7 +325,6 @@ def _repair_patterns(patterns: list[Any]) -> list[Any] | None:
 
 @gate(
     "TP015 partition-plan-that-shards-nothing",
-    upstream="silent",
     cites=Cite("module_inject/auto_tp.py", "With partition_config, rely only on explicit specs and skip unmatched"),
     since="0.18.6",
     needs=("model facts",),
@@ -405,7 +401,6 @@ def _describe_half_pair(roles: Mapping[str, str]) -> str:
 
 @gate(
     "TP010 head-norms-drift-apart",
-    upstream="silent",
     cites=Cite("module_inject/autotp_config.py", "so the gradients must be summed across the", since="0.19.6"),
     since="0.16.4",
     needs=("model facts",),

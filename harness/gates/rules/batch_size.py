@@ -208,7 +208,6 @@ def _choose_divisor(world: int) -> int:
 
 @gate(
     "BT005 global-batch-counted-over-tensor-ranks",
-    upstream="silent",
     severity=("error", "warning"),
     cites=Cite("runtime/config.py", "micro_batch_per_gpu * gradient_acc_step * world_size"),
     since="0.16.4",

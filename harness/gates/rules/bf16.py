@@ -93,7 +93,6 @@ def bf16_gradient_counted_twice(ctx: Context) -> Findings:
 
 @gate(
     "PR005 two-spellings-of-bf16",
-    upstream="silent",
     severity=("error", "warning"),
     unread="DeepSpeed drops `bfloat16` where `bf16` is written",
     cites=(
@@ -141,7 +140,6 @@ def two_spellings_of_bf16(ctx: Context) -> Findings:
 
 @gate(
     "PR014 bf16-on-an-old-gpu",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/engine.py", "Type bf16 is not supported on your device.", since="0.16.0"),
     when=lambda ctx: ctx.is_enabled("bf16") and ctx.run.spec.cluster.gpu is not None,
@@ -177,7 +175,6 @@ def bf16_on_old_gpu(ctx: Context) -> Findings:
 
 @gate(
     "PR067 full-precision-by-default",
-    upstream="silent",
     severity=("warning", "info"),
     cites=(
         Cite("runtime/precision_config.py", "enabled: bool = False", since="0.17.1"),
@@ -227,7 +224,6 @@ def full_precision_by_default(ctx: Context) -> Findings:
 
 @gate(
     "PR068 fp16-where-bf16-is-as-fast",
-    upstream="silent",
     severity="info",
     cites=Cite("runtime/fp16/loss_scaler.py", "class DynamicLossScaler"),
     when=lambda ctx: ctx.is_enabled("fp16"),
@@ -278,7 +274,6 @@ def computes_in_bf16(device: Device) -> bool:
 
 @gate(
     "PR020 overflow-check-switched-off",
-    upstream="silent",
     severity="warning",
     unread="read at stages 1 and 2 alone",
     cites=Cite("runtime/engine.py", "check_grad_overflow = self._config.bfloat16_config.check_grad_overflow"),
@@ -448,7 +443,6 @@ def sixteen_bit_states_without_masters(ctx: Context) -> Findings:
 
 @gate(
     "PR024 masters-of-another-format",
-    upstream="silent",
     cites=(
         Cite("runtime/config.py", "if self.bfloat16_config.bf16_master_weights_and_grads:", since="0.18.3"),
         Cite(

@@ -49,7 +49,6 @@ def universal_flag(ctx: Context) -> Findings:
 
 @gate(
     "CK005 node-local-checkpoints-on-several-hosts",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/engine.py", "rank = self.local_rank if self.use_node_local_storage() else dp_rank"),
     needs=("hosts",),
@@ -185,7 +184,6 @@ def writer_of_unloadable_checkpoints(ctx: Context) -> Findings:
 
 @gate(
     "CK007 parallel-write-without-pipeline",
-    upstream="silent",
     severity="warning",
     unread="a PipelineModule alone reads it",
     cites=Cite(
@@ -250,7 +248,6 @@ def accidental_datastates(ctx: Context) -> Findings:
 
 @gate(
     "ZR011 obsolete-elastic-checkpoint",
-    upstream="silent",
     severity=("error", "warning"),
     cites=Cite("runtime/zero/config.py", "ZeRO-3 elastic checkpointing is deprecated and no longer supported"),
     since="0.19.3",

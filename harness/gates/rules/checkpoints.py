@@ -15,7 +15,7 @@ _HOUR = 3600
 _MONTH = 30 * 24 * _HOUR
 
 
-@spec_gate("CK009 training-that-saves-nothing", upstream="silent", severity="info")
+@spec_gate("CK009 training-that-saves-nothing", severity="info")
 def training_without_saves(ctx: Context) -> Findings:
     """A run that keeps nothing of what it trained.
 
@@ -77,7 +77,6 @@ def _fix_missing_save(ctx: Context) -> Fix:
 
 @spec_gate(
     "CK010 save-limit-without-saves",
-    upstream="silent",
     severity="warning",
     unread="nothing is saved that it could limit",
 )
@@ -108,7 +107,7 @@ def save_limit_without_saves(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("CK011 interval-longer-than-the-run", upstream="silent", severity="warning")
+@spec_gate("CK011 interval-longer-than-the-run", severity="warning")
 def interval_beyond_run(ctx: Context) -> Findings:
     """An interval that the run never reaches.
 
@@ -140,7 +139,6 @@ def interval_beyond_run(ctx: Context) -> Findings:
 
 @gate(
     "CK015 saves-that-cost-too-much",
-    upstream="silent",
     severity=("warning", "info"),
     needs=("a run spec", "world size", "model facts"),
     when=lambda ctx: ctx.run.spec.checkpoint.save_steps is not None and ctx.run.spec.cluster.gpu is not None,
@@ -193,7 +191,6 @@ def costly_saves(ctx: Context) -> Findings:
 
 @spec_gate(
     "CK012 kept-where-all-are-kept",
-    upstream="silent",
     severity="warning",
     unread="nothing is removed that it could keep",
 )
@@ -227,7 +224,7 @@ def retention_without_limit(ctx: Context) -> Findings:
             )
 
 
-@spec_gate("CK013 best-that-is-never-known", upstream="silent", severity="warning")
+@spec_gate("CK013 best-that-is-never-known", severity="warning")
 def best_without_evaluation(ctx: Context) -> Findings:
     """`keep_best` where no saved step is ever evaluated.
 
@@ -265,7 +262,7 @@ def best_without_evaluation(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("CK014 patience-without-evaluations", upstream="silent", severity="warning")
+@spec_gate("CK014 patience-without-evaluations", severity="warning")
 def patience_without_evaluations(ctx: Context) -> Findings:
     """Early stopping in a run that is evaluated only at its end.
 
@@ -298,7 +295,7 @@ def patience_without_evaluations(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("CK030 restarts-without-saves", upstream="silent", severity="warning")
+@spec_gate("CK030 restarts-without-saves", severity="warning")
 def restarts_without_saves(ctx: Context) -> Findings:
     """Restarts of a run that saves nothing before its end.
 
@@ -330,7 +327,7 @@ def restarts_without_saves(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("MD013 export-options-without-export", upstream="silent", severity="warning", unread="nothing is exported")
+@spec_gate("MD013 export-options-without-export", severity="warning", unread="nothing is exported")
 def export_options_without_export(ctx: Context) -> Findings:
     """Options of an export that does not take place.
 

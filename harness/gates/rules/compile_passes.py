@@ -46,7 +46,6 @@ def autotp_pass_with_others(ctx: Context) -> Findings:
 
 @gate(
     "CC006 parallel-pass-without-its-degree",
-    upstream="silent",
     severity="warning",
     unread="the pass shards nothing at a degree of 1",
     cites=Cite("runtime/engine.py", "AutoTP compile pass requires tensor_parallel.autotp_size > 1. "),
@@ -80,7 +79,6 @@ def autotp_pass_without_degree(ctx: Context) -> Findings:
 
 @gate(
     "SQ007 autosp-above-stage-1",
-    upstream="silent",
     cites=Cite("runtime/engine.py", "Currently AutoSP does not compose with ZeRO stage 2 and 3"),
     since="0.18.9",
     when=lambda ctx: ctx.stage > 1 and "autosp" in (ctx.ds("compile.passes") or ()),
@@ -112,7 +110,6 @@ def autosp_above_stage_1(ctx: Context) -> Findings:
 
 @gate(
     "SQ008 autosp-without-a-sequence-degree",
-    upstream="silent",
     cites=Cite("compile/init_sp.py", "sp_size, dp_size = extract_mesh_size(config._param_dict)"),
     since="0.18.9",
     when=lambda ctx: ctx.sequence_parallel_size == 1 and "autosp" in (ctx.ds("compile.passes") or ()),

@@ -89,7 +89,6 @@ def _describe_core_list_problem(ctx: Context, text: str, ranks: int) -> str:
 
 @gate(
     "HO030 binding-read-by-nothing",
-    upstream="silent",
     severity="warning",
     cites=Cite("launcher/multinode_runner.py", "bind_cores_to_rank"),
     when=lambda ctx: ctx.run.spec.launch.bind_cores_to_rank or ctx.run.spec.launch.bind_core_list is not None,
@@ -169,9 +168,7 @@ def missing_numactl(ctx: Context) -> Findings:
         )
 
 
-@hosts_gate(
-    "EN053 ranks-on-any-core", upstream="silent", severity="info", cites=Cite("utils/numa.py", "get_numactl_cmd")
-)
+@hosts_gate("EN053 ranks-on-any-core", severity="info", cites=Cite("utils/numa.py", "get_numactl_cmd"))
 def ranks_on_any_core(ctx: Context) -> Findings:
     """CPU Adam on hosts with several NUMA nodes, without core binding.
 

@@ -10,7 +10,6 @@ _CURRICULUM = "data_efficiency.data_sampling.curriculum_learning"
 
 @spec_gate(
     "UT005 data-efficiency-that-is-not-read",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/engine.py", "def data_efficiency_enabled(self):"),
     when=lambda ctx: ctx.has_key("data_efficiency"),
@@ -52,7 +51,6 @@ def _find_false_outer_switch(ctx: Context, block: str) -> str | None:
 
 @gate(
     "UT006 inner-switch-without-the-outer",
-    upstream="silent",
     severity="warning",
     unread="the outer switch is off",
     cites=Cite("runtime/data_pipeline/constants.py", "DATA_EFFICIENCY_ENABLED_DEFAULT = False"),
@@ -199,7 +197,6 @@ def _enumerate(keys: list[str]) -> str:
 
 @gate(
     "UT020 curriculum-without-its-own-switch",
-    upstream="silent",
     severity="warning",
     cites=(
         Cite("runtime/data_pipeline/config.py", "CURRICULUM_LEARNING_ENABLED_DEFAULT)"),
@@ -346,7 +343,6 @@ def dynamic_batching_without_max_tokens(ctx: Context) -> Findings:
 
 @spec_gate(
     "UT016 loader-option-that-is-not-read",
-    upstream="silent",
     severity="warning",
     unread="the harness has its own data loader",
     cites=Cite("runtime/engine.py", "dataloader_drop_last=self.dataloader_drop_last(),"),

@@ -13,7 +13,6 @@ _PRECISION_BLOCKS = ("bf16", "bfloat16", "fp16", "torch_autocast")
 
 @gate(
     "PR004 precision-block-not-enabled",
-    upstream="silent",
     cites=(
         Cite("runtime/precision_config.py", "enabled: bool = False", since="0.17.1"),
         Cite("runtime/constants.py", "FP16_ENABLED_DEFAULT = False"),
@@ -174,7 +173,6 @@ def parameter_format_mismatch(ctx: Context) -> Findings:
 
 @gate(
     "PR028 unscaled-fp16-communication",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/zero/stage_1_and_2.py", "tensor_to_allreduce = tensor.to(communication_data_type)"),
     when=lambda ctx: (
@@ -208,7 +206,6 @@ def unscaled_fp16_communication(ctx: Context) -> Findings:
 
 @gate(
     "PR029 communication-format-of-sequence-groups",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/engine.py", "self.communication_data_type = self._config.seq_parallel_communication_data_type"),
     when=lambda ctx: ctx.sequence_parallel_size > 1 and not ctx.is_enabled("torch_autocast"),

@@ -15,7 +15,6 @@ def _is_deepcompile_on(ctx: Context) -> bool:
 
 @gate(
     "CC001 compile-that-nobody-calls",
-    upstream="silent",
     unread="only `engine.compile()` reads it, which is not called",
     cites=Cite("runtime/engine.py", "def compile(self,"),
     since="0.16.6",
@@ -45,7 +44,6 @@ def uncalled_compile(ctx: Context) -> Findings:
 
 @gate(
     "CC011 compile-that-the-script-must-call",
-    upstream="silent",
     severity="info",
     cites=Cite("runtime/engine.py", "def compile(self,"),
     since="0.16.6",
@@ -77,7 +75,6 @@ def compile_of_the_script(ctx: Context) -> Findings:
 
 @gate(
     "CC002 deepcompile-at-stage-0",
-    upstream="silent",
     severity=("warning", "error"),
     unread="DeepSpeed falls back to the plain compiler",
     cites=(
@@ -216,7 +213,6 @@ _OPTIONS = (
 
 @gate(
     "CC007 deepcompile-options-while-it-is-off",
-    upstream="silent",
     severity="warning",
     unread="read with `deepcompile: true` alone",
     cites=Cite("runtime/engine.py", "compile_config = self._config.compile_config"),
@@ -254,7 +250,6 @@ def options_without_deepcompile(ctx: Context) -> Findings:
 
 @gate(
     "CC008 parameter-offload-switched-on-by-deepcompile",
-    upstream="silent",
     severity="info",
     cites=Cite("runtime/engine.py", "compile_config.offload_parameters = True"),
     since="0.19.8",

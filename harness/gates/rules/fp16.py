@@ -83,7 +83,6 @@ def fp16_on_cpu(ctx: Context) -> Findings:
 
 @gate(
     "PR018 loss-scale-cannot-fall",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/fp16/loss_scaler.py", "max(self.cur_scale / self.scale_factor, self.min_scale)"),
     when=lambda ctx: ctx.is_enabled("fp16"),
@@ -126,7 +125,6 @@ def minimum_above_initial_scale(ctx: Context) -> Findings:
 
 @gate(
     "PR019 huge-loss-scale",
-    upstream="silent",
     severity=("warning", "info"),
     cites=(
         Cite("runtime/precision_config.py", "return 2**self.initial_scale_power", since="0.17.1"),
@@ -171,7 +169,6 @@ def huge_loss_scale(ctx: Context) -> Findings:
 
 @gate(
     "PR069 loss-scale-of-one",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/fp16/loss_scaler.py", "static_loss_scale"),
     when=lambda ctx: ctx.is_enabled("fp16") and (ctx.stage > 0 or ctx.target.version < (0, 18, 3)),
@@ -274,7 +271,7 @@ def inputs_cast_without_fp16(ctx: Context) -> Findings:
     )
 
 
-@spec_gate("MD010 loss-scale-without-fp16", upstream="silent", severity="warning", unread="only fp16 is scaled")
+@spec_gate("MD010 loss-scale-without-fp16", severity="warning", unread="only fp16 is scaled")
 def loss_scale_without_fp16(ctx: Context) -> Findings:
     """Loss scaling where nothing is scaled.
 

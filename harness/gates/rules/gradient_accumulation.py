@@ -114,7 +114,6 @@ def overwritten_accumulation(ctx: Context) -> Findings:
 
 @gate(
     "ZR027 accumulation-steps-that-nobody-counts",
-    upstream="silent",
     severity=("error", "info"),
     cites=Cite("runtime/engine.py", "``managed_gradient_accumulation=false``, every ``step()`` is the accumulation"),
     since="0.19.4",
@@ -246,7 +245,6 @@ def accumulation_format_at_stage_0(ctx: Context) -> Findings:
 
 @gate(
     "PR026 odd-accumulation-format",
-    upstream="silent",
     severity=("warning", "error"),
     cites=Cite("runtime/engine.py", "model_dtype, gradient_accumulation_dtype = self.get_data_types()"),
     when=lambda ctx: ctx.stage > 0 and ctx.has_key("data_types.grad_accum_dtype"),
@@ -281,7 +279,6 @@ def odd_accumulation_format(ctx: Context) -> Findings:
 
 @gate(
     "PR030 immediate-update-not-read",
-    upstream="silent",
     severity="warning",
     unread="BF16_Optimizer alone reads it",
     cites=Cite("runtime/bf16_optimizer.py", "self.immediate_grad_update = bfloat16_config.immediate_grad_update"),
@@ -312,7 +309,6 @@ def unread_immediate_update(ctx: Context) -> Findings:
 
 @gate(
     "PR032 many-micro-batches-summed-in-bf16",
-    upstream="silent",
     severity="info",
     cites=Cite("runtime/engine.py", "BF16 gradient accumulation is not safe numerically"),
 )

@@ -80,7 +80,6 @@ def missing_norm(ctx: Context) -> Findings:
 
 @gate(
     "ZR013 gradient-norm-off-in-fp32",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/zero/config.py", "Compute and retain the global gradient norm during ZeRO Stage 1/2"),
     since="0.19.7",
@@ -152,7 +151,6 @@ def max_grad_norm_parameter(ctx: Context) -> Findings:
 
 @gate(
     "PR033 clipping-left-to-the-release",
-    upstream="silent",
     severity="info",
     cites=(
         Cite("runtime/constants.py", "GRADIENT_CLIPPING_DEFAULT = 1.0", since="0.19.3"),
@@ -188,7 +186,6 @@ def clipping_by_default(ctx: Context) -> Findings:
 
 @gate(
     "TP021 norm-of-tensor-shards-without-zero",
-    upstream="silent",
     cites=(
         Cite("runtime/fp16/unfused_optimizer.py", "get_weight_norm(grads_for_norm, mpu=self.mpu)"),
         Cite("runtime/utils.py", "if (tensor_mp_rank > 0) and not is_model_parallel_parameter(p):"),

@@ -178,7 +178,6 @@ def refused_summed_gradients(ctx: Context) -> Findings:
 
 @gate(
     "ZR008 summed-gradients-grow-with-ranks",
-    upstream="silent",
     severity="info",
     cites=Cite("runtime/engine.py", "self.gradient_average = config_class.gradient_allreduce_op"),
     since="0.19.6",
@@ -209,7 +208,6 @@ def rank_dependent_gradients(ctx: Context) -> Findings:
 
 @gate(
     "ZR009 round-robin-gradients-and-resuming",
-    upstream="silent",
     severity="info",
     cites=Cite("runtime/zero/stage_1_and_2.py", "self.round_robin_gradients = round_robin_gradients"),
 )

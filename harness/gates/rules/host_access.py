@@ -204,7 +204,6 @@ _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 @hosts_gate(
     "HO020 several-networks",
-    upstream="silent",
     severity="warning",
     when=lambda ctx: not any(name in ctx.run.spec.launch.env for name in _INTERFACE_VARIABLES),
 )
@@ -235,7 +234,7 @@ def several_networks(ctx: Context) -> Findings:
         )
 
 
-@hosts_gate("HO023 clock-off", upstream="silent", severity="warning")
+@hosts_gate("HO023 clock-off", severity="warning")
 def wrong_clock(ctx: Context) -> Findings:
     """A host whose clock is off.
 

@@ -57,7 +57,7 @@ def lost_gpu(ctx: Context) -> Findings:
     yield from _find_problems(ctx, "EN081")
 
 
-@hosts_gate("EN082 gpu-slowed-down", upstream="silent", severity=("error", "warning"), unseen="needs a hot GPU")
+@hosts_gate("EN082 gpu-slowed-down", severity=("error", "warning"), unseen="needs a hot GPU")
 def slowed_down_gpu(ctx: Context) -> Findings:
     """A GPU that is slowed down by heat or its power supply.
 
@@ -75,7 +75,7 @@ def slowed_down_gpu(ctx: Context) -> Findings:
     yield from _find_problems(ctx, "EN082")
 
 
-@hosts_gate("EN083 nvlink-down", upstream="silent", unseen="needs a broken GPU")
+@hosts_gate("EN083 nvlink-down", unseen="needs a broken GPU")
 def nvlink_down(ctx: Context) -> Findings:
     """A GPU with fewer NVLinks up than others of its model.
 
@@ -93,7 +93,7 @@ def nvlink_down(ctx: Context) -> Findings:
     yield from _find_problems(ctx, "EN083")
 
 
-@hosts_gate("EN084 pcie-link-degraded", upstream="silent", severity="warning", unseen="needs a broken GPU")
+@hosts_gate("EN084 pcie-link-degraded", severity="warning", unseen="needs a broken GPU")
 def degraded_pcie_link(ctx: Context) -> Findings:
     """A GPU with fewer lanes of PCIe than it could have.
 
@@ -111,7 +111,7 @@ def degraded_pcie_link(ctx: Context) -> Findings:
     yield from _find_problems(ctx, "EN084")
 
 
-@hosts_gate("EN085 gpu-power-limited", upstream="silent", severity="warning", unseen="needs a GPU")
+@hosts_gate("EN085 gpu-power-limited", severity="warning", unseen="needs a GPU")
 def power_limited_gpu(ctx: Context) -> Findings:
     """A GPU whose power limit is below its default.
 

@@ -12,7 +12,7 @@ _HOSTFILE = "launch.hostfile"
 _RUN_FOLDER = "launch.output_dir"
 
 
-@hosts_gate("EN042 run-folder-not-shared", upstream="silent")
+@hosts_gate("EN042 run-folder-not-shared")
 def unshared_run_folder(ctx: Context) -> Findings:
     """A folder of run directories that is not shared.
 

@@ -21,7 +21,7 @@ def _get_versions(host: HostFacts) -> dict[str, str]:
     return {"Python": host.python} | {name: version or "none" for name, version in host.packages.items()}
 
 
-@hosts_gate("EN040 versions-differ", upstream="silent")
+@hosts_gate("EN040 versions-differ")
 def different_versions(ctx: Context) -> Findings:
     """Hosts with different versions of Python or a package.
 
@@ -53,7 +53,7 @@ def different_versions(ctx: Context) -> Findings:
             )
 
 
-@hosts_gate("EN041 harness-differs", upstream="silent")
+@hosts_gate("EN041 harness-differs")
 def different_harness_code(ctx: Context) -> Findings:
     """Hosts with different code of the harness.
 
@@ -147,7 +147,6 @@ def missing_compiler(ctx: Context) -> Findings:
 
 @hosts_gate(
     "EN054 torch-cannot-use-devices",
-    upstream="silent",
     severity=("error", "warning"),
     cites=Cite("accelerator/real_accelerator.py", "Setting accelerator to CPU", since="0.14.1"),
     unseen="needs several hosts with CUDA",

@@ -13,7 +13,6 @@ _HOSTFILE = "launch.hostfile"
 
 @gate(
     "HO006 parallel-group-across-hosts",
-    upstream="silent",
     severity="warning",
     cites=(
         Cite("utils/groups.py", "def _init_tp_mesh_device(", since="0.16.4"),
@@ -77,7 +76,6 @@ def _list_hostfile_hosts(ctx: Context) -> tuple[Host, ...]:
 
 @gate(
     "HO007 hosts-with-unequal-slots",
-    upstream="silent",
     severity="warning",
     needs=("hosts",),
     unseen="needs several hosts",
@@ -117,7 +115,6 @@ def unequal_slots(ctx: Context) -> Findings:
 
 @gate(
     "HO008 one-host-in-two-spellings",
-    upstream="silent",
     cites=Cite("launcher/runner.py", "Hostfile contains multiple entries for"),
     needs=("hosts",),
     unseen="needs several hosts",
@@ -155,7 +152,6 @@ def one_host_in_two_spellings(ctx: Context) -> Findings:
 
 @gate(
     "HO009 localhost-among-several-hosts",
-    upstream="silent",
     severity="warning",
     needs=("hosts",),
     unseen="needs several hosts",
@@ -224,7 +220,7 @@ def more_slots_than_devices(ctx: Context) -> Findings:
             )
 
 
-@hosts_gate("HO022 one-machine-twice", upstream="silent")
+@hosts_gate("HO022 one-machine-twice")
 def one_machine_twice(ctx: Context) -> Findings:
     """Two lines of the hostfile that are one machine.
 

@@ -13,7 +13,6 @@ _LAUNCHER_VARIABLES = frozenset(
 
 @spec_gate(
     "SE002 environment-that-the-launcher-sets",
-    upstream="silent",
     severity="warning",
     unread="the launcher sets the variable for each rank",
     cites=Cite("launcher/launch.py", 'current_env["MASTER_PORT"] = str(args.master_port)'),
@@ -50,7 +49,6 @@ def launcher_variables(ctx: Context) -> Findings:
 
 @gate(
     "HO010 assertions-off-in-launch-env",
-    upstream="silent",
     cites=Cite("runtime/config.py", 'assert (train_batch > 0), f"Train batch size: {train_batch}'),
     when=lambda ctx: "PYTHONOPTIMIZE" in ctx.run.spec.launch.env,
 )
@@ -87,7 +85,6 @@ _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 @gate(
     "HO011 devices-chosen-in-launch-env",
-    upstream="silent",
     severity="warning",
     unread="the launcher sets the variable for each rank",
     cites=Cite("launcher/runner.py", "CUDA_VISIBLE_DEVICES"),

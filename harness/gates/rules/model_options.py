@@ -80,7 +80,7 @@ def _rotary_positions(config: Mapping[str, Any]) -> int | None:
     return max(positions, int(original * factor))
 
 
-@spec_gate("MD032 adapters-on-random-weights", upstream="silent", severity="warning")
+@spec_gate("MD032 adapters-on-random-weights", severity="warning")
 def adapters_on_random_weights(ctx: Context) -> Findings:
     """Adapters on frozen random weights.
 
@@ -109,7 +109,7 @@ def adapters_on_random_weights(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("MD030 two-ways-to-freeze", upstream="silent")
+@spec_gate("MD030 two-ways-to-freeze")
 def two_ways_to_freeze(ctx: Context) -> Findings:
     """Two lists that say which parameters are trained.
 
@@ -141,7 +141,7 @@ _WHOLE_MODEL_KEYS = {
 }
 
 
-@gate("MD033 not-with-model-parallelism", upstream="silent", needs=("a run spec", "a launch"))
+@gate("MD033 not-with-model-parallelism", needs=("a run spec", "a launch"))
 def conflicts_with_model_parallelism(ctx: Context) -> Findings:
     """Options for a whole model with a sharded one.
 

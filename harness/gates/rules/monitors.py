@@ -14,7 +14,6 @@ _UTILITY_BLOCKS = ("tensorboard", "wandb", "csv_monitor", "comet", "flops_profil
 
 @gate(
     "UT001 block-without-enabled",
-    upstream="silent",
     severity="warning",
     cites=Cite("monitor/config.py", "enabled: bool = False"),
 )
@@ -52,7 +51,6 @@ def utility_block_without_enabled(ctx: Context) -> Findings:
 
 @gate(
     "UT019 comms-logger-that-is-on-after-all",
-    upstream="silent",
     severity="warning",
     cites=(
         Cite("comm/config.py", "self.comms_logger_enabled = 'comms_logger' in ds_config"),
@@ -98,7 +96,6 @@ _LOGGED_OPERATIONS = frozenset(
 
 @gate(
     "UT021 operations-that-are-not-logged-alone",
-    upstream="silent",
     severity="info",
     cites=Cite("comm/comm.py", "in comms_logger.prof_ops"),
     when=lambda ctx: isinstance(ctx.ds("comms_logger.prof_ops"), list) and bool(ctx.ds("comms_logger.prof_ops")),
@@ -145,7 +142,6 @@ def operations_not_logged_alone(ctx: Context) -> Findings:
 
 @gate(
     "UT002 monitor-without-output-path",
-    upstream="silent",
     severity="warning",
     cites=Cite("monitor/csv_monitor.py", "log_dir = os.path.join(self.output_path, self.job_name)"),
 )
@@ -284,7 +280,6 @@ def print_interval_of_zero(ctx: Context) -> Findings:
 
 @gate(
     "UT003 profiler-that-times-every-step",
-    upstream="silent",
     severity="info",
     cites=Cite("runtime/config.py", "get_wall_clock_breakdown(param_dict) | self.flops_profiler_config.enabled"),
 )
@@ -313,7 +308,6 @@ def profiler_that_times_every_step(ctx: Context) -> Findings:
 
 @gate(
     "UT015 memory-report-at-every-step",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/engine.py", 'see_memory_usage("Engine before forward", force=self.memory_breakdown())'),
 )

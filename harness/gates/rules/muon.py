@@ -61,7 +61,6 @@ def _is_in_bf16_optimizer(ctx: Context) -> bool:
 
 @gate(
     "OP121 muon-trained-by-sgd",
-    upstream="silent",
     cites=(
         Cite("runtime/zero/muon/muon_optimizer.py", "p.add_(p.grad.reshape(p.shape), alpha=-group[", until="0.18.9"),
         Cite("runtime/zero/stage_1_and_2.py", "from deepspeed.runtime.zero.muon.original_muon import muon_update"),
@@ -115,7 +114,6 @@ def muon_without_newton_schulz(ctx: Context) -> Findings:
 
 @gate(
     "OP019 muon-clips-its-updates",
-    upstream="silent",
     severity="warning",
     cites=(
         Cite(
@@ -159,7 +157,6 @@ def clipped_muon_updates(ctx: Context) -> Findings:
 
 @gate(
     "OP020 muon-in-another-wrapper",
-    upstream="silent",
     severity=("error", "warning"),
     cites=Cite("runtime/bf16_optimizer.py", "BF16 Muon currently requires FP32 accumulation, dense DP and eager"),
     since="0.19.8",

@@ -76,7 +76,6 @@ def nvme_without_path(ctx: Context) -> Findings:
 
 @gate(
     "OF003 nvme-optimizer-below-stage-3",
-    upstream="silent",
     cites=Cite("runtime/zero/stage_1_and_2.py", "offload_optimizer_config.device != OffloadDeviceEnum.none"),
 )
 def nvme_optimizer_below_stage_3(ctx: Context) -> Findings:
@@ -279,7 +278,6 @@ def _describe_path_problem(path: str) -> str:
 
 @gate(
     "OF026 nvme-path-that-is-no-disk",
-    upstream="silent",
     severity=("error", "warning"),
     cites=Cite(
         "runtime/zero/stage3.py",
@@ -328,7 +326,6 @@ def _has_value(ctx: Context, key: str) -> bool:
 
 @gate(
     "OF027 nvme-settings-with-cpu",
-    upstream="silent",
     severity="info",
     unread="nothing is swapped to a disk",
     cites=Cite(
@@ -381,7 +378,6 @@ _STATES = {"adagrad": 1}
 
 @gate(
     "OF032 pipelined-swapping-keeps-states",
-    upstream="silent",
     severity="warning",
     cites=(
         Cite("runtime/swap_tensor/pipelined_optimizer_swapper.py", "buffer = torch.Tensor()", since="0.14.5"),
@@ -441,7 +437,6 @@ def optimizer_states_in_host_memory(ctx: Context) -> Findings:
 
 @gate(
     "CK003 nvme-optimizer-that-deepspeed-cannot-resume",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/engine.py", "load_zero_checkpoint and not self.zero_nvme_offload_optimizer()"),
     since="0.18.0",

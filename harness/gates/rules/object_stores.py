@@ -7,7 +7,7 @@ from harness.gates.registry import Context, Findings, spec_gate
 from harness.object_stores.store_url import is_store_url, parse_store_url
 
 
-@spec_gate("ST001 store-url", upstream="silent", policy="DeepSpeed knows no object stores")
+@spec_gate("ST001 store-url", policy="DeepSpeed knows no object stores")
 def unusable_store_url(ctx: Context) -> Findings:
     """A URL of an object store that cannot be used.
 
@@ -48,7 +48,7 @@ def _find_problem(text: str, *, is_prefix: bool = True) -> str:
     return "it names a bucket, and no prefix below it" if is_prefix and not url.path else ""
 
 
-@spec_gate("ST002 upload-of-nothing", upstream="silent", severity="warning")
+@spec_gate("ST002 upload-of-nothing", severity="warning")
 def upload_without_files(ctx: Context) -> Findings:
     """An upload in a run that writes nothing to upload.
 

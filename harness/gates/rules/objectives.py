@@ -35,7 +35,7 @@ def custom_without_plugin(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("MD060 not-with-this-objective", upstream="silent", severity=("error", "warning"))
+@spec_gate("MD060 not-with-this-objective", severity=("error", "warning"))
 def not_with_this_objective(ctx: Context) -> Findings:
     """An option that the objective does not go with.
 
@@ -76,7 +76,7 @@ def not_with_this_objective(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("MD063 script-and-plugin", upstream="silent")
+@spec_gate("MD063 script-and-plugin")
 def script_and_plugin(ctx: Context) -> Findings:
     """A plug-in, or arguments, that no script reads.
 

@@ -56,7 +56,6 @@ def _has_block_without_device(ctx: Context, section: str) -> bool:
 
 @gate(
     "OF006 offload-block-without-a-device",
-    upstream="silent",
     cites=Cite("runtime/zero/offload_config.py", 'device: OffloadDeviceEnum = "none"'),
     when=lambda ctx: ctx.stage > 0,
 )
@@ -100,7 +99,6 @@ _WITH_CPU_KERNEL = ("", "adam", "adamw", "adagrad", "lion", "muon")
 
 @gate(
     "OF020 offloaded-optimizer-without-a-cpu-kernel",
-    upstream="silent",
     severity=("error", "warning"),
     cites=Cite("runtime/engine.py", "torch_optimizer = getattr(torch.optim, self.optimizer_name())"),
     when=lambda ctx: ctx.stage > 0 and ctx.is_optimizer_offloaded,
@@ -142,7 +140,6 @@ def optimizer_without_cpu_kernel(ctx: Context) -> Findings:
 
 @gate(
     "OF025 fp32-optimizer-states-not-read",
-    upstream="silent",
     severity=("warning", "error"),
     unread="the states follow the master weights",
     cites=(
@@ -192,7 +189,6 @@ def unread_fp32_optimizer_states(ctx: Context) -> Findings:
 
 @gate(
     "OF028 contiguous-gradients-forced-on",
-    upstream="silent",
     severity="info",
     unread="DeepSpeed switches it on itself",
     cites=Cite("runtime/zero/stage_1_and_2.py", "self.contiguous_gradients = contiguous_gradients or self.cpu_offload"),
@@ -324,7 +320,6 @@ def partial_offload_without_cpu_adam(ctx: Context) -> Findings:
 
 @gate(
     "OF014 partial-offload-of-few-sub-groups",
-    upstream="silent",
     severity="warning",
     cites=(
         Cite("runtime/zero/stage3.py", "if i >= int((1 - self.partial_offload) * sub_group_size):", since="0.18.0"),

@@ -19,7 +19,6 @@ _DEVICE = "zero.offload_param.device"
 
 @gate(
     "OF001 parameter-offload-below-stage-3",
-    upstream="silent",
     severity=("error", "warning"),
     cites=Cite("runtime/engine.py", "offload_param_config=self.zero_offload_param()"),
     when=lambda ctx: ctx.has_stage,
@@ -53,7 +52,6 @@ def parameter_offload_below_stage_3(ctx: Context) -> Findings:
 
 @gate(
     "OF007 parameters-offloaded-but-not-the-optimizer",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/zero/stage3.py", "if offload_param_config is not None and offload_param_config.device"),
     when=lambda ctx: ctx.stage == 3 and ctx.optimizer.type is not None,

@@ -87,7 +87,6 @@ _UNIT_STEP_OPTIMIZERS = frozenset(("adam", "adamw", "lion"))
 
 @gate(
     "OP006 optimizer-parameter-value",
-    upstream="silent",
     severity=("error", "warning"),
     cites=Cite("ops/adam/fused_adam.py", "defaults = dict(lr=lr, bias_correction=bias_correction, betas=betas"),
 )
@@ -180,7 +179,6 @@ _MISPLACED_RATES = ("optimizer.lr", "optimizer.learning_rate", "learning_rate", 
 
 @gate(
     "OP010 rate-left-to-the-optimizer",
-    upstream="silent",
     severity="warning",
     cites=Cite("ops/adam/fused_adam.py", "lr=1e-3,"),
     when=lambda ctx: ctx.has_key("optimizer.type") and not ctx.has_key("optimizer.params.lr"),
@@ -215,7 +213,6 @@ def default_rate(ctx: Context) -> Findings:
 
 @spec_gate(
     "MD009 parameter-of-another-optimizer",
-    upstream="silent",
     severity="warning",
     unread="the optimizer has no such parameter",
 )

@@ -91,7 +91,6 @@ def _explain_refusal(name: str) -> str:
 
 @gate(
     "OP002 optimizer-without-type",
-    upstream="silent",
     cites=(
         Cite("runtime/config.py", "return OPTIMIZER_TYPE_DEFAULT"),
         Cite("runtime/engine.py", "zero stage {} requires an optimizer"),
@@ -163,7 +162,6 @@ _SECTION_KEYS = tuple(
 
 @spec_gate(
     "OP038 two-optimizers",
-    upstream="silent",
     severity="warning",
     unread="`deepspeed.optimizer` decides",
     cites=Cite("runtime/config.py", "return param_dict[OPTIMIZER][OPTIMIZER_PARAMS]"),
@@ -253,7 +251,6 @@ def untested_optimizer(ctx: Context) -> Findings:
 
 @gate(
     "OP012 optimizer-cut-by-zero",
-    upstream="silent",
     cites=Cite("runtime/engine.py", "You are using ZeRO with an untested optimizer, proceed with caution"),
 )
 def shape_dependent_optimizer(ctx: Context) -> Findings:

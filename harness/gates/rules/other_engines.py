@@ -8,7 +8,6 @@ from harness.gates.registry import Cite, Context, Findings, Fix, gate
 
 @gate(
     "UT012 autotuning-in-a-training-run",
-    upstream="silent",
     severity=("error", "warning"),
     cites=Cite("runtime/engine.py", "def autotuning_enabled(self):"),
     when=lambda ctx: ctx.has_key("autotuning"),
@@ -84,7 +83,7 @@ _BLOCKS = (
 )
 
 
-@gate("MD005 block-that-this-version-does-not-train", upstream="silent", needs=("a run spec", "a launch"))
+@gate("MD005 block-that-this-version-does-not-train", needs=("a run spec", "a launch"))
 def untrained_blocks(ctx: Context) -> Findings:
     """A DeepSpeed block that this version's training loop does not support.
 

@@ -52,7 +52,7 @@ def correctness_patch_off(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("EN056 unknown-patch", upstream="silent")
+@spec_gate("EN056 unknown-patch")
 def unknown_patch(ctx: Context) -> Findings:
     """A switch for an unknown patch, or for one without a switch.
 

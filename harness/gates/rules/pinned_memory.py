@@ -17,7 +17,6 @@ def _take_torch(ctx: Context) -> Fix:
 
 @spec_gate(
     "OF033 native-pinning-not-there",
-    upstream="silent",
     severity="warning",
     until="0.19.5",
     when=lambda ctx: pins_natively(ctx.run.spec.zero, ctx.run.spec.launch.env),
@@ -46,7 +45,6 @@ def native_pinning_not_there(ctx: Context) -> Findings:
 
 @spec_gate(
     "OF034 native-pinning-of-nothing",
-    upstream="silent",
     severity="warning",
     cites=Cite("utils/pin_memory.py", "DS_PIN_MEMORY_BACKEND", since="0.19.6"),
     when=lambda ctx: ctx.run.spec.zero.pin_memory_backend == "native",
@@ -71,7 +69,6 @@ def native_pinning_of_nothing(ctx: Context) -> Findings:
 
 @spec_gate(
     "OF035 native-pinning-keeps-shards",
-    upstream="silent",
     severity="warning",
     cites=Cite("utils/pin_memory.py", "locked = base[:numel]", since="0.19.6"),
     when=lambda ctx: (

@@ -163,7 +163,6 @@ def gradients_scaled_once_a_stage(ctx: Context) -> Findings:
 
 @gate(
     "PP009 overlapped-communication-in-a-pipeline",
-    upstream="silent",
     severity="warning",
     unread="a pipeline switches it off",
     cites=Cite("runtime/engine.py", "Pipeline parallelism does not support overlapped communication"),
@@ -195,7 +194,6 @@ def overlapped_communication(ctx: Context) -> Findings:
 
 @gate(
     "PP010 block-that-a-pipeline-ignores",
-    upstream="silent",
     severity="warning",
     unread="a pipeline does not read the block",
     cites=Cite("__init__.py", "if not isinstance(model, PipelineModule):"),
@@ -240,7 +238,6 @@ _DEFAULTS_OF_UNREAD_KEYS = {"stages": "auto", "partition": "best", "seed_layers"
 
 @gate(
     "PP013 pipeline-key-that-nothing-reads",
-    upstream="silent",
     severity="warning",
     unread="the PipelineModule decides",
     cites=Cite("runtime/config.py", '"partition": "best",'),
@@ -277,9 +274,7 @@ def unread_pipeline_keys(ctx: Context) -> Findings:
         )
 
 
-@spec_gate(
-    "PP016 pipeline-with-what-needs-the-whole-model", upstream="silent", when=lambda ctx: ctx.pipeline_parallel_size > 1
-)
+@spec_gate("PP016 pipeline-with-what-needs-the-whole-model", when=lambda ctx: ctx.pipeline_parallel_size > 1)
 def whole_model_options_in_a_pipeline(ctx: Context) -> Findings:
     """Options that need the whole model, in a pipeline.
 

@@ -13,7 +13,7 @@ from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
 _STAGES = "parallel.pipeline_parallel_size"
 
 
-@gate("MD004 degree-that-this-version-does-not-train", upstream="silent", needs=("a run spec", "model facts"))
+@gate("MD004 degree-that-this-version-does-not-train", needs=("a run spec", "model facts"))
 def unsupported_family(ctx: Context) -> Findings:
     """Pipeline stages for a model that cannot be split into stages.
 
@@ -122,7 +122,6 @@ def more_stages_than_layers(ctx: Context) -> Findings:
 
 @gate(
     "PP004 uneven-pipeline-stages",
-    upstream="silent",
     severity="info",
     needs=("model facts",),
     when=lambda ctx: ctx.pipeline_parallel_size > 1,
@@ -162,7 +161,6 @@ def uneven_stages(ctx: Context) -> Findings:
 
 @gate(
     "PP014 fewer-micro-batches-than-stages",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/pipe/schedule.py", "class TrainSchedule(PipeSchedule):"),
     when=lambda ctx: ctx.pipeline_parallel_size > 1,

@@ -47,7 +47,7 @@ def not_with_preferences(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("MD050 settings-of-another-objective", upstream="silent", severity=("error", "warning"))
+@spec_gate("MD050 settings-of-another-objective", severity=("error", "warning"))
 def settings_of_another_objective(ctx: Context) -> Findings:
     """Settings of an objective that the run does not have, or that its loss does not read.
 

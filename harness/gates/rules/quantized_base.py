@@ -42,7 +42,7 @@ def without_adapters(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("MD043 quantized-weights-at-stage-3", upstream="silent", when=_is_quantized)
+@spec_gate("MD043 quantized-weights-at-stage-3", when=_is_quantized)
 def at_stage_3(ctx: Context) -> Findings:
     """4-bit weights under ZeRO stage 3.
 
@@ -72,7 +72,7 @@ def at_stage_3(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("MD044 quantized-weights-with-other-models", upstream="silent", when=_is_quantized)
+@spec_gate("MD044 quantized-weights-with-other-models", when=_is_quantized)
 def with_other_models(ctx: Context) -> Findings:
     """4-bit weights of a model that is divided, compiled, new, or built by a plug-in.
 
@@ -144,7 +144,7 @@ def in_an_export(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("MD046 weights-that-are-quantized-already", upstream="silent")
+@spec_gate("MD046 weights-that-are-quantized-already")
 def quantized_already(ctx: Context) -> Findings:
     """A base whose weights are quantized already.
 
@@ -175,7 +175,7 @@ def quantized_already(ctx: Context) -> Findings:
     )
 
 
-@gate("MD047 quantized-weights-of-experts", upstream="silent", needs=("a run spec", "model facts"), when=_is_quantized)
+@gate("MD047 quantized-weights-of-experts", needs=("a run spec", "model facts"), when=_is_quantized)
 def of_experts(ctx: Context) -> Findings:
     """4-bit weights of a mixture of experts.
 

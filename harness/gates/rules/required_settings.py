@@ -114,7 +114,7 @@ def no_training_length(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("MD006 two-lengths-of-training", upstream="silent", severity="warning", unread="`max_steps` decides")
+@spec_gate("MD006 two-lengths-of-training", severity="warning", unread="`max_steps` decides")
 def two_training_lengths(ctx: Context) -> Findings:
     """Two lengths of training.
 
@@ -140,7 +140,6 @@ def two_training_lengths(ctx: Context) -> Findings:
 
 @spec_gate(
     "MD017 options-of-a-named-model",
-    upstream="silent",
     severity=("warning", "info"),
     unread="no model is loaded by name",
 )
@@ -168,7 +167,7 @@ def options_without_named_model(ctx: Context) -> Findings:
             )
 
 
-@spec_gate("MD015 ignore-without-a-reason", upstream="silent", severity="warning")
+@spec_gate("MD015 ignore-without-a-reason", severity="warning")
 def ignore_without_reason(ctx: Context) -> Findings:
     """A gate that is ignored without a reason.
 

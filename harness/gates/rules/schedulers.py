@@ -75,7 +75,6 @@ def _find_nearest_scheduler(name: str) -> str:
 
 @gate(
     "OP022 scheduler-without-type",
-    upstream="silent",
     unread="a block without `type` is no scheduler",
     cites=Cite("runtime/config.py", "return SCHEDULER_TYPE_DEFAULT"),
 )
@@ -123,7 +122,6 @@ def scheduler_without_type(ctx: Context) -> Findings:
 
 @spec_gate(
     "OP037 two-schedulers",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/engine.py", "lr_scheduler = self._scheduler_from_config(self.optimizer)"),
     when=lambda ctx: bool(ctx.scheduler) and ctx.source.has_key("scheduler.type"),
@@ -415,7 +413,6 @@ _ONE_CYCLE_BETA2 = 0.99
 
 @gate(
     "OP034 one-cycle-replaces-betas",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/lr_schedules.py", "self.min_moms = ["),
     when=lambda ctx: get_scheduler_name(ctx) == "OneCycle",
@@ -458,7 +455,6 @@ def replaced_betas(ctx: Context) -> Findings:
 
 @gate(
     "OP035 range-test-left-on",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/lr_schedules.py", "return (1 + self.step_rate * self.interval_fn())"),
 )

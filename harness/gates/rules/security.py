@@ -16,7 +16,6 @@ _PIN = "pin `model.revision` to a full commit that was read"
 
 @spec_gate(
     "SE001 remote-code-allowed",
-    upstream="silent",
     severity=("error", "warning"),
     policy="the code that `transformers` would run is not known beforehand",
 )
@@ -63,7 +62,7 @@ def allowed_remote_code(ctx: Context) -> Findings:
     )
 
 
-@spec_gate("SE003 secret-in-the-file", upstream="silent", severity="warning")
+@spec_gate("SE003 secret-in-the-file", severity="warning")
 def secret_in_environment(ctx: Context) -> Findings:
     """A secret written into the file.
 
@@ -92,7 +91,6 @@ def secret_in_environment(ctx: Context) -> Findings:
 
 @spec_gate(
     "SE009 password-in-an-address",
-    upstream="silent",
     policy="a spec is copied to run directories, reports, checkpoints and stores",
     ignorable=False,
 )
@@ -140,7 +138,6 @@ def _iter_texts(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, str]]:
 
 @gate(
     "SE004 api-key-in-the-json",
-    upstream="silent",
     severity="warning",
     cites=Cite(
         "monitor/config.py",
@@ -293,7 +290,6 @@ def path_with_variable(ctx: Context) -> Findings:
 
 @spec_gate(
     "SE008 code-in-the-environment",
-    upstream="silent",
     policy="another person's spec could run any code",
     ignorable=False,
 )
@@ -332,7 +328,7 @@ def code_in_environment(ctx: Context) -> Findings:
             )
 
 
-@spec_gate("MD034 spec-that-allows-its-own-code", upstream="silent", unread="the harness refuses it", ignorable=False)
+@spec_gate("MD034 spec-that-allows-its-own-code", unread="the harness refuses it", ignorable=False)
 def spec_that_allows_its_own_code(ctx: Context) -> Findings:
     """A spec that allows its own code.
 

@@ -17,7 +17,6 @@ _ulysses_gate = partial(gate, since="0.17.0")
 
 @gate(
     "SQ010 sequence-parallelism-before-0-17",
-    upstream="silent",
     cites=(
         Cite("utils/groups.py", "_get_sequence_parallel_group"),
         Cite(
@@ -68,7 +67,6 @@ def _is_degree_of_json(ctx: Context) -> bool:
 
 @_ulysses_gate(
     "SQ001 sequence-degree-without-groups",
-    upstream="silent",
     severity="warning",
     cites=Cite("__init__.py", 'if "sequence_parallel_size" in config and "data_parallel_size" in config:'),
 )
@@ -104,7 +102,6 @@ def degree_without_groups(ctx: Context) -> Findings:
 
 @_ulysses_gate(
     "SQ002 sequence-groups-alone-split-nothing",
-    upstream="silent",
     severity="warning",
     cites=(
         Cite("runtime/sequence_parallel/ulysses_sp.py", "def register_with_transformers("),
@@ -330,7 +327,6 @@ def eager_attention(ctx: Context) -> Findings:
 
 @_ulysses_gate(
     "SQ006 sequence-with-tensor-or-pipeline",
-    upstream="silent",
     cites=Cite("utils/groups.py", "def _get_sequence_parallel_world_size():"),
     when=lambda ctx: (
         ctx.sequence_parallel_size > 1

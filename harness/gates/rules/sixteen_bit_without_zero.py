@@ -13,7 +13,6 @@ _STAGE = "zero.stage"
 
 @gate(
     "PR002 unscaled-fp16-without-zero",
-    upstream="silent",
     cites=Cite("runtime/engine.py", "loss = self.optimizer.scale_if_loss(loss)"),
     since="0.18.3",
     when=lambda ctx: ctx.run.spec.precision.fp16 and not ctx.run.spec.precision.bf16 and ctx.stage == 0,
@@ -63,7 +62,6 @@ def _is_loss_scale_one(ctx: Context) -> bool:
 
 @gate(
     "PR003 hidden-first-step-in-16-bit",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/fp16/fused_optimizer.py", "self.initialize_optimizer_states()"),
     since="0.18.6",
@@ -174,7 +172,6 @@ def fixed_loss_scale_at_stage_0(ctx: Context) -> Findings:
 
 @gate(
     "PR064 hidden-first-step-before-0-18-6",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/fp16/fused_optimizer.py", "self.initialize_optimizer_states()"),
     until="0.18.5",

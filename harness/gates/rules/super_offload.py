@@ -26,7 +26,6 @@ def _get_share_of_cores(ctx: Context) -> Any:
 
 @gate(
     "OF015 super-offload-below-stage-3",
-    upstream="silent",
     severity="warning",
     unread="stage 3 alone reads it",
     cites=Cite("runtime/engine.py", "Stage3ZeroOptimizer = DeepSpeedZeroOptimizer_Stage3 if not self.super_offload("),
@@ -133,7 +132,6 @@ def super_offload_without_adam(ctx: Context) -> Findings:
 
 @gate(
     "OF018 cores-for-super-offload-without-it",
-    upstream="silent",
     severity="info",
     unread="the engine reads OMP_NUM_THREADS",
     cites=Cite("runtime/superoffload/superoffload_utils.py", "cpuadam_cores_perc: float"),

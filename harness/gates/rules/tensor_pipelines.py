@@ -16,7 +16,6 @@ def _is_tensor_pipeline(ctx: Context) -> bool:
 
 @gate(
     "PP018 pipeline-layers-that-do-not-divide",
-    upstream="silent",
     needs=("a run spec", "model facts"),
     when=_is_tensor_pipeline,
     unseen="the harness refuses it itself (PP106): DeepSpeed does not shard the layers of a pipeline",
@@ -65,7 +64,6 @@ _WHOLE_MATRIX_OPTIMIZERS = frozenset(("lamb", "fusedlamb", "onebitlamb", "muon",
 
 @spec_gate(
     "PP019 whole-matrix-optimizer-over-shards",
-    upstream="silent",
     cites=Cite("runtime/zero/muon/original_muon.py", "zeropower_via_newtonschulz5"),
     when=_is_tensor_pipeline,
     unseen="the update differs, without an error",

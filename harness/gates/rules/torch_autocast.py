@@ -69,7 +69,6 @@ _autocast_gate = partial(gate, since="0.17.2")
 
 @_autocast_gate(
     "PR008 autocast-without-format",
-    upstream="silent",
     severity=("error", "warning"),
     cites=(
         Cite("runtime/engine.py", "self.torch_autocast_dtype() == torch.float16", since="0.18.0"),
@@ -152,7 +151,6 @@ def unknown_safe_module(ctx: Context) -> Findings:
 
 @_autocast_gate(
     "PR009 autocast-to-full-precision",
-    upstream="silent",
     severity="warning",
     cites=(
         Cite("runtime/torch_autocast.py", "dtype=engine.torch_autocast_dtype()", since="0.17.6"),
@@ -183,7 +181,6 @@ def autocast_to_full_precision(ctx: Context) -> Findings:
 
 @_autocast_gate(
     "PR010 autocast-with-fp16",
-    upstream="silent",
     severity=("error", "warning"),
     cites=(
         Cite("runtime/engine.py", "self.torch_autocast_z0_gradscaler.step(self.optimizer)", since="0.18.0"),
@@ -230,7 +227,6 @@ def autocast_with_fp16(ctx: Context) -> Findings:
 
 @_autocast_gate(
     "PR011 autocast-with-bf16",
-    upstream="silent",
     severity=("error", "warning"),
     cites=(
         Cite("runtime/torch_autocast.py", "the engine will follow the settings in bf16/fp16 section", since="0.17.6"),
@@ -277,7 +273,6 @@ def autocast_with_bf16(ctx: Context) -> Findings:
 
 @_autocast_gate(
     "PR012 fp16-autocast-clips-scaled-gradients",
-    upstream="silent",
     cites=Cite("runtime/zero/stage_1_and_2.py", "self.torch_autocast_gradscaler.step(self.optimizer)"),
 )
 def clipping_of_scaled_gradients(ctx: Context) -> Findings:
@@ -309,7 +304,6 @@ def clipping_of_scaled_gradients(ctx: Context) -> Findings:
 
 @gate(
     "PR013 fp16-autocast-stuck-after-overflow",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/zero/stage_1_and_2.py", "self.torch_autocast_gradscaler.update()"),
     since="0.19.8",
@@ -380,7 +374,6 @@ def autocast_modules_without_package(ctx: Context) -> Findings:
 
 @_autocast_gate(
     "PR016 autocast-ignores-communication-format",
-    upstream="silent",
     severity=("warning", "error"),
     unread="autocast reduces in its own format",
     cites=(

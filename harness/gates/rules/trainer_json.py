@@ -11,7 +11,6 @@ from harness.spec.parse.source import join_key
 
 @gate(
     "HF006 clipping-that-never-arrives",
-    upstream="silent",
     severity=("warning", "info"),
     unseen="needs the Hugging Face Trainer",
 )
@@ -46,7 +45,6 @@ def missing_clipping(ctx: Context) -> Findings:
 
 @gate(
     "HF109 rate-constant-after-the-warm-up",
-    upstream="silent",
     severity=("warning", "info"),
     cites=Cite("runtime/lr_schedules.py", "over warmup_num_steps steps, and then fix at max lr"),
     when=lambda ctx: ctx.consumer == "hf" and get_scheduler_name(ctx) in SCHEDULERS,
@@ -88,7 +86,6 @@ def constant_rate_under_the_trainer(ctx: Context) -> Findings:
 
 @gate(
     "HF007 weights-not-gathered-on-save",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/engine.py", "Did not save the model"),
     when=lambda ctx: ctx.consumer in ("hf", "accelerate") and ctx.stage == 3,

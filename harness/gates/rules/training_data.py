@@ -10,7 +10,7 @@ from harness.gates.registry import Context, Findings, Fix, Severity, spec_gate
 from harness.spec.sections.data_spec import CHAT_FORMATS
 
 
-@spec_gate("MD011 evaluation-without-data", upstream="silent", severity="warning", unread="nothing is evaluated")
+@spec_gate("MD011 evaluation-without-data", severity="warning", unread="nothing is evaluated")
 def evaluation_without_data(ctx: Context) -> Findings:
     """Evaluation of nothing.
 
@@ -73,7 +73,7 @@ def samples_of_a_divided_model(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("MD170 sample-options-without-samples", upstream="silent", severity="warning", unread="nothing is generated")
+@spec_gate("MD170 sample-options-without-samples", severity="warning", unread="nothing is generated")
 def sample_options_without_samples(ctx: Context) -> Findings:
     """Options of samples that are not generated.
 
@@ -99,7 +99,7 @@ def sample_options_without_samples(ctx: Context) -> Findings:
             )
 
 
-@spec_gate("MD012 fraction-with-evaluation-data", upstream="silent", severity="warning", unread="`data.eval` decides")
+@spec_gate("MD012 fraction-with-evaluation-data", severity="warning", unread="`data.eval` decides")
 def fraction_with_evaluation_data(ctx: Context) -> Findings:
     """A held-out share next to evaluation data.
 
@@ -124,7 +124,7 @@ def fraction_with_evaluation_data(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("MD018 source-of-weight-0", upstream="silent", severity=("error", "warning"))
+@spec_gate("MD018 source-of-weight-0", severity=("error", "warning"))
 def source_of_weight_0(ctx: Context) -> Findings:
     """A source of weight 0 in the mixture.
 
@@ -150,7 +150,7 @@ def source_of_weight_0(ctx: Context) -> Findings:
             )
 
 
-@spec_gate("MD019 weights-of-some-sources", upstream="silent")
+@spec_gate("MD019 weights-of-some-sources")
 def weights_of_some_sources(ctx: Context) -> Findings:
     """A mixture in which only some sources have a weight.
 
@@ -238,7 +238,6 @@ _FORMATS_OF_OPTIONS = {
 
 @spec_gate(
     "MD021 option-of-another-format",
-    upstream="silent",
     severity="warning",
     unread="records of this format have one loss, and columns of their own",
 )
@@ -274,7 +273,7 @@ def _format_names(names: Iterable[str]) -> str:
     return " and ".join(f"`{name}`" for name in names)
 
 
-@spec_gate("MD022 limit-without-skipping", upstream="silent", severity="warning", unread="no record is skipped")
+@spec_gate("MD022 limit-without-skipping", severity="warning", unread="no record is skipped")
 def limit_without_skipping(ctx: Context) -> Findings:
     """A limit on bad records that are not skipped.
 
@@ -299,9 +298,7 @@ def limit_without_skipping(ctx: Context) -> Findings:
         )
 
 
-@spec_gate(
-    "MD023 grouping-without-effect", upstream="silent", severity="warning", unread="rows of equal length have no groups"
-)
+@spec_gate("MD023 grouping-without-effect", severity="warning", unread="rows of equal length have no groups")
 def grouping_without_effect(ctx: Context) -> Findings:
     """Grouping by length with equal lengths or a fixed order.
 

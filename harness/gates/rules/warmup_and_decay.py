@@ -28,7 +28,6 @@ _FINITE_SCHEDULES = ("WarmupDecayLR", "WarmupCosineLR")
 
 @gate(
     "OP027 peak-rate-by-default",
-    upstream="silent",
     severity=("error", "warning"),
     cites=Cite("runtime/lr_schedules.py", "warmup_max_lr: float = 0.001,"),
     when=lambda ctx: get_scheduler_name(ctx) in ("WarmupDecayLR", "WarmupLR"),
@@ -77,7 +76,6 @@ _PEAK_NAMES = {"WarmupLR": "warmup_max_lr", "WarmupDecayLR": "warmup_max_lr", "O
 
 @gate(
     "OP028 rate-replaced-by-the-scheduler",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/lr_schedules.py", "param_group['lr'] = lr"),
     when=lambda ctx: get_scheduler_name(ctx) in _PEAK_NAMES,
@@ -130,7 +128,6 @@ def _is_rate(value: object) -> TypeGuard[float]:
 
 @gate(
     "OP029 warm-up-from-above",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/lr_schedules.py", "self.delta_lrs = [big - small for big, small in zip("),
     when=lambda ctx: bool(get_scheduler_params(ctx)),
@@ -182,7 +179,6 @@ def downward_warmup(ctx: Context) -> Findings:
 
 @gate(
     "OP030 warm-up-longer-than-the-schedule",
-    upstream="silent",
     severity=("error", "warning"),
     cites=Cite("runtime/lr_schedules.py", "total_num_steps {} is less than warmup_num_steps {}"),
     when=lambda ctx: get_scheduler_name(ctx) in _FINITE_SCHEDULES,
@@ -227,7 +223,6 @@ def warmup_longer_than_schedule(ctx: Context) -> Findings:
 
 @gate(
     "OP031 schedule-ends-before-training",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/lr_schedules.py", "float(self.total_num_steps - self.last_batch_iteration)"),
     when=lambda ctx: get_scheduler_name(ctx) in _FINITE_SCHEDULES,
@@ -268,7 +263,6 @@ def _fix_length(ctx: Context, steps: int) -> Fix:
 
 @gate(
     "OP032 unknown-warmup-type",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/lr_schedules.py", "Using unknown warmup_type: {warmup_type}."),
     when=lambda ctx: get_scheduler_name(ctx).startswith("Warmup"),
@@ -301,7 +295,6 @@ def unknown_warmup_type(ctx: Context) -> Findings:
 
 @gate(
     "OP033 first-steps-at-zero",
-    upstream="silent",
     severity="info",
     cites=Cite("runtime/lr_schedules.py", "self._last_lr = update_lr(self.optimizer.param_groups, self.get_lr())"),
     since="0.15.3",
@@ -337,7 +330,6 @@ def first_steps_at_zero(ctx: Context) -> Findings:
 
 @gate(
     "OP036 schedule-counted-in-micro-batches",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/engine.py", "self.lr_scheduler.step(**(lr_kwargs or {}))"),
     when=lambda ctx: get_scheduler_name(ctx) in _FINITE_SCHEDULES,
@@ -376,7 +368,7 @@ def schedule_in_micro_batches(ctx: Context) -> Findings:
     )
 
 
-@spec_gate("OP040 decay-that-does-not-fit-the-run", upstream="silent")
+@spec_gate("OP040 decay-that-does-not-fit-the-run")
 def decay_beyond_run(ctx: Context) -> Findings:
     """Warm-up and decay longer than the run.
 
@@ -412,7 +404,7 @@ def _count_steps(count: int | None, ratio: float, steps: int) -> int:
     return math.ceil(ratio * steps) if count is None else count
 
 
-@spec_gate("MD007 two-lengths-of-warmup", upstream="silent", severity="warning", unread="`warmup_steps` decides")
+@spec_gate("MD007 two-lengths-of-warmup", severity="warning", unread="`warmup_steps` decides")
 def two_warmup_lengths(ctx: Context) -> Findings:
     """Two lengths of the warm-up.
 
@@ -435,9 +427,7 @@ def two_warmup_lengths(ctx: Context) -> Findings:
         )
 
 
-@spec_gate(
-    "MD008 minimum-rate-that-is-not-read", upstream="silent", severity="warning", unread="the schedule has no minimum"
-)
+@spec_gate("MD008 minimum-rate-that-is-not-read", severity="warning", unread="the schedule has no minimum")
 def min_lr_not_read(ctx: Context) -> Findings:
     """A minimum learning rate for a schedule without one.
 
@@ -467,7 +457,7 @@ def min_lr_not_read(ctx: Context) -> Findings:
         )
 
 
-@spec_gate("MD016 warmup-longer-than-the-run", upstream="silent", severity="warning")
+@spec_gate("MD016 warmup-longer-than-the-run", severity="warning")
 def warmup_beyond_run(ctx: Context) -> Findings:
     """A warm-up as long as the run.
 

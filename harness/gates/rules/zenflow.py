@@ -139,7 +139,6 @@ def zenflow_without_update_interval(ctx: Context) -> Findings:
 
 @_zenflow_gate(
     "ZR033 zenflow-overrides-accumulation",
-    upstream="silent",
     cites=Cite("runtime/zenflow/engine.py", "engine._config.gradient_accumulation_steps = engine.update_interval"),
     when=lambda ctx: ctx.stage > 0 and _has_zenflow(ctx),
     unseen="needs CUDA, as ZenFlow at stage 3 does",

@@ -29,7 +29,6 @@ _SIGNS_OF_STAGE_3 = (
 
 @gate(
     "ZR001 zero-without-a-stage",
-    upstream="silent",
     cites=Cite("runtime/zero/config.py", "stage: ZeroStageEnum = 0"),
     when=lambda ctx: ctx.has_key("zero_optimization") and not ctx.has_key("zero_optimization.stage"),
 )
@@ -101,7 +100,6 @@ def _is_switched_on(ctx: Context, name: str) -> bool:
 
 @gate(
     "ZR002 keys-of-stage-3-below-it",
-    upstream="silent",
     severity="warning",
     unread="stage 3 alone reads them",
     cites=Cite("runtime/engine.py", "zero_quantized_weights=self.zero_quantized_weights()"),
@@ -158,7 +156,6 @@ _KEYS_OF_STAGES_1_TO_3 = {"overlap_comm": False, "reduce_bucket_size": None}
 
 @gate(
     "ZR003 keys-that-this-stage-does-not-read",
-    upstream="silent",
     severity="info",
     unread="not read at this stage",
     cites=Cite("runtime/engine.py", "round_robin_gradients = self.zero_round_robin_gradients()"),
@@ -226,7 +223,6 @@ def legacy_stage_1(ctx: Context) -> Findings:
 
 @gate(
     "ZR015 sub-groups-of-one-parameter",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/zero/stage3.py", "local_sub_group_size >= sub_group_size"),
 )
@@ -254,7 +250,6 @@ def sub_groups_of_one_parameter(ctx: Context) -> Findings:
 
 @gate(
     "ZR062 partitioned-over-one-rank",
-    upstream="silent",
     severity="info",
     cites=Cite("runtime/zero/stage3.py", "self.partition_count = dist.get_world_size(group=self.dp_process_group)"),
     needs=("world size",),
@@ -288,7 +283,6 @@ def stage_3_on_one_rank(ctx: Context) -> Findings:
 
 @gate(
     "ZR023 unused-parameters-are-not-looked-for",
-    upstream="silent",
     severity="warning",
     unread="read with offload at stages 1 and 2 alone",
     cites=Cite("runtime/zero/stage_1_and_2.py", "assert self.ignore_unused_parameters"),
@@ -326,7 +320,6 @@ _UNREAD_KEYS = {"zero_optimization.allgather_partitions": True, "disable_allgath
 
 @gate(
     "ZR024 keys-that-nothing-reads",
-    upstream="silent",
     severity="info",
     unread="nothing reads it",
     cites=(

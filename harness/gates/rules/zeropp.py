@@ -63,7 +63,6 @@ def indivisible_hpz_groups(ctx: Context) -> Findings:
 
 @gate(
     "ZR017 hpz-larger-than-the-world",
-    upstream="silent",
     severity="warning",
     cites=Cite("utils/groups.py", "zero_param_parallel_size_ = min(group_size, world_size)"),
     needs=("world size",),
@@ -133,7 +132,6 @@ def hpz_with_tensor_parallelism(ctx: Context) -> Findings:
 
 @gate(
     "ZR026 hpz-groups-across-hosts",
-    upstream="silent",
     severity="warning",
     cites=Cite("utils/groups.py", "for i in range(world_size // zero_param_parallel_size_):"),
     needs=("hosts",),
@@ -329,7 +327,6 @@ def quantized_weights_of_odd_shards(ctx: Context) -> Findings:
 
 @gate(
     "ZR021 quantized-gradients-on-one-node",
-    upstream="silent",
     severity="warning",
     cites=Cite("runtime/zero/stage3.py", "if self.all2all_process_group is not None and num_nodes > 1:"),
     needs=("hosts",),

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LIMITS = {
     "2026-11-29": (
-        134_750,
+        135_000,
         "counting began at 125,900; then came objectives (dpo, kto, reward, classification), imports of checkpoints, the"
         " one-pass Adam, scripts of one's own, the table of ways to train, the pages of plans and runs, containers and arrays of Slurm,"
         " patches of pods, pushes to the Hub and samples of evaluations; chat templates asked of installed programs, causes inferred by"

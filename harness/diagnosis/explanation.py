@@ -139,9 +139,10 @@ def _explain_no_failure(
     notes = (*describe_job(None, _all_text(readers)), *notes)
     if is_completed:
         return Diagnosis("completed", "certain", title="the job ended well", notes=notes)
-    op_load = _diagnose_op_load(scanner, readers)
-    if op_load is not None:
-        return op_load
+    found = describe_by_log(LogEvent(0, "", "none", "root", sure=False), _all_text(readers))
+    if found.title:
+        lines = _last_lines(readers, 10)
+        return Diagnosis("failed", "likely", found.cause, found.title, change=found.change, lines=lines, notes=notes)
     last = _last_text(readers)
     mark = last.phases.last if last is not None else NO_PHASE
     silent_end = diagnose_silent_end(scanner.events, _last_lines(readers, 40))
@@ -310,7 +311,10 @@ def collect_notes(selection: CauseSelection, scanner: LogScanner) -> tuple[str, 
         if selection.is_contested:
             notes.append("another error in the log may have come first; see the lines")
         last = max((e for e in selection.others if e.level == "root"), key=lambda e: e.line_number, default=first)
-        if not first.sure and last.line_number > first.line_number and last.cause != first.cause:
+        is_said = (
+            last.line_number > first.line_number and last.cause != first.cause and not last.text.startswith("the log")
+        )
+        if is_said and not first.sure:
             notes.append(f"the last error of the log says: `{_shorten(last.text, 160)}`")
     earlier = selection.earlier[-_MAX_EARLIER:]
     if len(selection.earlier) > len(earlier):
@@ -327,16 +331,6 @@ def collect_notes(selection: CauseSelection, scanner: LogScanner) -> tuple[str, 
     if missing_hosts := describe_missing_hosts(scanner.events):
         notes.append(f"{missing_hosts}: {causes_by_id()['LG075'].change}")
     return tuple(notes)
-
-
-def _diagnose_op_load(scanner: LogScanner, readers: list[LogReader]) -> Diagnosis | None:
-    """The diagnosis of a log that ends while torch looks for a compiled op; None for any other log."""
-    last_lines = _last_lines(readers, 12)
-    if not scanner.op_loads or not any("PyTorch extensions root" in text for _, text in last_lines):
-        return None
-    title, change = describe_cause("LG026")
-    message = next(iter(scanner.op_loads.values()))
-    return Diagnosis("failed", "likely", "LG026", title, _shorten(message), change, lines=last_lines[-10:])
 
 
 def _last_lines(readers: list[LogReader], count: int) -> tuple[tuple[int, str], ...]:

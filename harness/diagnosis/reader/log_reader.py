@@ -25,7 +25,7 @@ BOX_END = "\u2570\u2500\u2500"
 """Of the box that rich draws around a traceback; its exception is below."""
 _PHRASES = (
     *("NCCL WARN", "imed out", "Warning: ", "Root Cause", "n fault", "urrent thread", "Thread 0x", 'File "'),
-    *("LOAD REPORT", "newly init", "Process ", "Killing subprocess"),
+    *("LOAD REPORT", "newly init", "Process ", "Killing subprocess", "\u2771 ", "\u2502 /"),
 )
 FAILURE_WORDS = tuple(word.encode() for word in (*_WORDS.split(), *_PHRASES, BOX_END))
 """A line with one of these is read, as is one with a literal of a rule, and one that follows such a line: an exception
@@ -167,7 +167,7 @@ class LogReader:
         if _MESSAGE_START.search(raw):
             self._lines_to_keep = LINES_AFTER_TRACEBACK
         else:
-            may_continue = b"Error: " in raw or b"Exception: " in raw or b'File "' in raw
+            may_continue = any(word in raw for word in (b"Error: ", b"Exception: ", b'File "', b"\xe2\x94\x82 /"))
             self._lines_to_keep = max(self._lines_to_keep - 1, _LINES_AFTER_EXCEPTION if may_continue else 0)
 
 

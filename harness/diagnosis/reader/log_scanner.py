@@ -66,8 +66,6 @@ class LogScanner:
         self._root_causes: list[dict[str, str]] = []
         self.clock_went_back = False
         self.world_size = 0
-        self.op_loads: dict[str, str] = {}
-        """The lines of writers that look for a compiled op and have not loaded it yet."""
         self.num_clean_exits = 0
         self._streams: dict[str, LogStream] = {}
         self._events_by_key: dict[int, LogEvent] = {}
@@ -163,10 +161,9 @@ class LogScanner:
         """The log that has ended is no text: forget its events."""
         self.events = [event for event in self.events if event.log_index != self._log_index]
         self._events_by_key = {key: e for key, e in self._events_by_key.items() if e.log_index != self._log_index}
-        self.op_loads.clear()
 
     def _update_ranks_and_hosts(self, parsed_line: ParsedLine, stream: LogStream) -> None:
-        """Update the clock, the ranks, their hosts, and the loads of ops."""
+        """Update the clock, the ranks and their hosts."""
         if parsed_line.time is not None:
             if self._clock is not None and parsed_line.time < self._clock - 60:
                 self.clock_went_back = True
@@ -181,10 +178,6 @@ class LogScanner:
             self._update_pids(parsed_line)
         if "exits successfully" in parsed_line.text:
             self.num_clean_exits += 1
-        if "PyTorch extensions root" in parsed_line.text:
-            self.op_loads[parsed_line.stream] = parsed_line.text
-        elif "Loading extension module" in parsed_line.text or "Time to load" in parsed_line.text:
-            self.op_loads.clear()
 
     def _read_rank_mapping(self, text: str) -> None:
         """Read DeepSpeed's table of hosts and ranks."""
@@ -229,7 +222,7 @@ class LogScanner:
         elif _CHAINED.match(text):
             self._finish_message(stream)
             stream.is_chained = True
-        elif stream.in_traceback and _INTERRUPTION.search(text):
+        elif stream.read_box(text) or (stream.in_traceback and _INTERRUPTION.search(text)):
             return
         elif not self._read_root_cause(text) and not self._continues_message(text, stream):
             width = 0 if _MULTI_LINE_START.search(text) else stream.wraps_at(line, text)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.diagnosis.catalogue import causes_by_id
 from harness.diagnosis.diagnosis_types import Frame, LogEvent, shows_rank
@@ -20,6 +20,9 @@ ELISION = re.compile(
     r"(?:\s+|$)"
 )
 """What stands for the lines that somebody left out of a quoted traceback, on a line of its own or before another."""
+_BOX_FRAME = re.compile(r"\u2502 (?P<file>\S+\.py):(?P<line>\d+) in +(?P<function>[\w<>]*)")
+_BOX_CODE = re.compile(r"\u2502 \u2771 *(?P<line>\d+) [\u2502 ]*(?P<code>.*?) *\u2502?$")
+_BOX_NAME = re.compile(r"\u2502 (?P<function>[\w<>]+) +\u2502$")
 _INTERRUPT = "KeyboardInterrupt"
 """Launcher and ranks raise it."""
 _PROGRESS_OF_ANOTHER = 4
@@ -82,6 +85,21 @@ class LogStream:
         text = (" " if self.wrap_width else " | ").join(self.message_lines)
         self.message_start, self.message_lines = None, []
         return text
+
+    def read_box(self, text: str) -> bool:
+        """Read a line of the box that rich draws around a traceback. Is it one?"""
+        if text[:1] not in ("\u2502", "\u256d", "\u2570"):
+            return False
+        last = self.frames[-1] if self.frames and self.in_traceback else None
+        if match := _BOX_FRAME.match(text):
+            self.add_frame(Frame(match["file"], int(match["line"]), match["function"]))
+        elif match := _BOX_CODE.match(text):
+            self.frames[-1:] = [replace(last, code=match["code"])] if last else self.frames[-1:]
+            if last is None:
+                self.add_frame(Frame("", int(match["line"]), "", match["code"]))
+        elif last is not None and not last.function and (match := _BOX_NAME.match(text)):
+            self.frames[-1] = replace(last, function=match["function"])
+        return True
 
     def find_cut(self, num_lines: int, lines_before: int) -> tuple[LogLine, ParsedLine] | None:
         """The last line of a traceback in which the log, of so many lines, ends; None where it does not, in that of a

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 
-from harness.findings import Finding
+from harness.findings import Finding, Fix
 
 
 class ExitCode(IntEnum):
@@ -42,6 +42,20 @@ class UserError(Exception):
         self.findings = tuple(findings)
         self.code = code
         super().__init__("; ".join(f.message for f in self.findings))
+
+
+def user_error(
+    gate: str,
+    message: str,
+    *,
+    key: str = "",
+    notes: tuple[str, ...] = (),
+    fix: Fix | str | None = None,
+    code: ExitCode = ExitCode.FINDINGS,
+) -> UserError:
+    """The exception for one error finding, to be raised by the caller; a fix that sets nothing is its words."""
+    fix = Fix(fix) if isinstance(fix, str) else fix
+    return UserError([Finding(gate, "error", message, key=key, notes=notes, fix=fix)], code)
 
 
 class UnreadableKeyError(Exception):

@@ -13,8 +13,7 @@ from harness.checkpoints.checkpoint_list import no_checkpoint_finding
 from harness.checkpoints.latest import list_complete_manifests, step_in_name
 from harness.checkpoints.manifest import MANIFEST
 from harness.checkpoints.retention import list_trash, remove_checkpoint, remove_trash, update_latest_pointer
-from harness.errors import ExitCode, UserError
-from harness.findings import Finding, Fix
+from harness.errors import ExitCode, UserError, user_error
 from harness.folder_walk import MAX_DEPTH, find_deep_folder
 
 ROOT = 0
@@ -47,9 +46,8 @@ def require_checkpoints(paths: Iterable[Path]) -> None:
             raise UserError([no_checkpoint_finding(path, "is not a checkpoint")], ExitCode.USAGE)
         reason = _reason_to_refuse(path)
         if reason:
-            fix = Fix("check it, and remove it by hand")
             message = f"`{path}` is not removed: {reason}"
-            raise UserError([Finding("CK113", "error", message, fix=fix)], ExitCode.USAGE)
+            raise user_error("CK113", message, fix="check it, and remove it by hand", code=ExitCode.USAGE)
 
 
 def _reason_to_refuse(checkpoint: Path) -> str:
@@ -80,7 +78,7 @@ def require_another_complete(path: Path) -> None:
     others = [m for m in list_complete_manifests(path.parent) if m.folder.name != path.name]
     if not others and (path / MANIFEST).is_file():
         message = f"`{path}` is the only complete checkpoint of its run"
-        raise UserError([Finding("CK114", "error", message, fix=Fix("`--force` removes it"))], ExitCode.USAGE)
+        raise user_error("CK114", message, fix="`--force` removes it", code=ExitCode.USAGE)
 
 
 def remove_and_update_latest(path: Path) -> None:
@@ -90,5 +88,4 @@ def remove_and_update_latest(path: Path) -> None:
         update_latest_pointer(path.parent)
     except OSError as error:
         message = f"`{path}` cannot be removed: {(error.strerror or str(error)).lower()}"
-        fix = Fix("make the folder writable")
-        raise UserError([Finding("CK113", "error", message, fix=fix)], ExitCode.USAGE) from None
+        raise user_error("CK113", message, fix="make the folder writable", code=ExitCode.USAGE) from None

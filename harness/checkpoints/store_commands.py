@@ -14,7 +14,7 @@ from harness.checkpoints.store_export import upload_export
 from harness.checkpoints.store_source import find_stored_checkpoint, parse_url_finding, store_finding
 from harness.checkpoints.store_transfer import download_checkpoint, upload_files
 from harness.checkpoints.stored_run import PrefixInUseError, StoredRun
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode, UserError, user_error
 from harness.file_io import read_regular
 from harness.findings import Finding, Fix
 from harness.object_stores.object_store import ObjectStore
@@ -61,8 +61,7 @@ def _upload_checkpoint(path: Path, url: StoreUrl) -> str:
             raise UserError([_other_hosts_finding(url, folder, manifest, missing)])
         stored.publish(manifest.step, content)
     except PrefixInUseError as error:
-        fix = Fix("name another prefix")
-        raise UserError([Finding("ST106", "error", f"the prefix `{url}` is in use: {error}", fix=fix)]) from None
+        raise user_error("ST106", f"the prefix `{url}` is in use: {error}", fix="name another prefix") from None
     except StoreError as error:
         raise UserError([store_finding(error, url, "", "the checkpoint is not in the store")]) from None
     return str(url.child(folder))

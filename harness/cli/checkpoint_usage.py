@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.cli.options import refuse_unread
-from harness.errors import ExitCode, UserError
-from harness.findings import Finding, Fix
+from harness.errors import ExitCode, user_error
 
 _PATHS = {"ls": 1, "show": 1, "diff": 2, "upload": 2, "download": 2, "inspect": 1, "import": 2, "convert": 2}
 _OPTIONS: dict[str, tuple[str, ...]] = {
@@ -25,8 +24,7 @@ def check_count(action: str, paths: Sequence[str]) -> None:
     expected = _PATHS.get(action)
     if expected is not None and len(paths) != expected:
         message = f"`harness checkpoint {action}` takes {expected} paths, got {len(paths)}"
-        finding = Finding("SP011", "error", message.replace("1 paths", "1 path"), fix=Fix(f"name {expected}"))
-        raise UserError([finding], ExitCode.USAGE)
+        raise user_error("SP011", message.replace("1 paths", "1 path"), fix=f"name {expected}", code=ExitCode.USAGE)
 
 
 def check_options(action: str, options: Mapping[str, bool]) -> None:

@@ -13,7 +13,7 @@ import typer
 from harness.cli.console import exit_with
 from harness.cli.options import refuse_unread
 from harness.cli.output_format import OutputFormat
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode, UserError, user_error
 from harness.facts.model_lookup import find_configuration
 from harness.findings import Finding, Fix
 from harness.hostinfo.model_answers import ask_installed_model
@@ -123,6 +123,4 @@ def _require_folder(disk: str, option: str) -> Path:
     if Path(disk).is_dir():
         return Path(disk)
     message = f"`{option} {disk}` is not a folder"
-    raise UserError(
-        [Finding("MM007", "error", message, fix=Fix("name a folder on the disk to measure"))], ExitCode.USAGE
-    )
+    raise user_error("MM007", message, fix="name a folder on the disk to measure", code=ExitCode.USAGE)

@@ -10,7 +10,7 @@ import typer
 
 from harness.cli.completion import complete_run
 from harness.cli.options import refuse_unread
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode, UserError, user_error
 from harness.findings import Finding, Fix
 from harness.run_records.run_list import find_run_dir
 from harness.views.report import write_report
@@ -66,9 +66,8 @@ def report(
     else:
         refuse_unread("needs `--watch`", {"--port": port})
     if len(runs) > _MAX_RUNS:
-        fix = Fix(f"name at most {_MAX_RUNS}")
-        raise UserError(
-            [Finding("SP011", "error", f"{len(runs)} runs are too many to compare", fix=fix)], ExitCode.USAGE
+        raise user_error(
+            "SP011", f"{len(runs)} runs are too many to compare", fix=f"name at most {_MAX_RUNS}", code=ExitCode.USAGE
         )
     folders = [find_run_dir(name) for name in runs]
     if watch:

@@ -12,8 +12,7 @@ import typer
 from harness.cli.completion import complete_run
 from harness.cli.options import refuse_unread
 from harness.cli.output_format import OutputFormat
-from harness.errors import ExitCode, UserError
-from harness.findings import Finding, Fix
+from harness.errors import ExitCode, UserError, user_error
 from harness.run_records.run_list import OUTPUT_DIR, find_run_by_name, find_run_dir, list_run_summaries, path_exists
 from harness.run_records.summary import write_remarks
 from harness.views import runs as view
@@ -113,4 +112,4 @@ def _launches_of_training(run_dir: Path) -> list[Path]:
 
 def _unwritable_error(where: str, error: OSError, fix: str) -> UserError:
     message = f"`{where}` cannot be written: {(error.strerror or str(error)).lower()}"
-    return UserError([Finding("SP030", "error", message, fix=Fix(fix))], ExitCode.USAGE)
+    return user_error("SP030", message, fix=fix, code=ExitCode.USAGE)

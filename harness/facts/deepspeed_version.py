@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode, user_error
 from harness.findings import Finding, Fix
 from harness.hostinfo.installed_packages import find_installation, find_version
 
@@ -81,9 +81,8 @@ def parse_target(version: str | None) -> DeepSpeedTarget:
     try:
         return resolve_target(version)
     except ValueError as error:
-        raise UserError(
-            [Finding("SP011", "error", f"--deepspeed-version: {error}", fix=Fix("write it as `0.19.8`"))],
-            ExitCode.USAGE,
+        raise user_error(
+            "SP011", f"--deepspeed-version: {error}", fix="write it as `0.19.8`", code=ExitCode.USAGE
         ) from None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.convert.yaml_writer import format_document
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.findings import Finding, Fix
 from harness.run.resolved_run import ResolvedRun
 
@@ -19,8 +19,7 @@ def render_accelerate_config(run: ResolvedRun, json_file: Path, file: Path) -> s
     dims = run.parallel_dims
     if dims.world_size is None:
         message = "accelerate wants `num_processes`, and the spec does not say on how many GPUs it runs"
-        fix = Fix("add `--world-size N`, `--hostfile FILE` or `launch.num_gpus`")
-        raise UserError([Finding("SP011", "error", message, fix=fix)])
+        raise user_error("SP011", message, fix="add `--world-size N`, `--hostfile FILE` or `launch.num_gpus`")
     for key, size in (("tensor_parallel_size", dims.tensor), ("pipeline_parallel_size", dims.pipeline)):
         if size > 1:
             message = f"`parallel.{key}: {size}` is built by the harness's own loop: accelerate has no field for it"

@@ -17,13 +17,12 @@ from typing import cast
 
 import torch
 
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.runtime.distributed import AgreedUserError
 from harness.runtime.engine_protocol import LossScaledOptimizer
 from harness.runtime.step import MeanLoss
 from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import DataPosition, TrainState
-from harness.runtime.user_errors import user_error
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from harness import nvme_dirs
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.locks import RUN_LOCK, Lock, LockHeld, LockHolder, current_holder, read_holder
 from harness.planted_files import PlantedFile
 from harness.runtime.distributed import Distributed
 from harness.runtime.run_config import RunConfig, RunDir
-from harness.runtime.user_errors import user_error
 from harness.verdicts import VERDICT
 
 SWAP_LOCK_FILE = nvme_dirs.LOCK

@@ -9,14 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from harness.errors import UserError
-from harness.findings import Finding, Fix
+from harness.errors import user_error
+from harness.findings import Finding
 from harness.printed_text import escape_unprintable
 
-
-def user_error(gate: str, message: str, *, key: str = "", notes: tuple[str, ...] = (), fix: str = "") -> UserError:
-    """The exception for one error finding, to be raised by the caller."""
-    return UserError([Finding(gate, "error", message, key=key, notes=notes, fix=Fix(fix) if fix else None)])
+__all__ = ["first_error_line", "format_findings", "print_findings", "user_error"]
 
 
 def first_error_line(error: Exception) -> str:

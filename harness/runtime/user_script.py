@@ -23,14 +23,14 @@ from accelerate.utils import set_seed
 from deepspeed.comm import comm
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode, UserError, user_error
 from harness.hostinfo.torch_extensions import set_compile_cache_dir
 from harness.runtime.plugin_loader import Plugin, hand_over, read_allowed_code
 from harness.runtime.rank_status import RankStatusWriter
 from harness.runtime.run_config import RunConfig, RunDir, load_run_config
 from harness.runtime.run_lock import check_unlocked
 from harness.runtime.shutdown import exit_with_parent, handlers_given_back, unblock_stop_signal
-from harness.runtime.user_errors import print_findings, user_error
+from harness.runtime.user_errors import print_findings
 from harness.runtime.watchdog import Watchdog
 from harness.runtime.worker import WorkerArgs, exit_immediately, run_rank
 

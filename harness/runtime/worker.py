@@ -18,7 +18,7 @@ from typing import NoReturn
 from deepspeed.utils import logger
 from transformers.utils import logging as transformers_logging
 
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode, UserError, user_error
 from harness.hostinfo.torch_extensions import set_compile_cache_dir
 from harness.runtime.distributed import AgreedUserError, Distributed, destroy_process_group, init_process_group
 from harness.runtime.rank_status import RankStatusWriter, write_interval
@@ -27,7 +27,7 @@ from harness.runtime.run_lock import acquire_locks, check_unlocked, release_lock
 from harness.runtime.shutdown import exit_with_parent, install_signal_handlers
 from harness.runtime.train import train
 from harness.runtime.train_context import build_context
-from harness.runtime.user_errors import print_findings, user_error
+from harness.runtime.user_errors import print_findings
 from harness.runtime.watchdog import Watchdog
 
 

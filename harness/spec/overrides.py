@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode, UserError, user_error
 from harness.findings import Finding, Fix, Place
 from harness.spec.parse.source import EntryPlace, KeyPath, Source, copy_values, split_key
 
@@ -53,10 +53,9 @@ def _split_override(text: str, number: int) -> tuple[str, str]:
     """Key and value. Raises UserError for an option without both."""
     key, equals, value = text.partition("=")
     if not text.isprintable() and any("\ud800" <= char <= "\udfff" for char in text):
-        finding = Finding(
-            "SP011", "error", "a `--set` holds bytes that are not UTF-8 text", fix=Fix("write it as text")
+        raise user_error(
+            "SP011", "a `--set` holds bytes that are not UTF-8 text", fix="write it as text", code=ExitCode.USAGE
         )
-        raise UserError([finding], ExitCode.USAGE)
     if not equals or not all(key.strip().split(".")):
         fix = Fix("write it as `--set train.max_steps=10`")
         place = Place("--set", number, 1, len(key))

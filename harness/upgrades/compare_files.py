@@ -9,7 +9,7 @@ from typing import NamedTuple
 from harness.check.check_file import CheckedFile, check_file
 from harness.check.check_files import check_consumer_read, read_stdin, unreadable_file, worst_exit_code
 from harness.check.file_discovery import discover_files
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode, UserError, user_error
 from harness.facts.deepspeed_version import DeepSpeedTarget, check_release_verified, resolve_target
 from harness.findings import CheckOutcome, Finding, Fix
 from harness.gates.context import Context
@@ -55,8 +55,7 @@ def parse_releases(before: str, after: str | None) -> _Releases:
     try:
         old, new = resolve_target(before), resolve_target(after)
     except ValueError as error:
-        fix = Fix("write it as `0.19.8`")
-        raise UserError([Finding("SP011", "error", f"--from or --to: {error}", fix=fix)], ExitCode.USAGE) from None
+        raise user_error("SP011", f"--from or --to: {error}", fix="write it as `0.19.8`", code=ExitCode.USAGE) from None
     if old.version > new.version:
         message = f"`--from {old.text}` is newer than `--to {new.text}`"
         raise UserError([Finding("SP011", "error", message, fix=Fix("write them the other way round"))], ExitCode.USAGE)

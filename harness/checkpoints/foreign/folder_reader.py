@@ -16,9 +16,8 @@ from harness.checkpoints.foreign.deepspeed_folder import inspect_tag
 from harness.checkpoints.foreign.folder_files import list_names, parse_shard, size_of
 from harness.checkpoints.foreign.inspection import OWN, Inspection
 from harness.checkpoints.foreign.torch_outline import CUT_OFF, OutlineError, read_outline, tensors_in
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode, user_error
 from harness.file_io import open_regular, read_regular
-from harness.findings import Finding, Fix
 from harness.units import format_bytes
 
 _WEIGHTS = re.compile(r"(?:pytorch_model|model|adapter_model)\S*\.(?:safetensors|bin)")
@@ -36,8 +35,7 @@ def inspect_folder(folder: Path) -> Inspection:
     """
     if not folder.is_dir():
         message = f"`{folder}` is " + ("a file" if folder.exists() else "not there")
-        fix = Fix("name the folder that holds the checkpoint's files")
-        raise UserError([Finding("CK113", "error", message, fix=fix)], ExitCode.USAGE)
+        raise user_error("CK113", message, fix="name the folder that holds the checkpoint's files", code=ExitCode.USAGE)
     found = Inspection(folder)
     names = list_names(folder)
     if len(names) > _MAX_FILES:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import ExitCode, UserError
-from harness.findings import Finding, Fix
+from harness.errors import ExitCode, UserError, user_error
 from harness.hostinfo import machine
 from harness.hostinfo.training_packages import install_command
 from harness.interpreter import python_command
@@ -86,6 +85,4 @@ def _run_search(
 
 
 def _disk_error(message: str, fix: str) -> UserError:
-    return UserError(
-        [Finding("OP120", "error", f"the disk cannot be measured: {message}", fix=Fix(fix))], ExitCode.PREFLIGHT
-    )
+    return user_error("OP120", f"the disk cannot be measured: {message}", fix=fix, code=ExitCode.PREFLIGHT)

@@ -17,7 +17,7 @@ from harness.checkpoints.foreign.adopted_spec import AdoptedSpec, WriterFacts, a
 from harness.checkpoints.foreign.folder_reader import inspect_folder
 from harness.checkpoints.foreign.inspection import OWN, Inspection
 from harness.checkpoints.latest import find_complete
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode, UserError, user_error
 from harness.facts.deepspeed_version import parse_target
 from harness.findings import Finding, Fix
 from harness.hostinfo.training_packages import PACKAGES, missing_packages_finding
@@ -46,15 +46,10 @@ def import_checkpoint(
     tag = _tag_of(found)
     if found.is_whole is False:
         partial = f"harness checkpoint import {folder} OUT --partial"
-        raise UserError(
-            [
-                Finding(
-                    "CK101",
-                    "error",
-                    f"`{folder}` is not whole: {'; '.join(found.problems[:4])}",
-                    fix=Fix(f"name another checkpoint; `{partial}` writes what is left of this one, by name"),
-                )
-            ]
+        raise user_error(
+            "CK101",
+            f"`{folder}` is not whole: {'; '.join(found.problems[:4])}",
+            fix=f"name another checkpoint; `{partial}` writes what is left of this one, by name",
         )
     _check_new(run)
     _check_packages()
@@ -114,9 +109,8 @@ def convert_checkpoint(run: Path, out: Path, to: str) -> int:
 def _tag_of(found: Inspection) -> Path:
     """The folder of DeepSpeed's save. Raises UserError (CK138)."""
     if found.kind == OWN:
-        fix = Fix(f"harness launch SPEC --resume {found.folder}")
         message = f"`{found.folder}` is a checkpoint of the harness: there is nothing to import"
-        raise UserError([Finding("CK138", "error", message, fix=fix)])
+        raise user_error("CK138", message, fix=f"harness launch SPEC --resume {found.folder}")
     name = found.facts.get("save")
     if name is None:
         message = f"`{found.folder}` is {found.kind}: it has no save of DeepSpeed"
@@ -129,8 +123,7 @@ def _tag_of(found: Inspection) -> Path:
 
 def _check_new(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        fix = Fix("name a folder that does not exist yet")
-        raise UserError([Finding("CK106", "error", f"`{out}` exists", fix=fix)], ExitCode.USAGE)
+        raise user_error("CK106", f"`{out}` exists", fix="name a folder that does not exist yet", code=ExitCode.USAGE)
 
 
 def _check_packages() -> None:

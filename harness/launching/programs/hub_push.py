@@ -11,8 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from harness.errors import ExitCode, UserError
-from harness.findings import Finding, Fix
+from harness.errors import ExitCode, UserError, user_error
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
@@ -75,4 +74,4 @@ def _explain(error: Exception, repo: str, code: ExitCode) -> UserError:
 
 
 def _push_error(message: str, fix: str, code: ExitCode = ExitCode.PREFLIGHT) -> UserError:
-    return UserError([Finding("EN095", "error", message, fix=Fix(fix))], code)
+    return user_error("EN095", message, fix=fix, code=code)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from harness.checkpoints.checkpoint_list import find_best_checkpoint, is_checkpoint
 from harness.checkpoints.latest import find_complete
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode, UserError, user_error
 from harness.findings import Finding, Fix
 from harness.hostinfo.training_packages import PACKAGES, missing_packages_finding
 from harness.launching.hosts.local_host import workers_folder
@@ -90,9 +90,8 @@ def _find_checkpoint(folder: Path) -> Path:
 
 def _find_best(run: Path) -> Path:
     if is_checkpoint(run):
-        fix = Fix("name the run, or leave `--best` out")
         message = f"`{run}` is one checkpoint: `--best` chooses from those of a run"
-        raise UserError([Finding("CK001", "error", message, fix=fix)], ExitCode.USAGE)
+        raise user_error("CK001", message, fix="name the run, or leave `--best` out", code=ExitCode.USAGE)
     newest = _find_checkpoint(run)
     best = find_best_checkpoint(run)
     if best is None:
@@ -105,5 +104,4 @@ def _find_best(run: Path) -> Path:
 def _check_output_folder(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         reason = "is not empty" if out.is_dir() else "is not a folder"
-        fix = Fix("name a folder that does not exist yet")
-        raise UserError([Finding("CK002", "error", f"`{out}` {reason}", fix=fix)], ExitCode.USAGE)
+        raise user_error("CK002", f"`{out}` {reason}", fix="name a folder that does not exist yet", code=ExitCode.USAGE)

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode, UserError, user_error
 from harness.facts.deepspeed_version import parse_version
 from harness.facts.tested_releases import TESTED_RELEASES, describe_untested
 from harness.file_io import read_regular, write_atomically
-from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.hostinfo.loaded_files import are_loaded_files_the_same
 from harness.hostinfo.training_packages import install_command
@@ -98,23 +97,18 @@ def _run_worker(body: Mapping[str, Any], on_progress: Callable[[str], None]) -> 
         raise _unavailable(str(last["reason"]), str(last["fix"]))
     reason = str(last.get("error", "its process ended without an answer"))
     trace = [line for line in str(last.get("trace", "")).splitlines() if line.strip().startswith("File ")]
-    raise UserError(
-        [
-            Finding(
-                "MM018",
-                "error",
-                f"DeepSpeed's engine failed on the simulated device: {reason.splitlines()[0][:300]}",
-                notes=(*(line.strip() for line in trace[-3:]), *filter(None, [describe_untested("torch")])),
-                fix=Fix("see `harness explain MM018`; `harness plan` does not need the engine"),
-            )
-        ],
-        ExitCode.FINDINGS,
+    raise user_error(
+        "MM018",
+        f"DeepSpeed's engine failed on the simulated device: {reason.splitlines()[0][:300]}",
+        notes=(*(line.strip() for line in trace[-3:]), *filter(None, [describe_untested("torch")])),
+        fix="see `harness explain MM018`; `harness plan` does not need the engine",
+        code=ExitCode.FINDINGS,
     )
 
 
 def _unavailable(reason: str, fix: str) -> UserError:
     message = f"no GPU can be simulated here: {reason}"
-    return UserError([Finding("MM017", "error", message, fix=Fix(fix))], ExitCode.PREFLIGHT)
+    return user_error("MM017", message, fix=fix, code=ExitCode.PREFLIGHT)
 
 
 def _digest(body: Mapping[str, Any]) -> str:

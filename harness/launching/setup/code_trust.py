@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness import input_limits
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode, UserError, user_error
 from harness.facts.environment_variables import code_loading_reason
 from harness.file_io import read_regular
-from harness.findings import Finding, Fix
 from harness.hostinfo.path_probe import answer_in_time
 from harness.spec.run_spec import RunSpec
 
@@ -66,8 +65,7 @@ def _hash_code(file: str, folder: Path, key: str) -> str:
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         message = f"`{file}` cannot be read: {reason}"
-        finding = Finding("MD158", "error", message, key=key, fix=Fix("name a Python file"))
-        raise UserError([finding]) from None
+        raise user_error("MD158", message, key=key, fix="name a Python file") from None
 
 
 def _describe_model_code(name: str, revision: str | None, folder: Path) -> list[str]:
@@ -98,12 +96,11 @@ def _hash_file(file: Path) -> str:
 
 
 def _not_allowed_error(key: str, message: str) -> UserError:
-    finding = Finding(
+    return user_error(
         "MD157",
-        "error",
         message,
         key=key,
         notes=("it would run with all your rights, on every host",),
-        fix=Fix("read the code, then start with `--allow-local-code`"),
+        fix="read the code, then start with `--allow-local-code`",
+        code=ExitCode.FINDINGS,
     )
-    return UserError([finding], ExitCode.FINDINGS)

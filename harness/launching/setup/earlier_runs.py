@@ -18,7 +18,7 @@ from harness.checkpoints.latest import find_latest, list_checkpoints, step_in_na
 from harness.checkpoints.manifest import Manifest, read_manifest
 from harness.checkpoints.resume_compatibility import changed_settings, format_value, is_allowed
 from harness.checkpoints.store_source import StoreSource
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.findings import Finding, Fix
 from harness.locks import RUN_LOCK, current_holder
 from harness.run.batch_sizes import BatchSizes, keep_global_batch
@@ -171,8 +171,7 @@ def origin_gone_error(chosen: EarlierRun, parent: EarlierRun) -> UserError:
     """Its checkpoint was removed, so that the later ones of `parent`, which it left, are all that there is."""
     message = f"`{chosen.run_dir}` saved nothing, and the checkpoint that it resumed from is gone"
     note = f"it resumed `{parent.run_dir}` from step {chosen.origin_step}, which has step {parent.step} now"
-    fix = Fix(f"name the run to resume: --resume {parent.run_dir}")
-    return UserError([Finding("CK134", "error", message, notes=(note,), fix=fix)])
+    return user_error("CK134", message, notes=(note,), fix=f"name the run to resume: --resume {parent.run_dir}")
 
 
 def _continues(run: EarlierRun, earlier: EarlierRun) -> bool:

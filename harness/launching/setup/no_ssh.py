@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.errors import ExitCode, UserError
-from harness.findings import Finding, Fix
+from harness.errors import ExitCode, UserError, user_error
 from harness.launching.hosts.local_host import LocalHost
 from harness.launching.setup.environment import LEADER_VARIABLE, Variable
 from harness.launching.setup.launch_plan import LaunchPlan
@@ -104,4 +103,4 @@ def wait_for_leader(plan: LaunchPlan, seconds: float, log: Callable[[str], None]
 
 
 def _no_ssh_error(message: str, fix: str) -> UserError:
-    return UserError([Finding("EN013", "error", message, fix=Fix(fix))], ExitCode.PREFLIGHT)
+    return user_error("EN013", message, fix=fix, code=ExitCode.PREFLIGHT)

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode, UserError, user_error
 from harness.file_io import read_umask, write_atomically
 from harness.findings import Finding, Fix
 from harness.launching.setup.environment import SECRETS_FILE
@@ -132,6 +132,5 @@ def make_output_folder(path: Path, owner: str) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         message = f"the folder `{path}` of the {owner} cannot be created: {(error.strerror or str(error)).lower()}"
-        fix = Fix("name a writable folder with `--folder`")
-        raise UserError([Finding("EN011", "error", message, fix=fix)], ExitCode.USAGE) from None
+        raise user_error("EN011", message, fix="name a writable folder with `--folder`", code=ExitCode.USAGE) from None
     return path

@@ -15,14 +15,13 @@ import torch.distributed as dist
 from harness.checkpoints.manifest import MANIFEST, Manifest, parse_manifest, read_manifest, write_manifest
 from harness.checkpoints.store_transfer import download_file, is_intact
 from harness.checkpoints.stored_run import StoredRun
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.file_io import fsync_folder
 from harness.object_stores.object_store import ObjectStore
 from harness.object_stores.store_errors import StoreError
 from harness.object_stores.store_url import parse_store_url
 from harness.runtime.checkpoint.host_commit import HostDisk
 from harness.runtime.distributed import Distributed
-from harness.runtime.user_errors import user_error
 
 _CHUNK_BYTES = 16 * 2**20
 

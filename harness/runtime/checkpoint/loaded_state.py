@@ -17,10 +17,9 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.fp16.loss_scaler import LossScalerBase
 
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.runtime.checkpoint.nvme_states import uses_nvme
 from harness.runtime.engine_protocol import Engine
-from harness.runtime.user_errors import user_error
 
 _COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
 _OPTIMIZER = ("clip_grad", "dynamic_loss_scale", "overflow", "loss_scaler", "loss_scale_config")

@@ -11,7 +11,7 @@ from harness.checkpoints.effective_settings import RunNumbers, saved_order_rows
 from harness.checkpoints.manifest import UNIVERSAL, Manifest, read_manifest
 from harness.checkpoints.resume_compatibility import compare_with_run
 from harness.checkpoints.verify import verify_checkpoint
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.findings import Finding
 from harness.patches.cpu_adam_resume import replay_cpu_adam
 from harness.runtime.checkpoint import metadata, reshard, rng_state
@@ -22,7 +22,7 @@ from harness.runtime.dataset.sampler import OrderGeometry
 from harness.runtime.distributed import Distributed, divide_over_ranks
 from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
-from harness.runtime.user_errors import print_findings, user_error
+from harness.runtime.user_errors import print_findings
 
 PICKLED_SUFFIXES = (".pt", ".pth", ".bin", ".pkl")
 

@@ -21,11 +21,10 @@ import torch
 from torch.serialization import MAP_LOCATION
 
 from harness.checkpoints.foreign.folder_files import leaves_folder
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.file_io import open_regular
 from harness.patches.torch_safe_globals import allow_deepspeed_globals
 from harness.runtime.checkpoint.snapshot import available_host_bytes
-from harness.runtime.user_errors import user_error
 from harness.units import format_bytes
 
 _ALLOCATING_CALLS = re.compile(rb"\n(?:bytearray|encode)\n")

@@ -29,7 +29,7 @@ from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.latest import checkpoint_name
 from harness.checkpoints.manifest import MANIFEST, update_manifest
 from harness.checkpoints.retention import remove_leftovers
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.findings import Finding
 from harness.runtime.checkpoint import metadata, nvme_states, reshard, rng_state
 from harness.runtime.checkpoint.commit import PendingSave, commit_save, create_empty_folder, discard_folder
@@ -43,7 +43,6 @@ from harness.runtime.object_gather import all_gather_object
 from harness.runtime.run_config import RunDir
 from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
-from harness.runtime.user_errors import user_error
 from harness.spec.sections.checkpoint_spec import CheckpointSpec
 
 _WAIT_SECONDS = 5.0

@@ -10,10 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.findings import Finding, Fix
 from harness.runtime.dataset.record import BAD_RECORD_KINDS, BadRecord, SourcePart
-from harness.runtime.user_errors import user_error
 from harness.spec.sections.data_spec import DataSpec
 
 SKIPPED_FILE = "skipped.jsonl"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import input_limits
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.file_io import fsync_folder, parse_json, read_regular, replace_file
 from harness.locks import Lock, LockHeld
 from harness.planted_files import TRUSTED_ACCOUNTS, find_foreign_owner_below
@@ -34,7 +34,6 @@ from harness.runtime.dataset.data_plan import DataPlan, build_data_plan
 from harness.runtime.dataset.preparation import LAYOUT_VERSION, PreparedData, prepare_data
 from harness.runtime.dataset.progress_bar import ProgressDisplay
 from harness.runtime.dataset.stored_sources import with_local_copies
-from harness.runtime.user_errors import user_error
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.data_spec import DataSource, DataSpec
 from harness.spec.sections.section import Section

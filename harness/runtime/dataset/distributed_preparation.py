@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.file_io import replace_file
 from harness.run.resolved_run import ResolvedRun
 from harness.runtime.dataset.bad_records import SKIPPED_FILE
@@ -17,7 +17,7 @@ from harness.runtime.dataset.cache import prepare_or_reuse, read_cache
 from harness.runtime.dataset.preparation import META_FILE, PreparedData
 from harness.runtime.dataset.unused_columns import describe_unused_columns
 from harness.runtime.distributed import Distributed
-from harness.runtime.user_errors import print_findings, user_error
+from harness.runtime.user_errors import print_findings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -19,12 +19,11 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from harness import input_limits
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.file_io import read_regular
 from harness.runtime.dataset.columnar_limits import ByteBudget
 from harness.runtime.dataset.file_readers import check_columnar_file
 from harness.runtime.dataset.record import BadRecord, OnBytesRead, RawRecord, SourcePart
-from harness.runtime.user_errors import user_error
 from harness.spec.parse import yaml_parser
 from harness.spec.sections.data_spec import DataSource
 

@@ -16,11 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from harness.checkpoints.store_source import parse_url_finding, store_finding
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.object_stores.object_store import ObjectStore, find_files, static_parent
 from harness.object_stores.store_errors import StoreError
 from harness.object_stores.store_url import is_store_url
-from harness.runtime.user_errors import user_error
 from harness.spec.sections.data_spec import DataSource, DataSpec
 
 _THREADS = 4

@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedModel
 
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.hostinfo import machine
 from harness.hostinfo.training_packages import install_command
 from harness.run.objective_facts import facts_of
@@ -21,7 +21,6 @@ from harness.runtime.export.safetensors_writer import cast_tensor, output_bytes
 from harness.runtime.hub_kernels import refuse_hub_kernels
 from harness.runtime.models.auto_class import auto_class
 from harness.runtime.text_part import load_whole
-from harness.runtime.user_errors import user_error
 from harness.units import format_bytes
 
 _SPARE_BYTES = 64 << 20

@@ -18,14 +18,14 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils.hub import cached_file
 
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.runtime.export.export_tensors import ExportTensors
 from harness.runtime.export.model_files import ADAPTER_CONFIG, read_json, write_json
 from harness.runtime.models.lora import shorten_names
 from harness.runtime.models.safetensors_reader import SafetensorsFiles, open_safetensors
 from harness.runtime.models.stored_names import build_source, match_sources, names_by_parameter
 from harness.runtime.text_part import SOURCE_KIND, build_text_model, is_text_part, names_in_composite
-from harness.runtime.user_errors import first_error_line, user_error
+from harness.runtime.user_errors import first_error_line
 from harness.spec.run_spec import ModelSpec
 
 _CONFIG = "config.json"

@@ -10,7 +10,7 @@ import os
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.facts.language_model import NOT_CAUSAL_FIX, answers_at_hand, find_answers
 from harness.findings import Finding
 from harness.hostinfo.model_answers import ModelAnswers, unknown_answers
@@ -20,7 +20,7 @@ from harness.runtime.model_behavior import RANK_SECONDS, ask_copy, ask_model, fi
 from harness.runtime.packed_kernels import Borders, ask_borders
 from harness.runtime.plugin_loader import load_plugin
 from harness.runtime.text_part import find_text_part
-from harness.runtime.user_errors import print_findings, user_error
+from harness.runtime.user_errors import print_findings
 
 
 def _ask_in_time(config: PreTrainedConfig, *, own_code: bool) -> ModelAnswers:

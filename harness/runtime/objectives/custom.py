@@ -19,7 +19,7 @@ from accelerate.utils import set_seed
 from torch.utils.data import default_collate
 from transformers import PreTrainedConfig
 
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.run.resolved_run import ResolvedRun
 from harness.runtime.dataset.example_dataset import ExampleDataset, TensorBatch
 from harness.runtime.dataset.preparation import PreparedData, PreparedGroup
@@ -34,7 +34,6 @@ from harness.runtime.plugin_loader import Plugin, load_plugin
 from harness.runtime.run_config import RunDir
 from harness.runtime.step import Stepper
 from harness.runtime.topology import Topology
-from harness.runtime.user_errors import user_error
 
 T = TypeVar("T")
 _FIRST_ROWS = 4

@@ -16,7 +16,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from harness import input_limits
 from harness.checkpoints.manifest import UNIVERSAL, is_safe_path
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.file_io import parse_json, read_regular
 from harness.runtime.checkpoint.consolidate.layouts import (
     WEIGHT,
@@ -32,7 +32,6 @@ from harness.runtime.checkpoint.safe_load import load_file, load_param, load_sha
 from harness.runtime.parallel.tensor_parallel import tp_layouts
 from harness.runtime.pipeline.parameter_names import tied_names, to_transformers_name, to_transformers_parameter
 from harness.runtime.pipeline.shard_rules import find_partition
-from harness.runtime.user_errors import user_error
 
 GROUPS_FILE = "groups.json"
 

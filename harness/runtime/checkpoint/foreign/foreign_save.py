@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.runtime.checkpoint.consolidate import WEIGHT, FullWeights, open_universal, open_weights, rename_weights
 from harness.runtime.checkpoint.consolidate.layouts import find_layer_files, find_rank_files
 from harness.runtime.checkpoint.safe_load import find_unsafe_globals, load_shard, unsafe_file_error
-from harness.runtime.user_errors import user_error
 
 _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)|(?:^|\.)ln_\w+\.")
 """`transformers/trainer.py:get_decay_parameter_names`, and the layer norms that it knows by their class."""

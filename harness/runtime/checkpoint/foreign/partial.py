@@ -16,10 +16,9 @@ from safetensors.torch import save_file
 
 from harness.checkpoints.foreign.folder_files import parse_shard
 from harness.checkpoints.manifest import is_safe_path
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.runtime.checkpoint.consolidate.layouts import find_rank_files, join_pieces
 from harness.runtime.checkpoint.safe_load import load_shard
-from harness.runtime.user_errors import user_error
 
 LIST = "partial.json"
 

@@ -24,14 +24,13 @@ import torch
 
 from harness import input_limits
 from harness.checkpoints.manifest import UNIVERSAL, Manifest
-from harness.errors import UserError
+from harness.errors import UserError, user_error
 from harness.file_io import parse_json, read_regular, replace_file
 from harness.runtime.checkpoint.consolidate import WEIGHT, FullWeights, open_checkpoint
 from harness.runtime.checkpoint.disk_space import free_bytes
 from harness.runtime.distributed import divide_over_ranks
 from harness.runtime.run_config import RunDir
 from harness.runtime.train_context import TrainContext
-from harness.runtime.user_errors import user_error
 from harness.units import format_bytes
 
 FORMAT_VERSION = 1

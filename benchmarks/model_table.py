@@ -198,11 +198,12 @@ def ask(name: str) -> dict[str, Any]:
     for question in QUESTIONS:
         answers.setdefault(question, [None, end or NO_ANSWER, []])
     facts = facts_from_config({"model_type": name, **FIELDS.get(name, {})}).facts
-    size = int(answers["size"][2][0]) if answers["size"][2] else None
+    size = int(answers["size"][2][0].replace(",", "")) if answers["size"][2] else None
     answers["planned"] = [None, "no formula: `transformers` counts it where it is installed", []]
     if facts is not None and size is not None:
+        other = f"{facts.num_parameters:,} parameters by the formula, {size:,} built"
         is_exact = facts.num_parameters == size
-        answers["planned"] = [is_exact, f"{facts.num_parameters:,} parameters by the formula, {size:,} built", []]
+        answers["planned"] = [is_exact, "the formula counts what is built" if is_exact else other, []]
     return answers
 
 

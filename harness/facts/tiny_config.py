@@ -130,7 +130,7 @@ def _shrink_count(name: str, value: int, by: _Factors) -> int:
     if _LAYERS.match(name):
         return len(by.kept) if value == by.layers else min(value, max(len(by.kept), 2))
     if by.layers and "layers" in name and value <= by.layers:
-        return _shrink_layer_count(value, by)
+        return 2 if "per_stack" in name else _shrink_layer_count(value, by)
     return min(value, by.experts) if _EXPERT_COUNT.match(name) else _shrink_width(name, value, by)
 
 
@@ -203,7 +203,12 @@ def _count_kinds(name: str, value: int, layers: int) -> list[Any]:
 
 
 def _prefix(fields: Sequence[_LayerField], layers: int) -> range:
-    """The shortest that has two layers of each kind, without regard to numbers of most layers or of the last ones."""
+    """The shortest that has two layers of each kind, without regard to numbers of most layers or of the last ones; two
+    of each of several stacks, whose calls the number of layers counts.
+    """
+    stacks = next((layers // field.value for field in fields if "per_stack" in field.name), 0)
+    if stacks:
+        return range(2 * stacks)
     near = [f for f in fields if not f.counts or not ("shared" in f.name or 2 * f.value >= layers)]
     needed = [sorted(each)[:2][-1] + 1 for field in near for each in field.layers_by_kind()]
     return range(min(layers, MAX_LAYERS, max([2, *needed])))

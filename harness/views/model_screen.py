@@ -37,7 +37,7 @@ def render_answers(name: str, answers: ModelAnswers, style: Style) -> str:
         (title, page), answer = _TITLES[question], answers.answer_to(question)
         mark, colour = _MARKS[answer.holds]
         indent = " " * (width + 16)
-        names = [] if question in ("size", "pipeline") and answer.holds else answer.names
+        names = [] if question == "pipeline" and answer.holds else answer.names
         text = [answer.reason, *([", ".join(names)] if names else [])]
         first, *rest = [line for part in text for line in textwrap.wrap(part, _WIDTH - len(indent)) or [""]]
         lines.append(f"  {style.paint(mark.ljust(3), colour)}  {title.ljust(width)}  {page.ljust(5)}  {first}".rstrip())

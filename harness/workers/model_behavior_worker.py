@@ -101,7 +101,7 @@ def ask(fields: dict[str, Any], folder: Path, report: Any) -> None:
 
     accidents = ask_all(trained, folder, report_answer)
     count, reason = count_parameters(trained)
-    size = [count is not None, f"{count:,} parameters, `{reason}`" if count else reason, [str(count)] if count else []]
+    size = [True, "parameters and class", [f"{count:,}", reason]] if count else [False, reason, []]
     report(answers={"size": size}, sources=_digests([]), accident=dict.fromkeys(accidents, True))
 
 

@@ -62,6 +62,8 @@ def test_without_such_a_list_the_prefix_has_two_layers_of_each_kind() -> None:
     assert (indexed["num_hidden_layers"], indexed["attn_layer_indices"]) == (10, [4, 9])
     assert shrink_config({**DENSE, "first_k_dense_replace": 3})["num_hidden_layers"] == 5
     assert shrink_config({**DENSE, "attn_layer_period": 40})["num_hidden_layers"] == MAX_LAYERS
+    stacks = shrink_config({**DENSE, "num_layers_per_stack": 10})
+    assert (stacks["num_hidden_layers"], stacks["num_layers_per_stack"]) == (16, 2), "two layers of each of 8 calls"
 
 
 def test_nested_parts_groups_of_experts_and_sections_of_positions() -> None:

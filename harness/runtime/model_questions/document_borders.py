@@ -24,7 +24,9 @@ def ask(small: SmallCopy) -> Answer:
     try:
         model.set_attn_implementation(NAME)
     except ValueError as error:
-        return Answer(False, f"it does not take another attention function: {str(error).splitlines()[0][:120]}")
+        return Answer(
+            False, f"it does not take another attention function: {first_line(error).partition(' through ')[0]}"
+        )
     core = ALL_ATTENTION_FUNCTIONS[NAME]
     packed = PackedAttention(core, model)
     ALL_ATTENTION_FUNCTIONS[NAME] = packed

@@ -41,7 +41,7 @@ def ask(small: SmallCopy) -> Answer:
         wrong = _other_values(small.model, dict(model.named_parameters()))
         if wrong:
             return Answer(False, f"by `{name}` weights are others than those in the file", wrong)
-    return Answer(True, f"by `AutoModelForCausalLM` and `{named[0]}`, every tensor")
+    return Answer(True, "by `AutoModelForCausalLM` and the class in `architectures`, every tensor")
 
 
 def ask_at_zero3(small: SmallCopy) -> Answer:

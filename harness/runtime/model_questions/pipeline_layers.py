@@ -20,8 +20,5 @@ def ask(small: SmallCopy) -> Answer:
     files = open_safetensors(ModelSpec(name_or_path=str(small.saved)))
     stored = set() if files is None else set(files.paths)
     missing = join_names(name for name, _ in small.model.named_parameters() if name not in stored)
-    if missing:
-        return Answer(
-            False, "its files hold weights under other names than its layers, and a stage reads by names", missing
-        )
-    return answer
+    reason = "its files hold weights under other names than its layers, and a stage reads by names"
+    return Answer(False, reason, missing) if missing else answer

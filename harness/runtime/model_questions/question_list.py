@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,8 @@ def ask_all(config: Any, folder: Path, report: Callable[[str, Answer], None]) ->
         except MachineError as error:
             answer = Answer(None, f"ranks could not be asked here: {error}")
             accidents.append(name)
-        report(name, answer._replace(reason=answer.reason.replace(f"{folder}/", "")))
+        reason = re.sub(rf"`?\b{type(model).__name__}\b`?", "the model", answer.reason.replace(f"{folder}/", ""))
+        report(name, answer._replace(reason=reason))
     return accidents
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.runtime.model_behavior import draw_ids
 
@@ -50,12 +51,15 @@ class SmallCopy:
 
 
 def find_layers(model: Any) -> list[tuple[str, Any]]:
-    """The decoder layers with their names. Empty where no list of modules has as many as the configuration says."""
+    """The decoder layers with their names: of the list of modules that has as many as the configuration says; without
+    one, of all lists whose modules can be recomputed.
+    """
     count = getattr(model.config.get_text_config(decoder=True), "num_hidden_layers", 0)
-    lists = [(name, m) for name, m in model.named_modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count]
+    lists = [(name, m) for name, m in model.named_modules() if isinstance(m, torch.nn.ModuleList)]
     text = [pair for pair in lists if not re.search(r"vision|visual|audio|image|tower", pair[0])]
-    path, layers = next(iter(sorted(text, key=lambda pair: pair[0].count("."))), ("", ()))
-    return [(f"{path}.{i}", layer) for i, layer in enumerate(layers)]
+    chosen = sorted((pair for pair in text if len(pair[1]) == count), key=lambda pair: pair[0].count("."))[:1]
+    chosen = chosen or [pair for pair in text if all(isinstance(m, GradientCheckpointingLayer) for m in pair[1])]
+    return [(f"{path}.{i}", layer) for path, layers in chosen for i, layer in enumerate(layers)]
 
 
 def layer_matrices(model: Any) -> Iterator[tuple[str, torch.Tensor]]:

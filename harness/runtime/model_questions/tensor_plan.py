@@ -12,23 +12,15 @@ import torch
 
 from harness.hostinfo.model_answers import Answer
 from harness.runtime.model_questions.rank_pair import ask_ranks, find_error
-from harness.runtime.model_questions.small_copy import (
-    NOISE,
-    SmallCopy,
-    join_names,
-    layer_matrices,
-    loss_and_gradients,
-)
+from harness.runtime.model_questions.small_copy import NOISE, SmallCopy, join_names, layer_matrices, loss_and_gradients
 
-_JSON = {
-    "train_micro_batch_size_per_gpu": 1,
-    "zero_optimization": {"stage": 0},
-    "tensor_parallel": {"autotp_size": 2},
-}
+_JSON = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 0}, "tensor_parallel": {"autotp_size": 2}}
 
 
 def ask(small: SmallCopy) -> Answer:
-    """Loss and gradients of both ranks; the names are those of matrices that every rank keeps whole."""
+    """Loss and gradients of both ranks, in fp64 where they differ in fp32, whose rounding a norm may enlarge; the names
+    are those of matrices that every rank keeps whole.
+    """
     loss, gradients = small.own_gradients
     shapes = {name: list(weight.shape) for name, weight in layer_matrices(small.model)}
 
@@ -51,6 +43,10 @@ def ask(small: SmallCopy) -> Answer:
         return Answer(False, f"the loss is {answers[0]['loss']:.4f}, of one rank {loss:.4f}", whole)
     wrong = join_names({name for answer in answers for name in answer["wrong"]})
     if wrong:
+        if next(small.model.parameters()).dtype is torch.float32:
+            exact = ask(SmallCopy(small.duplicate().double(), small.apart, small.folder / "fp64"))
+            if exact.holds:
+                return exact
         return Answer(False, "the ranks have other gradients than one rank has", wrong)
     some = "all matrices of its layers are divided" if not whole else "divided but for what every rank keeps whole"
     return Answer(True, some, whole)

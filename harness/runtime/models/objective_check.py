@@ -7,6 +7,9 @@ A launch has asked the same where it had the configuration. The ranks ask a mode
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -23,22 +26,12 @@ from harness.runtime.text_part import find_text_part
 from harness.runtime.user_errors import print_findings
 
 
-def _ask_in_time(config: PreTrainedConfig, *, own_code: bool) -> ModelAnswers:
+def _ask_in_time(ask: Callable[[], Any], unknown: Callable[[str], Any]) -> Any:
     try:
         with limit_seconds(RANK_SECONDS):
-            return ask_model(config, trust_remote_code=own_code)
+            return ask()
     except TimeoutError as error:
-        return unknown_answers(str(error))
-
-
-def _ask_borders_in_time(config: PreTrainedConfig, *, own_code: bool) -> Borders:
-    if own_code:
-        return Borders(None, "")
-    try:
-        with limit_seconds(RANK_SECONDS):
-            return ask_borders(config)
-    except TimeoutError as error:
-        return Borders(None, str(error))
+        return unknown(str(error))
 
 
 def _check_degrees(run: ResolvedRun, config: PreTrainedConfig, *, own_code: bool) -> None:
@@ -69,7 +62,7 @@ def check_objective(run: ResolvedRun, config: PreTrainedConfig) -> bool:
     own_code = run.spec.model.trust_remote_code and "auto_map" in config.to_dict()
     _check_degrees(run, config, own_code=own_code)
     answers = None if own_code else answers_at_hand(config.to_dict(), ("apart",) if packing else ())
-    answers = answers or _ask_in_time(config, own_code=own_code)
+    answers = answers or _ask_in_time(lambda: ask_model(config, trust_remote_code=own_code), unknown_answers)
     if answers.causal is False:
         raise user_error(
             "MD164",
@@ -82,7 +75,8 @@ def check_objective(run: ResolvedRun, config: PreTrainedConfig) -> bool:
         message = f"a model of type `{config.model_type}` is not known to be a causal language model"
         print_findings([Finding("MD164", "warning", message, "model", notes=(answers.why_causal,))])
     if packing and answers.apart is not True:
-        borders = _ask_borders_in_time(config, own_code=own_code)
+        borders = Borders(None, "")
+        borders = borders if own_code else _ask_in_time(lambda: ask_borders(config), partial(Borders, None))
         if borders.apart and max(run.parallel_dims.pipeline, run.parallel_dims.sequence) == 1:
             return True
         verb = "attend across" if answers.apart is False else "are not known to keep apart"

@@ -92,9 +92,8 @@ def compare_stack(model: Any, *, apart: bool) -> Answer:
         try:
             logits = _run_stack(specs, shared, MicroBatch(ids, ids, positions, attended))
         except Exception as error:  # a layer takes what the model's own forward hands to it
-            return Answer(
-                False, f"a layer needs more than a pipeline hands to it: {type(error).__name__}: {error}"[:200]
-            )
+            reason = f"a layer needs more than a pipeline hands to it: {type(error).__name__}: {error}"
+            return Answer(False, reason[:200])
         kept = torch.ones_like(ids).bool() if attended is None else attended.bool()
         differs = float((logits - expected)[kept].norm() / expected[kept].norm())
         if differs > _NOISE:

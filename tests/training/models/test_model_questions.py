@@ -14,13 +14,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.model_table import FIELDS
 from benchmarks.model_table_runs import WAYS, draw, look_at_run, losses_of, write_model
 from harness.facts import model_table
 from harness.hostinfo import model_answers
 from harness.hostinfo.model_answers import QUESTIONS
-from harness.runtime.model_questions import quantized_layers
+from harness.runtime.model_questions import quantized_layers, small_copy, tensor_plan
 from harness.runtime.model_questions.rank_pair import MachineError, ask_ranks, find_error
 from tests.support.training.forked_ranks import ForkedRanks
 
@@ -63,3 +65,32 @@ def test_weights_that_were_not_found_are_no_yes(names: tuple[str, ...], monkeypa
     monkeypatch.setattr(quantized_layers, "ask_ranks", lambda *_: [{"whole": [], "trains": True}])
     small: Any = SimpleNamespace(saved=Path(), model=None, folder=Path())
     assert quantized_layers.ask(small).holds is (True if names else None)
+
+
+@pytest.mark.parametrize(("family", "names"), [("hrm_text", ["L_module", "H_module"]), ("longcat_flash", ["0", "1"])])
+def test_layers_that_no_number_of_layers_counts_are_found(family: str, names: list[str]) -> None:
+    fields = {"num_layers": 2} if family == "longcat_flash" else {"num_hidden_layers": 1}
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **fields))
+    found = [path for path, _ in small_copy.find_layers(model)]
+    assert len(found) == 2
+    assert all(name in path for name, path in zip(names, found, strict=True)), found
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_gradients_that_differ_in_fp32_are_compared_in_fp64(holds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    formats = []
+
+    def find(model: Any) -> tuple[float, dict[str, Any]]:
+        formats.append(next(model.parameters()).dtype)
+        return 1.0, {}
+
+    def compare(*_: Any) -> list[dict[str, Any]]:
+        return [{"whole": [], "loss": 1.0, "wrong": [] if len(formats) == 2 and holds else ["weight"]}]
+
+    monkeypatch.setattr(small_copy, "loss_and_gradients", find)
+    monkeypatch.setattr(tensor_plan, "layer_matrices", lambda model: model.named_parameters())
+    monkeypatch.setattr(tensor_plan, "ask_ranks", compare)
+    model = torch.nn.Linear(2, 2)
+    assert tensor_plan.ask(small_copy.SmallCopy(model, apart=True, folder=Path())).holds is holds
+    assert (formats, model.weight.dtype) == ([torch.float32, torch.float64], torch.float32)

@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DRAWN = {"LLaMA-Factory": 3, "axolotl": 3, "TRL": 3, "ms-swift": 2}
 """In the proportion of the examples that go through whole (2026-11-29: 21, 30, 25 and 18)."""
 OVERLAYS = {"LLaMA-Factory": "llamafactory", "axolotl": "axolotl", "TRL": "trl", "ms-swift": "swift"}
-STEPS, RECORDS, LIMIT_S = 5, 60, 1500
+STEPS, RECORDS, LIMIT_S = 5, 60, 5000
 NOT_HERE = re.compile(
     r"^(bf16|fp16|tf32|.*flash_att.*|load_in_.bit|deepspeed|fsdp.*|plugins|liger_.*|wandb.*|hub_.*|lora_\w+_kernel|"
     r"cut_cross_entropy|quantization.*|report_to|use_unsloth.*|double_quantization|unfrozen_parameters|device_map|"

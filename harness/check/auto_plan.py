@@ -17,12 +17,7 @@ from harness.plan.planner import Plan, make_plan
 from harness.plan.search.alternatives import Alternative, best_of_each_kind, kind_of
 from harness.plan.search.nearest_fit import NearestFit, find_nearest_fit
 from harness.plan.search.pinned_keys import keep_pinned
-from harness.plan.search.plan_request import (
-    OPTION_KEYS,
-    PlanRequest,
-    spec_from_request,
-    validate_request,
-)
+from harness.plan.search.plan_request import OPTION_KEYS, PlanRequest, spec_from_request, validate_request
 from harness.plan.search.settings_search import filter_fitting, may_fit, search_settings
 from harness.plan.search.spec_changes import merge_changes, spec_changes_for
 from harness.plan.time.calibration_file import Calibrations
@@ -185,11 +180,7 @@ def find_best_plan(
         return nothing
     changed = merge_changes(raw, spec_changes_for(nearest_fit.closest.settings, base.model, raw))
     closest = _check_candidate(file, spec_as_yaml(changed), run, hostfile, launching=False).run
-    return replace(
-        nothing,
-        nearest_fit=nearest_fit,
-        plan=None if closest is None else plan_of(closest),
-    )
+    return replace(nothing, nearest_fit=nearest_fit, plan=None if closest is None else plan_of(closest))
 
 
 def _check_candidate(file: str, text: str, run: ResolvedRun, hostfile: str | None, *, launching: bool) -> CheckedFile:

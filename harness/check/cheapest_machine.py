@@ -21,13 +21,7 @@ from harness.plan.counted_plan import CountedPlan
 from harness.plan.plan_usage import usage_error
 from harness.plan.planner import make_plan
 from harness.plan.search.alternatives import Alternative
-from harness.plan.search.machine_costs import (
-    Candidates,
-    Machine,
-    MachineCost,
-    count_gpus,
-    place_of,
-)
+from harness.plan.search.machine_costs import Candidates, Machine, MachineCost, count_gpus, place_of
 from harness.plan.search.pinned_keys import keep_pinned, key_of_override
 from harness.plan.search.plan_request import PlanRequest, spec_from_request, validate_request
 from harness.plan.search.price_list import PriceList
@@ -286,14 +280,9 @@ def _first_that_passes(
 
 
 def _row_of(
-    placed: RunToPlace,
-    model: ModelFacts,
-    choice: Alternative,
-    machine: Machine,
-    tokens: float,
-    deadline: float | None,
+    placed: RunToPlace, model: ModelFacts, choice: Alternative, machine: Machine, tokens: float, deadline: float | None
 ) -> MachineRow | None:
-    """The plan of a choice; None where a gate refuses it or its plan does not fit."""
+    """The plan of a choice; None where a gate refuses it or its plan does not fit with certainty."""
     base = placed.spec_on(machine.device.name, machine.gpus, machine.host_memory)
     changed = merge_changes(base, spec_changes_for(choice.settings, model, base))
     checked = check_file(
@@ -302,7 +291,7 @@ def _row_of(
     if checked.run is None or not checked.report.ok:
         return None
     counted = CountedPlan.of(make_plan(checked.run, Path.cwd(), with_alternatives=False, by_name=True))
-    if counted is None or counted.time is None or counted.plan.fit.fits is not True:
+    if counted is None or counted.time is None or counted.plan.fit.verdict is not True:
         return None
     lost = counted.plan.lost_share(counted.time)
     cost = cost_range(tokens, counted.time, counted.settings, lost, machine.price.dollars)

@@ -28,12 +28,7 @@ from harness.plan.search.alternatives import (
 from harness.plan.search.machine_costs import lost_share
 from harness.plan.search.pinned_keys import keep_pinned
 from harness.plan.search.plan_request import ADAPTERS, QUANTIZED, PlanRequest, min_gpus_for_states, spec_from_request
-from harness.plan.search.settings_search import (
-    CandidateSettings,
-    fits_with_headroom,
-    may_fit,
-    rank_alternatives,
-)
+from harness.plan.search.settings_search import CandidateSettings, fits_with_headroom, may_fit, rank_alternatives
 from harness.plan.search.spec_changes import merge_changes, spec_changes_for
 from harness.plan.settings.checkpointed_layers import with_checkpointing
 from harness.plan.settings.plan_settings import OffloadDevice, PlanSettings
@@ -83,7 +78,7 @@ class FitCell:
 class FitTable:
     """`rows`: the cells of each way by rising numbers of GPUs; `fewest`: of each way the first that holds it.
     `refused`: why `harness launch` does not start a way. `host_memory`: bytes of a host of `gpus_per_host`, None where
-    nobody knows them; `assumed_from`: whose hosts they are, where the user gave none.
+    nobody knows them; `assumed_from`: whose hosts they are, where the user gave none. `network`: bytes a second a host.
     """
 
     model: str
@@ -95,6 +90,7 @@ class FitTable:
     host_memory: int | None
     assumed_from: GpuPrice | None
     nvme: int | None
+    network: float
     price: float | None
     state_bytes: float
     raw_floor_gpus: int
@@ -276,7 +272,8 @@ class FitSearch:
         index = next((index for index, cell in enumerate(row) if cell.state in ("fits", "disks")), None)
         if index is None:
             gpu, host = (whole := self.capacity(self.gpus_per_host)).gpu, whole.host
-            held = (cell for cell in row if cell.state != "no" and (gpu is None or cell.best.gpu_peak <= gpu))
+            held = [cell for cell in row if cell.state != "no" and (gpu is None or cell.best.gpu_peak <= gpu)]
+            held.sort(key=lambda cell: cell.state == "host")
             return next((cell for cell in held if not needs_other_hosts(cell, host)), None)
         best = row[index]
         if index == 0 or best.gpus <= self.gpus_per_host:
@@ -356,6 +353,7 @@ def make_fit_table(search: FitSearch, gpus: int = 1) -> FitTable:
         plan.capacity.host if is_given else search.assumed_host(per_host),
         None if is_given else search.price,
         plan.capacity.nvme,
+        plan.rates.network or plan.device.network * per_host,
         search.dollars,
         states,
         min_gpus_for_states(states, plan.device),

@@ -13,22 +13,9 @@ _ADAPTERS = {"lora", "qlora"}
 _RUN = {"model", "gpus", "gpu", "zero_stage", "max_length", "batch_tokens"}
 _MACHINE = {"gpus_per_node", "host_memory", "nvme"}
 _SPEC = {"spec", "overrides", "hostfile", "world_size", "here"}
-_PLAN = {
-    "overrides",
-    "network",
-    "tokens",
-    "prices",
-    "deadline",
-    "measured",
-    "search",
-    "write",
-    "plot",
-    "html",
-    "calibration",
-    "long",
-    "trainer",
-}
-_CHEAPEST = {"overrides", "gpus", "gpu", "host_memory", "tokens", "prices", "price_file", "deadline", "write"}
+_PRICED = {"overrides", "network", "tokens", "prices"}
+_PLAN = {*_PRICED, "deadline", "measured", "search", "write", "plot", "html", "calibration", "long", "trainer"}
+_CHEAPEST = {*_PRICED, "gpus", "gpu", "host_memory", "price_file", "deadline", "write"}
 _SIMULATION = {"rank", "layers", "races", "trace"}
 
 
@@ -52,7 +39,7 @@ _BY_OPTION = {
     ),
     "params": _mode("--params", "params", "gpus", "gpu", "zero_stage", "network", "gradients"),
     "calibrate": _mode("--calibrate", "calibrate", "calibration"),
-    "min_gpus": _mode("--min-gpus", "min_gpus", _RUN - {"gpus"}, _MACHINE, {"overrides", "tokens", "prices"}),
+    "min_gpus": _mode("--min-gpus", "min_gpus", _RUN - {"gpus"}, _MACHINE, _PRICED),
     "largest_model": _mode(
         "--largest-model", "largest_model", _RUN - {"model"}, _MACHINE, _ADAPTERS, "overrides", "write"
     ),

@@ -50,17 +50,9 @@ def _refusal(mode: Mode, name: str, option: str, value: Any) -> UserError:
             f"a spec and {given} are both given",
             f"write `--set {shlex.quote(f'{key}={value}')}` with a spec",
         ),
-        (
-            name in DEGREE_OPTIONS,
-            f"{given} goes with degrees of parallelism",
-            "ask `harness degrees`, or leave it out",
-        ),
+        (name in DEGREE_OPTIONS, f"{given} goes with degrees of parallelism", "ask `harness degrees`, or leave it out"),
         (bool(need) and need != mode.name, f"{given} needs {need}", f"add {need}, or leave it out"),
-        (
-            name == "calibration",
-            f"{given} is for the plan of one run, and {asked} answers another question",
-            leave_out,
-        ),
+        (name == "calibration", f"{given} is for the plan of one run, and {asked} answers another question", leave_out),
         (
             is_count,
             f"{given} has no effect for a bare count, which has model states and no step",

@@ -11,6 +11,8 @@ from pathlib import Path
 MIB = 2**20
 TERA = 1e12
 GIGA = 1e9
+_SLOT_NETWORK = 12.5 / 8
+"""GB/s: the share of a GPU without NVLink, of eight behind one card of 100 Gbit/s, as AWS's G5 and G6 are sold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ def _read_devices() -> Iterator[Device]:
         if not line or line.startswith("#"):
             continue
         name, *words, source = line.split(maxsplit=9)
-        mib, flops_16, flops_32, flops_8, bandwidth, link, pcie, network = map(float, words)
+        numbers = [_SLOT_NETWORK if word == "-" else float(word) for word in words]
+        mib, flops_16, flops_32, flops_8, bandwidth, link, pcie, network = numbers
         flops = (flops_16 * TERA, flops_32 * TERA, flops_8 * TERA)
         rates = (bandwidth * GIGA, link * GIGA, pcie * GIGA, network * GIGA)
         yield Device(name, _torch_memory(name, int(mib), source), *flops, *rates, source)
@@ -105,6 +108,10 @@ CPU = Device("cpu", 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "the host's own memory
 
 DEVICES: Mapping[str, Device] = {device.name: device for device in (*_TABLE, CPU)}
 
+KINDS_NOTES = (
+    "known kinds: " + ", ".join(DEVICES),
+    "of any other kind give `cluster.gpu_memory` (`80GB`) and `cluster.gpu_tflops` (dense, 16 bit), with `--set`",
+)
 _USUAL_MEMORY = {"v100": "32gb", "a100": "80gb", "h100": "80gb", "gh200": "96gb", "rtx3080": "10gb"}
 """Of the kinds that come with more than one memory, the one that a name without memory means."""
 
@@ -113,6 +120,8 @@ _DRIVER_PATTERNS = {
     "A6000": r"rtx ?a6000",
     "Gaudi2": r"gaudi ?2|hl-225",
     "Gaudi3": r"gaudi ?3|hl-325",
+    "RTX2080Ti": r"rtx ?2080 ti",
+    "RTX3060": r"rtx ?3060",
     "RTX3080": r"rtx ?3080",
     "RTX3090": r"rtx ?3090",
     "RTX4080": r"rtx ?4080",
@@ -121,11 +130,13 @@ _DRIVER_PATTERNS = {
     "RTX6000-Ada": r"rtx ?6000 ada",
     "RTX4090": r"rtx ?4090",
     "RTX5090": r"rtx ?5090",
+    "RTX5080": r"rtx ?5080",
     "RTX-PRO-6000": r"rtx pro 6000 blackwell",
+    "TITAN-RTX": r"titan rtx",
 }
 """Driver names that do not hold the kind's own name as one word."""
 _OTHER_BOARDS = re.compile(
-    r"laptop|max-q|30[89]0 ti|4080 super|[45]090 d|h20-3e|h800 pcie|h800 nvl|h20 nvl|p100-(?:sxm2|pcie-12gb)"
+    r"laptop|max-q|30[689]0 ti|4080 super|[45]090 d|h20-3e|h800 pcie|h800 nvl|h20 nvl|p100-(?:sxm2|pcie-12gb)"
 )
 """Boards of other peaks whose driver names hold that of a kind here."""
 
@@ -151,7 +162,7 @@ def find_device(name: str) -> Device | None:
     one, and so may its memory be written as in `A100 80` or `80G`.
     """
     plain_name = _plain(name)
-    plain_name = f"rtx{plain_name}" if re.match(r"[345]0[89]0", plain_name) else plain_name
+    plain_name = f"rtx{plain_name}" if re.match(r"[2345]0[6-9]0", plain_name) else plain_name
     plain_name += _USUAL_MEMORY.get(plain_name, "")
 
     def names(device: Device) -> tuple[str, ...]:
@@ -196,7 +207,7 @@ def describe_device(
             return None
         link = 32 * GIGA
         rate = bandwidth or flops_16 / 200
-        return Device(name, memory, flops_16, flops_16 / 8, 0.0, rate, link, link, 12.5 * GIGA, "`cluster`")
+        return Device(name, memory, flops_16, flops_16 / 8, 0.0, rate, link, link, _SLOT_NETWORK * GIGA, "`cluster`")
     changes = {"memory": memory, "flops_16": flops_16, "bandwidth": bandwidth}
     changes = {key: value for key, value in changes.items() if value is not None}
     if not changes or known.is_cpu:

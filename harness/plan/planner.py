@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.facts.devices import DEVICES, TERA, Device, describe_device, find_device, suggest_device
+from harness.facts.devices import KINDS_NOTES, TERA, Device, describe_device, find_device, suggest_device
 from harness.facts.model_lookup import ModelFacts, ModelLookup
 from harness.findings import Finding, Fix
 from harness.hostinfo.module_probe import OwnModule
@@ -172,7 +172,7 @@ def make_plan(
     module of the user's own, or the reason why it is not known. `by_name`: of a model that is not known here, plan
     what its name says. Raises nothing.
     """
-    run = with_tuned_defaults(run, base_dir)
+    run = with_tuned_defaults(run, base_dir, by_name=by_name)
     spec = run.spec
     lookup = run.find_model(base_dir, build=build, estimate=not build, by_name=by_name)
     ours = run
@@ -366,13 +366,8 @@ def _check_inputs(
     if gpu and device is None:
         similar = suggest_device(gpu)
         fix = Fix(f"set `cluster.gpu: {similar}`" if similar else "choose one of the known kinds")
-        kinds = (
-            "known kinds: " + ", ".join(DEVICES),
-            "of any other kind give `cluster.gpu_memory` (`80GB`) and `cluster.gpu_tflops` (dense, 16 bit)",
-        )
-        findings.append(
-            Finding("MM003", "warning", f"GPU kind `{gpu}` is not known", "cluster.gpu", notes=kinds, fix=fix)
-        )
+        message = f"GPU kind `{gpu}` is not known"
+        findings.append(Finding("MM003", "warning", message, "cluster.gpu", notes=KINDS_NOTES, fix=fix))
     return tuple(findings)
 
 

@@ -11,6 +11,7 @@ from textwrap import fill
 from typing import Any, NamedTuple
 
 from harness.entry_file import read_entries
+from harness.facts.deepspeed_keys import block_keys
 from harness.spec.deepspeed_mapping import json_key_of, spec_field_of
 from harness.spec.json_schema import run_spec_schema
 from harness.spec.parse.source import split_key
@@ -107,7 +108,10 @@ def _render_page(key: str, schema: Schema, width: int) -> Iterator[str]:
         yield f"For one command: --set {key}=VALUE"
     json_key = json_key_of(split_key(key))
     if json_key is not None:
-        yield f"In DeepSpeed's JSON: {json_key}"
+        block, _, name = json_key.rpartition(".")
+        own = (block_keys(block) or {}).get(name)
+        is_scalar = own is not None and isinstance(own.default, bool | int | float | str)
+        yield f"In DeepSpeed's JSON: {json_key}{f', by default {own.default!r}' if own and is_scalar else ''}"
     page = DOCS.get(key.partition(".")[0])
     yield f"Documentation: {f'docs/{page}.md, ' if page else ''}docs/spec-keys.md"
     findings = rows_about(key)

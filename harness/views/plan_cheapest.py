@@ -44,9 +44,11 @@ def _best_lines(result: CheapestMachine, tokens: str, style: Style) -> list[str]
     memory = best.counted.memory
     gpu = f"GPU {format_bytes(memory.gpu_peak)} of {format_bytes(best.machine.device.memory)}"
     host = f"host {format_bytes(memory.host_peak)} of {format_bytes(best.machine.host_memory)}"
-    rate = best.machine.device.network * best.machine.gpus_per_host / 1e9
-    network = f"; networks of {rate:g} GB/s a host are assumed" if best.counted.settings.num_hosts > 1 else ""
-    return [head, f"{cost}{verdict}", f"{describe_setting(best.counted.settings)}; {gpu}, {host}{network}"]
+    own = best.counted.plan.rates.network
+    rate = own or best.machine.device.network * best.machine.gpus_per_host
+    network = f"networks of {rate * 8e-9:,g} Gbit/s a host{'' if own else ' are assumed (`--network`)'}"
+    hosts = f"; {network}" if best.counted.settings.num_hosts > 1 else ""
+    return [head, f"{cost}{verdict}", f"{describe_setting(best.counted.settings)}; {gpu}, {host}{hosts}"]
 
 
 def _kind_lines(result: CheapestMachine, style: Style, width: int) -> list[str]:

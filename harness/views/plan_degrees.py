@@ -31,12 +31,7 @@ _FORMULAS: dict[Schedule, str] = {
     "dualpipe": "(p / 2 - 1)(F&B + B - 3 W)",
 }
 _KERNELS = "Megatron's fused layers (arXiv 2205.05198)"
-_WINDOWS = {
-    "none": "nothing",
-    "layer": "half a layer",
-    "backward": "last backward",
-    "step": "any pass",
-}
+_WINDOWS = {"none": "nothing", "layer": "half a layer", "backward": "last backward", "step": "any pass"}
 
 
 def render_degrees(

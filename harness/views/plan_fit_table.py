@@ -31,8 +31,8 @@ _QUANTIZED = (
 
 
 def render_fit_table(table: FitTable, style: Style, width: int = 100, gpus: int | None = None) -> str:
-    """The ways by numbers of GPUs, from `gpus` on where not all have room, then the fewest GPUs of each way with its
-    memory, step, money and settings. Of ways that fit on no number, the reasons alone.
+    """The ways by numbers of GPUs, then the fewest GPUs of each way with its memory, step, money and settings. With
+    `gpus` the first alone, from these on where not all have room. Of ways that fit on no number, the reasons alone.
     """
     counts = sorted({cell.gpus for row in table.rows.values() for cell in row})
     most = max(3, (width - _NAME) // _COLUMN)
@@ -52,7 +52,8 @@ def render_fit_table(table: FitTable, style: Style, width: int = 100, gpus: int 
         "host has so much. Ranks have whole layers; tensor or pipeline ranks only where a step has too few rows."
     )
     lines += wrap_lines([notes, describe_hosts(table)], width)
-    return "\n".join([*lines, *(["", *_fewest_lines(table, style, width)] if any(table.fewest.values()) else []), *why])
+    fewest = ["", *_fewest_lines(table, style, width)] if gpus is None and any(table.fewest.values()) else []
+    return "\n".join([*lines, *fewest, *why])
 
 
 def cell_text(cell: FitCell | None) -> str:
@@ -93,7 +94,8 @@ def describe_cell(cell: FitCell) -> str:
 def describe_hosts(table: FitTable) -> str:
     """The owner of these hosts, and the facts of them that are not known."""
     hosts = f"Hosts of {table.gpus_per_host}"
-    disks = "" if table.nvme else "; disks are not known (`--nvme`)"
+    disks = f"; networks of {table.network * 8e-9:,g} Gbit/s (`--network`)"
+    disks += "" if table.nvme else "; disks are not known (`--nvme`)"
     if table.host_memory is None:
         return f"{hosts}: their memory is not known, so offload names what it needs (`--host-memory`){disks}."
     memory = format_size(table.host_memory)
@@ -125,7 +127,7 @@ def _fewest_texts(cell: FitCell | None) -> tuple[str, ...]:
     time = format_time_range(best.time.range) if best.time else "-"
     money = format_range(cell.cost.money_range) if cell.cost and cell.cost.money_range else "-"
     sizes = (format_size(best.gpu_peak), _short_size(best.host_peak), disks)
-    return (f"{cell.gpus:,}", *sizes, time, money, _brief(cell))
+    return (f"{'~' if cell.state == 'not certain' else ''}{cell.gpus:,}", *sizes, time, money, _brief(cell))
 
 
 def _say_why_not(table: FitTable, name: str) -> str:
@@ -145,7 +147,8 @@ def render_min_gpus(table: FitTable, style: Style, width: int = 100) -> str:
     if best is None:
         last = max((row[-1] for row in table.rows.values() if row), key=lambda cell: cell.gpus, default=None)
         most = last.gpus if last else 1
-        lines = [f"{name}: training all of it does not fit on up to {most:,} x {table.gpu}"]
+        verdict = "does not fit on" if tight is None else "is certain to fit on no number"
+        lines = [f"{name}: training all of it {verdict} up to {most:,} x {table.gpu}"]
         if last:
             peak, parts = format_size(last.best.gpu_peak), name_largest(last.best.memory, 3)
             lines.append(f"On {most:,} a GPU would need {peak}, which is mostly {parts}. {NOT_DIVIDED}")
@@ -192,6 +195,7 @@ def table_as_dict(table: FitTable) -> dict[str, Any]:
         "host_memory_bytes": table.host_memory,
         "host_memory_assumed": table.assumed_from is not None,
         "nvme_bytes": table.nvme,
+        "network_bytes_per_second": table.network,
         "ways": [
             {
                 "way": name,

@@ -168,8 +168,14 @@ def _format_speed(plan: Plan) -> list[str]:
 
 
 def _explain_limit(plan: Plan) -> list[str]:
-    """Of collectives: the network that would not limit the step, or what ZeRO-3 gathers."""
-    if plan.time is None or plan.time.bottleneck != "collectives" or not (plan.model and plan.settings and plan.device):
+    """Of collectives: the network that would not limit the step, or what ZeRO-3 gathers; else the time of CPU Adam."""
+    if plan.time is None or not (plan.model and plan.settings and plan.device):
+        return []
+    adam = next((part for part in plan.time.parts if part.name == "CPU optimizer" and part.exposed), None)
+    if plan.time.bottleneck != "collectives" and adam is not None:
+        took = format_time(adam.exposed, (adam.exposed / adam.scatter, adam.exposed * adam.scatter))
+        return [f"{' ' * _LABEL}CPU Adam takes {took} of it, whatever the batch, if cores are bound to ranks"]
+    if plan.time.bottleneck != "collectives":
         return []
     gathered = sum(row.sent for row in plan.traffic if row.carries.startswith("parameters forward"))
     text = (

@@ -10,7 +10,7 @@ from harness.plan.planner import Plan
 from harness.plan.search.settings_search import HEADROOM, fits_with_headroom
 from harness.units import pluralize
 from harness.views.plan_fit_table import NOT_DIVIDED, summarise_ways
-from harness.views.plan_lines import name_as_terms, name_largest, name_of_choice, wrap_terms
+from harness.views.plan_lines import name_as_terms, name_largest, wrap_terms
 from harness.views.plan_numbers import format_size, format_time_range
 from harness.views.plan_other_loop import fits_alone, format_other_loop, says_otherwise
 from harness.views.style import Style
@@ -171,11 +171,13 @@ def _format_search(report: PlanReport, width: int) -> list[str]:
         return []
     text = f"Searched {len(searched.alternatives):,} settings of the same batch"
     if searched.best is not None:
-        text += f"; {len(searched.usable):,} fit and pass the gates, this one is the fastest"
-        certain = next((each for each in searched.usable if each.fit.uncertain is None and each.time), None)
-        if report.plan.fit.uncertain and certain is not None and certain.time is not None:
-            sizes = f"{format_size(certain.gpu_peak)}, {format_time_range(certain.time.range)} a step"
-            text += f"; certain is {name_of_choice(certain.settings)}: {sizes}"
+        unsure = sum(each.fit.uncertain is not None for each in searched.usable)
+        others = (
+            f", {unsure:,} of them not for certain; of the others"
+            if unsure and not searched.best.fit.uncertain
+            else ","
+        )
+        text += f"; {len(searched.usable):,} fit and pass the gates{others} this one is the fastest"
         if not searched.launchable:
             text += "; `harness launch` of this version refuses it, but it can be validated, planned and rendered"
     return wrap_terms(text, width, "  ")

@@ -110,13 +110,13 @@ def lost_share(model: ModelFacts, settings: PlanSettings, rates: Rates) -> float
 
 
 def _fitting(candidates: Iterable[Alternative], capacity: Capacity) -> Iterator[Alternative]:
-    """Those that fit with headroom, by the peaks that they already have: `check_fit` would compute them again."""
+    """Those that certainly fit, with headroom, by the peaks that they have: `check_fit` would compute them again."""
     gpu, host = float(capacity.gpu or 0), float(capacity.host or 0) * (1 - HOST_RESERVE)
     for candidate in candidates:
         shares = {"GPU memory": candidate.gpu_peak / gpu, "host memory": candidate.host_peak / host}
         binding = max(shares, key=lambda name: shares[name])
         headroom = 1 - shares[binding]
-        if not candidate.nvme_bytes and headroom >= HEADROOM:
+        if not candidate.nvme_bytes and headroom >= HEADROOM and candidate.memory.gpu_peak_range[1] <= gpu:
             yield replace(candidate, fit=Fit(True, binding, headroom))
 
 

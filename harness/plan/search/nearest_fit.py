@@ -47,11 +47,7 @@ class NearestFit:
 
 
 def find_nearest_fit(
-    run: ResolvedRun,
-    model: ModelFacts,
-    device: Device | None,
-    capacity: Capacity,
-    alternatives: Sequence[Alternative],
+    run: ResolvedRun, model: ModelFacts, device: Device | None, capacity: Capacity, alternatives: Sequence[Alternative]
 ) -> NearestFit | None:
     """`alternatives`: those of the run, none of which fits. None while the run's ranks are unknown."""
     settings = settings_of(run)
@@ -101,11 +97,7 @@ class WithoutOffload(NamedTuple):
 
 
 def find_without_offload(
-    run: ResolvedRun,
-    model: ModelFacts,
-    device: Device | None,
-    capacity: Capacity,
-    alternatives: Sequence[Alternative],
+    run: ResolvedRun, model: ModelFacts, device: Device | None, capacity: Capacity, alternatives: Sequence[Alternative]
 ) -> WithoutOffload | None:
     """The answer to "why offload?"; None of a run that does not, and where nobody knows the GPU's memory."""
     settings = settings_of(run)

@@ -9,7 +9,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.facts.devices import DEVICES, Device, find_device, is_before_ampere, suggest_device, usual_gpus_per_host
+from harness.facts.devices import (
+    KINDS_NOTES,
+    Device,
+    find_device,
+    is_before_ampere,
+    suggest_device,
+    usual_gpus_per_host,
+)
 from harness.facts.model_lookup import find_configuration, find_model, find_positions
 from harness.findings import Finding, Fix
 from harness.plan.search.pinned_keys import key_of_override
@@ -133,7 +140,8 @@ def validate_request(request: PlanRequest) -> list[Finding]:
         )
         message = f"the model's size is not known: {model.why_not}"
         findings.append(Finding("MM001", "error", message[:400], "model.name_or_path", fix=fix))
-    return [*findings, *validate_gpu(request.gpu), *_validate_sizes(request), *_validate_overrides(request)]
+    kind = [] if ("cluster", "gpu_memory") in request.pinned else validate_gpu(request.gpu)
+    return [*findings, *kind, *_validate_sizes(request), *_validate_overrides(request)]
 
 
 def validate_count(option: str, value: int, maximum: int) -> list[Finding]:
@@ -150,8 +158,7 @@ def validate_gpu(name: str) -> list[Finding]:
         return []
     similar = suggest_device(name)
     fix = Fix(f"give `--gpu {similar}`" if similar else "choose one of the known kinds")
-    notes = ("known kinds: " + ", ".join(DEVICES),)
-    return [Finding("MM003", "error", f"GPU kind `{name}` is not known", notes=notes, fix=fix)]
+    return [Finding("MM003", "error", f"GPU kind `{name}` is not known", notes=KINDS_NOTES, fix=fix)]
 
 
 def _validate_sizes(request: PlanRequest) -> list[Finding]:

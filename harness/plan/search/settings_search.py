@@ -132,8 +132,8 @@ def _partition_key(settings: PlanSettings) -> PlanSettings:
 
 
 def rank_alternatives(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...]:
-    """Best first. Of those that fit and are equally fast (within 1 % of the fastest of them), the one with more free
-    memory, in steps of 5 % up to a fifth of it; then with fewer offloads; then the faster one.
+    """Best first, those that certainly fit before others. Of those that are equally fast (within 1 % of the fastest of
+    them), the one with more free memory, in steps of 5 % up to a fifth of it; then with fewer offloads; then by time.
     """
     ranked = sorted(alternatives, key=_sort_key)
     fitting = [alternative for alternative in ranked if fits_with_headroom(alternative)]
@@ -151,7 +151,7 @@ def _rank_equally_fast(fitting: Sequence[Alternative]) -> Iterator[Alternative]:
 
 
 def _is_equally_fast(first: Alternative, other: Alternative) -> bool:
-    if (first.fit.fits is None) != (other.fit.fits is None):
+    if _sort_key(first)[:2] != _sort_key(other)[:2]:
         return False
     return _seconds(other) <= _seconds(first) * (1 + EQUAL_SPEED)
 
@@ -190,15 +190,15 @@ def may_fit(alternative: Alternative) -> bool:
     return alternative.fit.fits is True or (alternative.fit.fits is None and not alternative.nvme_bytes)
 
 
-def _sort_key(alternative: Alternative) -> tuple[bool, bool, float, int, int]:
-    """Fitting ones first, those that need disks of unknown size after the others; then by time, or by the missing
-    memory.
+def _sort_key(alternative: Alternative) -> tuple[bool, tuple[bool, bool], float, int, int]:
+    """Fitting ones first, those that are not certain and that need disks of unknown size after the others; then by
+    time, or by the missing memory.
     """
     shortfall = -(alternative.fit.headroom or 0.0)
     fits = fits_with_headroom(alternative)
     return (
         not fits,
-        alternative.fit.fits is None and fits,
+        (alternative.fit.fits is None and fits, alternative.fit.uncertain is not None and fits),
         _seconds(alternative) if fits else shortfall,
         alternative.host_peak,
         alternative.gpu_peak,

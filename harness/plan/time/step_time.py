@@ -209,12 +209,7 @@ def _collective_parts(
 
 
 def _offload_parts(
-    work: OptimizerWork,
-    settings: PlanSettings,
-    device: Device,
-    rates: Rates,
-    fitted: FittedRates,
-    compute: float,
+    work: OptimizerWork, settings: PlanSettings, device: Device, rates: Rates, fitted: FittedRates, compute: float
 ) -> list[TimePart]:
     """A share of the copies during the passes is hidden; the step overlaps with copies of its own results alone."""
     pcie = device.pcie * rates.link_efficiency

@@ -35,14 +35,14 @@ _BY_HIDDEN_SIZE: Mapping[str, Callable[[int], int]] = {
 """`"auto"` at stage 3, as transformers and accelerate fill it in."""
 
 
-def with_tuned_defaults(run: ResolvedRun, base_dir: Path | None = None) -> ResolvedRun:
-    """The run with its tuned defaults; unchanged where it has them. `base_dir` as for `make_plan`.
+def with_tuned_defaults(run: ResolvedRun, base_dir: Path | None = None, *, by_name: bool = False) -> ResolvedRun:
+    """The run with its tuned defaults; unchanged where it has them. `base_dir` and `by_name` as for `make_plan`.
 
     A model that only `transformers` can count is unknown here: a build of it takes seconds.
     """
     if run.tuned_defaults is not None:
         return run
-    return run._replace(tuned_defaults=tuned_defaults_for(run, run.find_model(base_dir).facts))
+    return run._replace(tuned_defaults=tuned_defaults_for(run, run.find_model(base_dir, by_name=by_name).facts))
 
 
 def tuned_defaults_for(run: ResolvedRun, model: ModelFacts | None) -> tuple[TunedDefault, ...]:

@@ -38,7 +38,7 @@ class TrainSpec(Section):
     per_device_train_batch_size: Positive | None = None
     """Sequences per rank and micro-step (the micro-batch)."""
     global_batch_size: Positive | None = None
-    """Sequences per optimizer step, over all ranks."""
+    """Sequences per optimizer step, over all ranks: those per device x data ranks x accumulation steps."""
     gradient_accumulation_steps: Positive | None = None
     """Micro-batches per optimizer step. Derived when the other two and the ranks are known."""
     gradient_checkpointing: bool | Literal["auto"] | CheckpointingSpec = False

@@ -61,9 +61,9 @@ class ZeroSpec(Section):
     reduce_scatter: bool | None = None
     """Reduce-scatter gradients instead of all-reducing them."""
     reduce_bucket_size: Positive | None = None
-    """Elements reduced at once."""
+    """Elements reduced at once: the bucket takes 2 bytes each on a GPU, and its copy as much."""
     allgather_bucket_size: Count | None = None
-    """Elements gathered at once (stages 1 and 2)."""
+    """Elements gathered at once at stages 1 and 2; stage 3 does not read it."""
     overlap_comm: bool | None = None
     """Reduce gradients during the backward pass."""
     round_robin_gradients: bool | None = None
@@ -71,9 +71,9 @@ class ZeroSpec(Section):
     sub_group_size: Count | None = None
     """Stage 3: elements the optimizer steps at once."""
     stage3_prefetch_bucket_size: Count | None = None
-    """Stage 3: elements to prefetch."""
+    """Stage 3: a gather has the parameters of one module, and of the next ones up to so many elements with them."""
     stage3_param_persistence_threshold: Count | None = None
-    """Stage 3: parameters smaller than this stay gathered."""
+    """Stage 3: each parameter of at most so many elements stays gathered on every GPU; they are not added up."""
     stage3_max_live_parameters: Count | None = None
     """Stage 3: gathered elements beyond which nothing is prefetched."""
     stage3_max_reuse_distance: Count | None = None

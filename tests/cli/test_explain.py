@@ -73,6 +73,7 @@ def test_no_word_lists_the_families():
         ("model.lora", ["  lora_alpha "]),
         ("zero.offload_optimizer.device", ["Required.", "`none`, `cpu`, `nvme`"]),
         ("name", ["Names the run directory", "Default: none"]),
+        ("stage3_prefetch_bucket_size", ["In DeepSpeed's JSON: ", ", by default 50000000"]),
     ],
 )
 def test_a_key_of_the_run_spec_is_explained(word, expected):

@@ -76,6 +76,15 @@ def test_kinds_that_published_runs_name(name: str) -> None:
     assert name in DEVICES
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"), [("3060", "RTX3060-12GB"), ("Titan RTX", "TITAN-RTX-24GB"), ("2080Ti", "RTX2080Ti-11GB")]
+)
+def test_cards_as_people_name_them(name: str, kind: str) -> None:
+    found = find_device(name)
+    assert found is not None
+    assert found.name == kind
+
+
 @pytest.mark.parametrize("name", ["", "-", "NVIDIA", "H101", "80GB", "h100-40gb", "RTX6000", "A10", "H200-96GB"])
 def test_unknown_kinds(name: str) -> None:
     assert find_device(name) is None
@@ -94,6 +103,8 @@ def test_figures_are_in_the_right_unit_and_name_holds_the_memory(name: str) -> N
     assert 4e12 < device.flops_32 < device.flops_16 < 3e15
     assert 1e9 < device.network <= device.pcie * 2
     assert device.source
+    if device.link <= device.pcie < 100e9:  # no NVLink; that of a GH200 joins it to its host
+        assert device.network * 8 == 12.5e9
 
 
 @pytest.mark.parametrize(
@@ -108,6 +119,8 @@ def test_figures_are_in_the_right_unit_and_name_holds_the_memory(name: str) -> N
         ("NVIDIA GeForce RTX 4090", 24, "RTX4090-24GB"),
         ("AMD Instinct MI300X", 192, "MI300X-192GB"),
         ("NVIDIA L40S", 45, "L40S-48GB"),
+        ("NVIDIA GeForce RTX 3060", 12, "RTX3060-12GB"),
+        ("NVIDIA TITAN RTX", 24, "TITAN-RTX-24GB"),
         ("NVIDIA GeForce GTX 1080", 8, None),
         ("NVIDIA H100 NVL", 94, "H100-NVL-94GB"),
         ("NVIDIA H200 NVL", 141, "H200-NVL-141GB"),

@@ -96,6 +96,7 @@ def test_kinds_are_in_the_order_of_money(result: CheapestMachine) -> None:
     by_launch = [(not row.machine.device.starts_ranks, row.cost.money or 0.0) for row in result.rows]
     assert by_launch == sorted(by_launch)
     assert "V100-32GB" in result.unpriced
+    assert all(row.counted.plan.fit.verdict is True for row in result.rows)
     for row in result.rows:
         assert row.cost.money_range is not None
         assert row.cost.money_range[0] < (row.cost.money or 0.0) < row.cost.money_range[1]

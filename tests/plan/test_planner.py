@@ -221,3 +221,9 @@ def test_adapters_of_a_model_known_by_name_are_at_all_linear_layers(target: str)
     assert named.memory.gpu_peak == all_linear.memory.gpu_peak
     assert [f.severity for f in named.findings if f.gate == "MM001"] == ["info"]
     assert make_plan(run_of("llama-3.1-8b", 8, zero={"stage": 2}, model=model)).memory is None
+
+
+def test_a_model_known_by_name_has_its_tuned_defaults() -> None:
+    """The search counted a chunked loss, and the plan of its best the logits of the whole micro-batch."""
+    plan = make_plan(run_of(model={"name_or_path": "/weights/Quokka-13B"}, tuned_defaults=True), by_name=True)
+    assert "train.loss_chunk_size" in {each.key for each in plan.run.tuned_defaults or ()}

@@ -53,7 +53,9 @@ _KIND_OF_JOB = "the job "
 """The first words of a note of `job_kinds.txt` on what ranks of such a job do apart, in every attempt."""
 _WAIT, _NETWORK_CAUSES = "LG070", ("LG072", "LG073", "LG210")
 _FEW_STEPS = 5
-_REFUSED = re.compile(r"system error|ncclSystemError|internal error|ncclInternalError|invalid usage|no socket|NET/IB")
+_REFUSED = re.compile(
+    r"system error|ncclSystemError|internal error|ncclInternalError|invalid usage|no socket|NET/IB(?!.*async)"
+)
 _REASONS: Mapping[Action, str] = {
     "retry": "the input is not at fault: the same start may work",
     "retry elsewhere": "the machine is at fault, not the input",

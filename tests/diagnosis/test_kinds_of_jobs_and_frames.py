@@ -137,3 +137,34 @@ def test_the_box_of_rich_has_frames():
     )
     assert alone.cause == "LG004"
     assert diagnose_text("RuntimeError: CUDA error: out of memory\n").cause == "LG001"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "action"),
+    [
+        ("torch.distributed.DistBackendError: NCCL error in: x.cpp:7, unhandled cuda error, NCCL version 2.2\nncclUnhandledCudaError: "
+         "Call to CUDA function failed.\nLast error:\nCuda failure 802 'system not yet initialized'\n", "LG012", "retry elsewhere"),
+        (" * Restarting with watchdog (inotify)\n[E socket.cpp:4] [c10d] The server socket has failed to listen on any local "
+         "network address.\n", "LG150", "change and retry"),
+        ("a:1:2 [0] x.cc:9 NCCL WARN NET/IB : Got async event : port error\n", "LG254", "retry elsewhere"),
+        ("a:1:2 [0] x.cc:9 NCCL WARN NET/IB : odd_3:1 Got async error event: port error\na:1:2 [0] x.cc:9 NCCL WARN NET/IB : "
+         "odd_3:1 Got async error event: port active\n", "LG072", "retry"),
+        ("Running tokenizer on dataset:   9%|# | 28/296 [29:55<4:48:08, 155.57 examples/s][E x.cpp:475] [Rank 2] Watchdog caught "
+         "collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for "
+         "1800001 milliseconds before timing out.\n", "LG070", "change and retry"),
+    ],
+)  # fmt: skip
+def test_hosts_and_waits_decide(text, cause, action):
+    diagnosis = diagnose_text(f"start\n{text}")
+    assert (diagnosis.cause, decide_action(diagnosis).action) == (cause, action), diagnosis.title
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'train_runtime': 9}\nRead callback failed. code:-4095 name:EOF desc:end of file\n",
+        "[INFO:odd] End time of running main: 2026-02-05\n[F205 x.cpp:1614] [Rank 2] Heartbeat monitor timed out! Process will be terminated\n",
+    ],
+)
+def test_what_follows_a_complete_run_is_no_failure(text):
+    assert diagnose_text(f"{{'loss': 2.0}}\n{text}").state != "failed"

@@ -61,7 +61,7 @@ _MESSAGE_START = re.compile(
     rb"most recent call first|: \"MainThread\"$|LOAD REPORT|mismatch \w+ +values|different metadata than"
 )
 _COLOUR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
-_GLUED_TO_BAR = re.compile(rb"((?:it/s|s/it)[^\]\r\n]{0,200}\])(?=\S)")
+_GLUED_TO_BAR = re.compile(rb"((?:it/s|s/it|examples/s)[^\]\r\n]{0,200}\])(?=\S)")
 """A progress bar whose line another message continues, most often a traceback."""
 _CHARS_OF_LINE = 128
 """A longer line counts as several of those that are read in full."""
@@ -112,7 +112,7 @@ class LogReader:
                 rest = _truncate(rest + chunk)
                 continue
             block, rest = rest + chunk[:end], chunk[end:]
-            if b"it/s" in block or b"s/it" in block:
+            if any(word in block for word in (b"it/s", b"s/it", b"examples/s")):
                 block = _GLUED_TO_BAR.sub(b"\\1\r\n", block)
             self.tail = (self.tail + block)[-CHUNK_BYTES:] if len(block) < CHUNK_BYTES else block[-CHUNK_BYTES:]
             yield from self._scan_block(block)

@@ -24,13 +24,13 @@ PHASE_WORDS = tuple(
         b"oading |aving |heckpoint|reating |*** Running |ime to load|extension|DeepSpeed|endezvous|nitializ|"
         b"rain_runtime|raining complete|raining finished|raining done|okeniz|Generating |Evaluat|Resum|Map|"
         b"nstantiating |uilding |onsolidat|Exporting|Attempting to resume|setting ds_accelerator|"
-        b"Setting ds_accelerator| passed|batch size|anity |Validation "
+        b"Setting ds_accelerator| passed|batch size|anity |Validation |nd time of"
     ).split(b"|")
 )
 """Every line that begins a phase has one of these."""
 _END = re.compile(
     r"['\"]?train_runtime['\"]?\s*[=:]|[Tt]raining (?:is )?(?:completed?|finished|done)\b(?! (?:step|epoch|batch|\d))|"
-    r"^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed|xpassed))* in [\d.]+ ?s"
+    r"End time of running main|^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed|xpassed))* in [\d.]+ ?s"
 )
 """A training that ended well, or tests that did."""
 _RETRY = re.compile(

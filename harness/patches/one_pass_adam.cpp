@@ -92,13 +92,16 @@ struct Walk {
     float* exp_avg_sq;
     float scale;
     size_t count;
+    size_t threads = 0;
+    float* kept[3] = {};  // where master, exp_avg and exp_avg_sq are copied before they are stepped; null: nowhere
 };
 
-// As many threads as torch computes with. Never destroyed: a forked child that exits has none of them to join.
-PinnedThreadPool& pool()
+// So many threads; 0: as torch computes with. Never destroyed: a forked child that exits has none of them to join.
+PinnedThreadPool& pool(size_t wanted)
 {
-    static PinnedThreadPool* threads = nullptr;
-    const size_t wanted = static_cast<size_t>(std::max(1, at::get_num_threads()));
+    static PinnedThreadPool* pools[2] = {};  // of steps in order, and of those beside a backward pass
+    PinnedThreadPool*& threads = pools[wanted != 0];
+    if (wanted == 0) { wanted = static_cast<size_t>(std::max(1, at::get_num_threads())); }
     if (threads == nullptr || threads->size() != wanted) {
         delete threads;
         threads = new PinnedThreadPool(std::vector<int>(wanted, -1));
@@ -109,6 +112,11 @@ PinnedThreadPool& pool()
 template <typename Grad, typename Weight>
 inline void step_block(Adam_Optimizer& adam, const Walk& w, Grad* grads, Weight* weights, size_t at, size_t count)
 {
+    if (w.kept[0] != nullptr) {
+        std::memcpy(w.kept[0] + at, w.master + at, count * sizeof(float));
+        std::memcpy(w.kept[1] + at, w.exp_avg + at, count * sizeof(float));
+        std::memcpy(w.kept[2] + at, w.exp_avg_sq + at, count * sizeof(float));
+    }
     alignas(64) float scaled[kBlock];
     float* gradient = scaled;
     if constexpr (std::is_same_v<Grad, float>) { gradient = grads + at; }
@@ -128,7 +136,7 @@ __attribute__((flatten)) void step_share(Walk w, Grad* grads, Weight* weights, s
 template <typename Grad, typename Weight>
 void walk(const Walk& w, Grad* grads, Weight* weights)
 {
-    pool().parallel_for(w.count, kShare, [&](size_t begin, size_t end) {
+    pool(w.threads).parallel_for(w.count, kShare, [&](size_t begin, size_t end) {
         step_share(w, grads, weights, begin, end);
     });
 }
@@ -152,9 +160,10 @@ void check(const torch::Tensor& tensor, const char* name, int64_t count)
                 name, " must be ", count, " contiguous elements in host memory");
 }
 
-void step(int optimizer_id, size_t number, float lr, float beta1, float beta2, float epsilon, float weight_decay,
+void step_and_keep(int optimizer_id, size_t number, float lr, float beta1, float beta2, float epsilon, float weight_decay,
           bool bias_correction, torch::Tensor& master, torch::Tensor& grads, torch::Tensor& exp_avg,
-          torch::Tensor& exp_avg_sq, float scale, c10::optional<torch::Tensor> weights)
+          torch::Tensor& exp_avg_sq, float scale, c10::optional<torch::Tensor> weights,
+          std::vector<torch::Tensor> kept, size_t threads)
 {
     const int64_t count = master.numel();
     check(master, "the master", count);
@@ -167,14 +176,30 @@ void step(int optimizer_id, size_t number, float lr, float beta1, float beta2, f
     auto adam = std::static_pointer_cast<Adam_Optimizer>(found->second);
     adam->IncrementStep(number, beta1, beta2);
     adam->update_state(lr, epsilon, weight_decay, bias_correction);
-    const Walk w{adam, master.data_ptr<float>(), exp_avg.data_ptr<float>(), exp_avg_sq.data_ptr<float>(), scale,
-                 static_cast<size_t>(count)};
+    Walk w{adam, master.data_ptr<float>(), exp_avg.data_ptr<float>(), exp_avg_sq.data_ptr<float>(), scale,
+           static_cast<size_t>(count), threads};
+    if (!kept.empty()) {
+        TORCH_CHECK(kept.size() == 3, "three tensors are kept, not ", kept.size());
+        TORCH_CHECK(scale == 1.0f || grads.scalar_type() != torch::kFloat, "a gradient that is scaled in place is not kept");
+        for (size_t i = 0; i < 3; ++i) {
+            check(kept[i], "what is kept", count);
+            w.kept[i] = kept[i].data_ptr<float>();
+        }
+    }
     switch (grads.scalar_type()) {
         case torch::kBFloat16: return walk_grads<c10::BFloat16>(w, grads, weights);
         case torch::kHalf: return walk_grads<c10::Half>(w, grads, weights);
         case torch::kFloat: return walk_grads<float>(w, grads, weights);
         default: TORCH_CHECK(false, "gradients are bf16, fp16 or fp32, not ", grads.scalar_type());
     }
+}
+
+void step(int optimizer_id, size_t number, float lr, float beta1, float beta2, float epsilon, float weight_decay,
+          bool bias_correction, torch::Tensor& master, torch::Tensor& grads, torch::Tensor& exp_avg,
+          torch::Tensor& exp_avg_sq, float scale, c10::optional<torch::Tensor> weights)
+{
+    step_and_keep(optimizer_id, number, lr, beta1, beta2, epsilon, weight_decay, bias_correction, master, grads, exp_avg,
+                  exp_avg_sq, scale, weights, {}, 0);
 }
 
 }  // namespace
@@ -186,4 +211,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
     m.def("create_adam", &create_adam_optimizer);
     m.def("destroy_adam", &destroy_adam_optimizer);
     m.def("adam_update_in_one_pass", &step, pybind11::call_guard<pybind11::gil_scoped_release>());
+    m.def("adam_update_and_keep", &step_and_keep, pybind11::call_guard<pybind11::gil_scoped_release>());
 }

@@ -179,8 +179,7 @@ def install_one_pass(engine: Any) -> str:
         op = OnePassOp(make_builder().load(), adam)
     except Exception as error:  # whatever the compiler says, the run trains without it
         return f"its op `{OP}` cannot be compiled or loaded: {f'{error}'.strip().partition(chr(10))[0][:200]}"
-    (_Stage3Step if is_stage3 else _Stage12Step)(zero, op)
-    zero.one_pass_op = op
+    zero.one_pass_op, zero.one_pass_step = op, (_Stage3Step if is_stage3 else _Stage12Step)(zero, op)
     return ""
 
 
@@ -225,9 +224,13 @@ class _Stage3Step:
     def step(self, group: int) -> None:
         """DeepSpeed's step, whose op walks once; on the device the weights go through a buffer."""
         weights = self._weights_of(group)
-        if weights is not None:
-            copies = self._copies if _is_on_device(weights) else None
-            self._written = self._op.weights = copies.take_buffer(weights.numel()) if copies else weights
+        if weights is not None and self._copies and _is_on_device(weights):
+            weights = self._copies.take_buffer(weights.numel())
+        self.step_with(group, weights)
+
+    def step_with(self, group: int, weights: torch.Tensor | None) -> None:
+        """The op writes these."""
+        self._written = self._op.weights = weights
         try:
             self._step(group)
         finally:
@@ -240,8 +243,10 @@ class _Stage3Step:
             self._reassign(group)
             return
         weights = self._zero.fp16_partitioned_groups_flat[group]
-        if self._copies and written is not weights:
+        if self._copies and _is_on_device(weights):
             self._copies.send(written, weights)
+        elif written is not weights:
+            weights.copy_(written)
         self._zero._unflatten_partitioned_parameters(group)
 
     def finish(self, timers: Any) -> None:
@@ -361,14 +366,9 @@ class _Stage12Step:
 
 def _is_needed(run: PatchFacts) -> bool:
     is_offloaded = run.optimizer_device == "cpu" or (run.optimizer_device == "nvme" and run.stage == 3)
-    is_changed = run.has_zenflow or run.has_super_offload or run.has_deepcompile
-    return (
-        run.stage > 0
-        and is_offloaded
-        and run.optimizer_type in ("adam", "adamw")
-        and run.has_16bit_weights
-        and not is_changed
-    )
+    is_plain = not (run.has_zenflow or run.has_super_offload or run.has_deepcompile)
+    is_adam = run.optimizer_type in ("adam", "adamw")
+    return run.stage > 0 and is_offloaded and is_adam and run.has_16bit_weights and is_plain
 
 
 PATCH = Patch(

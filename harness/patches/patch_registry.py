@@ -55,6 +55,8 @@ class PatchFacts(NamedTuple):
     param_device: str = "none"
     is_swapping_pipelined: bool = False
     offload_ratio: float = 1.0
+    overlap_step_gib: float = 0.0
+    """No key of a DeepSpeed JSON."""
     has_zenflow: bool = False
     has_super_offload: bool = False
     has_deepcompile: bool = False

@@ -156,7 +156,7 @@ def _offload_entries(section: str, offload: OffloadOptimizerSpec | OffloadParamS
         is_written = offload.is_written(name)
         if value is None or (name in _NVME_ONLY and offload.device != "nvme" and not is_written):
             continue
-        if name == "ratio" and value == field.default and not is_written:
+        if name == "overlap_step_gib" or (name == "ratio" and value == field.default and not is_written):
             continue
         release_note = ", always written: the default became true in 0.19.5" if name == "pin_memory" else ""
         yield f"zero_optimization.{section}.{name}", value, f"`zero.{section}.{name}`{release_note}"

@@ -7,6 +7,7 @@ Of the JSON only the keys that the client needs are read here.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, cast
 
 import deepspeed
@@ -16,6 +17,7 @@ from deepspeed.utils import set_z3_leaf_modules
 
 from harness.patches.chunked_loss import ChunkedHead, install_chunked_loss
 from harness.patches.one_pass_adam import install_one_pass
+from harness.patches.overlapped_step import install_overlapped_step
 from harness.patches.patch_registry import PatchStates
 from harness.run.resolved_run import ResolvedRun
 from harness.runtime.chunked_cross_entropy import chunked_cross_entropy
@@ -125,22 +127,27 @@ def build_engine(
 
 
 def install_step(
-    engine: Engine, patches: PatchStates, distributed: Distributed, *, is_main_process: bool
+    engine: Engine, patches: PatchStates, distributed: Distributed, *, is_main_process: bool, overlap_gib: float = 0.0
 ) -> PatchStates:
-    """Step CPU Adam in one pass over memory, where the patch `one-pass-adam` is applied. A collective. Returns the
-    patches: this one is skipped, with a line, where the engine or the machine of any rank does not allow it. The other
-    ranks step in one pass nevertheless: the bits are the same.
+    """Step CPU Adam in one pass over memory, and beside the backward pass, where the patches `one-pass-adam` and
+    `overlapped-step` are applied. A collective. Returns the patches: one is skipped, with a line, where the engine or
+    the machine of any rank does not allow it. The other ranks step so nevertheless: the bits are the same.
     """
-    if not patches.is_applied("one-pass-adam"):
-        return patches
-    reasons = distributed.all_gather_object(install_one_pass(engine))
-    refusals = [f"rank {rank}: {reason}" for rank, reason in enumerate(reasons) if reason]
-    if not refusals:
-        return patches
-    reason = f"on {len(refusals)} of {len(reasons)} ranks, first {refusals[0]}"
-    if is_main_process:
-        print(f"patch one-pass-adam: skipped, {reason}", file=sys.stderr, flush=True)  # noqa: T201
-    return patches.with_skipped("one-pass-adam", reason)
+    installers: dict[str, Callable[[Engine], str]] = {
+        "one-pass-adam": install_one_pass,
+        "overlapped-step": lambda engine: install_overlapped_step(engine, overlap_gib),
+    }
+    for name, install in installers.items():
+        if not patches.is_applied(name):
+            continue
+        reasons = distributed.all_gather_object(install(engine))
+        refusals = [f"rank {rank}: {reason}" for rank, reason in enumerate(reasons) if reason]
+        if refusals:
+            reason = f"on {len(refusals)} of {len(reasons)} ranks, first {refusals[0]}"
+            if is_main_process:
+                print(f"patch {name}: skipped, {reason}", file=sys.stderr, flush=True)  # noqa: T201
+            patches = patches.with_skipped(name, reason)
+    return patches
 
 
 def install_loss(

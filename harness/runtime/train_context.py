@@ -117,7 +117,9 @@ def build_context(
     engine_checks = EngineChecks(run_config, run_dir, distributed, topology, model, config)
     status.set_activity("building the engine")
     engine = build_engine(run, ds_config, model, num_steps, patches, distributed)
-    patches = install_step(engine, patches, distributed, is_main_process=is_main_process)
+    patches = install_step(
+        engine, patches, distributed, is_main_process=is_main_process, overlap_gib=run.spec.zero.overlap_step_gib
+    )
     patches = objective.install_loss(engine, patches, is_main_process=is_main_process)
     engine_checks.on_engine_built(engine, patches)
     # For dropout: every rank draws its own mask, but a tensor group one, since its ranks share the activations.

@@ -115,3 +115,31 @@ def test_a_json_that_another_program_trains_with_is_told_what_stays_in_memory(
     assert bool(found) == bool(keys)
     spec = {"offload_optimizer": swapped}
     assert "OF032" not in said(write, spec)  # `harness launch` releases them
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({}, None),
+        ({"zero": {"stage": 2}}, "stage 2"),
+        ({"zero": {"offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}}, "not in host memory"),
+        ({"optimizer": {"type": "adagrad"}}, "`Adagrad`"),
+        ({"precision": {"bf16": False}}, "fp32"),
+        ({"plugins": {"file": "mine.py"}}, "plug-in"),
+        ({"deepspeed": {"zero_optimization": {"zenflow": {"topk_ratio": 0.1}}}}, "ZenFlow"),
+        ({"deepspeed": {"zero_optimization": {"offload_optimizer": {"super_offload": True}}}}, "SuperOffload"),
+        ({"deepspeed": {"compile": {"deepcompile": True}}}, "DeepCompile"),
+        ({"launch": {"patches": {"one-pass-adam": "off"}, "num_gpus": 2}}, "switched off"),
+        ({"precision": {"fp16": True}, "deepspeed": {"data_types": {"grad_accum_dtype": "fp32"}}}, "scaled in place"),
+        ({"precision": {"fp16": True}}, None),
+    ],
+)
+def test_a_step_beside_the_backward_pass_is_refused_where_it_cannot_be_exact(
+    changed: dict[str, Any], reason: str | None, write: Callable[[str, str], str]
+) -> None:
+    offload = {"device": "cpu", **changed.get("zero", {}).get("offload_optimizer", {}), "overlap_step_gib": 4}
+    zero = {"stage": 3, **changed.get("zero", {}), "offload_optimizer": offload}
+    more = {"precision": {"bf16": True}, **changed, "zero": zero}
+    found = said(write, more.pop("zero"), **more)
+    assert ("OF036" in found) == (reason is not None)
+    assert reason is None or reason in found["OF036"]

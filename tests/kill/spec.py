@@ -45,15 +45,15 @@ class Layout:
 LAYOUTS = {
     "zero2": Layout("{stage: 2}"),
     "zero3-cpu": Layout(
-        "{stage: 3, offload_optimizer: {device: cpu}}",
+        "{stage: 3, sub_group_size: 2000, offload_optimizer: {device: cpu, overlap_step_gib: 1}}",
         precision="{bf16: true}",
-        reference=("launch.patches.one-pass-adam=off",),
-        patch="one-pass-adam",
+        reference=("launch.patches.one-pass-adam=off", "zero.offload_optimizer.overlap_step_gib=0"),
+        patch="overlapped-step",
     ),
     "tensor-pipeline": Layout("{stage: 1}", "{tensor_parallel_size: 2, pipeline_parallel_size: 2}", ranks=4),
 }
-"""DeepSpeed's own shards of stage 2; stage 3 with its optimizer on the CPU, killed while it steps in one pass, whose
-reference steps in DeepSpeed's order; and tensor ranks in pipeline stages.
+"""DeepSpeed's own shards of stage 2; stage 3 with its optimizer on the CPU, killed while it steps in one pass and
+beside the backward pass, whose reference steps in DeepSpeed's order; and tensor ranks in pipeline stages.
 """
 
 

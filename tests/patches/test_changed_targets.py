@@ -24,7 +24,7 @@ CASES = [
     if target.digest or change == "missing"  # without a digest it only has to exist
 ]
 RUNS = [
-    PatchFacts(stage, optimizer, device, device, is_swapping_pipelined=True)
+    PatchFacts(stage, optimizer, device, device, is_swapping_pipelined=True, overlap_step_gib=1)
     for stage in range(4)
     for optimizer in ("adamw", "muon")
     for device in ("none", "cpu", "nvme")

@@ -72,6 +72,24 @@ def test_the_cpu_step_moves_48_bytes_a_parameter_at_a_share_of_the_hosts_bandwid
             assert two == pytest.approx(bytes_at_two * 70.55e9 / reached, rel=0.01)
 
 
+def test_the_last_backward_pass_hides_what_is_stepped_beside_it() -> None:
+    """As much as it is long, with 12 more bytes a parameter for what is kept; by little memory as much as that holds."""
+    train = {"gradient_accumulation_steps": 16, "gradient_checkpointing": True}
+    whole = time_of(zero=offload("cpu", sub_group_size=10**8), train=train)
+    for gib in (500, 2):
+        zero = offload("cpu", sub_group_size=10**8)
+        zero["offload_optimizer"]["overlap_step_gib"] = gib
+        early = time_of(zero=zero, train=train)
+        part = next(part for part in early.parts if part.name == "CPU optimizer")
+        elements = 70.55e9 / settings(zero=zero).zero_world_size
+        backward = early.seconds_of("compute") / 16 * 3 / 4
+        in_time = backward / (1 + 12 / 28)
+        by_memory = gib * 2**30 / (14 * elements) * whole.seconds_of("CPU optimizer")
+        hidden = whole.seconds_of("CPU optimizer") - part.exposed
+        assert hidden == pytest.approx(min(in_time, by_memory), rel=0.02)
+        assert part.seconds > whole.seconds_of("CPU optimizer")
+
+
 def test_bound_cores_make_the_cpu_step_faster() -> None:
     free = time_of(zero=offload("cpu")).seconds_of("CPU optimizer")
     bound = time_of(zero=offload("cpu"), launch={"bind_cores_to_rank": True}).seconds_of("CPU optimizer")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Twenty-five faults of device code to seed: each leaves out one synchronisation, or one copy to the device.
+"""Twenty-seven faults of device code to seed: each leaves out one synchronisation, or one copy to the device.
 
 They are what a detector of races has to find. Lines are of DeepSpeed 0.19.8. Streams of PyTorch do not wait for the
 default stream, nor it for them (`cudaStreamNonBlocking`): only waits, events, collectives' handles and the host order
@@ -28,6 +28,8 @@ _PARAM_SWAPPER = "deepspeed.runtime.swap_tensor.partitioned_param_swapper:AsyncP
 _ACTIVATIONS = "deepspeed.runtime.activation_checkpointing.offload_activations:_ActivationOffloadEngine"
 
 _COPIES = "harness.patches.one_pass_adam:DeviceCopies"
+_EARLY = "harness.patches.overlapped_step:OverlappedStep"
+_EARLY_SETTINGS = "`overlap_step_gib`, 3 sub-groups"
 _ON_CPU = "the patch one-pass-adam: page-locked buffers, weights on the device"
 _SUB_GROUPS = "3 sub-groups"
 
@@ -392,8 +394,8 @@ FAULTS = (
         (
             CodeEdit(
                 "harness.patches.one_pass_adam:_Stage3Step.step",
-                "        try:\n            self._step(group)\n",
-                "        try:\n            self._copies.send(self._written, weights)\n            self._step(group)\n",
+                "        self.step_with(group, weights)\n",
+                "        self._copies.send(weights, self._weights_of(group))\n        self.step_with(group, weights)\n",
             ),
         ),
         (_ON_CPU,),
@@ -406,6 +408,23 @@ FAULTS = (
         " gathers of the next forward pass read their targets, and nothing else orders the stream of the copies.",
         (CodeEdit(f"{_COPIES}.finish", "stream.wait_stream(self._stream)", "pass"),),
         (_ON_CPU,),
+    ),
+    SeededFault(
+        "early-step-before-its-gradients",
+        ("zero3_cpu",),
+        "race",
+        "`partition` of harness/patches/overlapped_step.py gives the thread no event: it steps a sub-group whose gradients"
+        " are still on their way to the host.",
+        (CodeEdit(f"{_EARLY}.partition", "event = _record_event() if ready else None", "event = None"),),
+        (_ON_CPU, _EARLY_SETTINGS),
+    ),
+    SeededFault(
+        "early-step-not-waited-for",
+        ("zero3_cpu",),
+        "race",
+        "`begin_step` does not wait for the sub-group that the thread steps: its weights are sent before they are written.",
+        (CodeEdit(f"{_EARLY}.begin_step", "each.work.result()", "pass"),),
+        (_ON_CPU, _EARLY_SETTINGS),
     ),
     SeededFault(
         "activation-offloaded-before-computed",

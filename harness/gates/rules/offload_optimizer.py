@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from harness.gates.registry import Cite, Context, Findings, Fix, gate
+from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
 from harness.gates.swap_sizes import get_sub_group_size, list_shard_sizes
+from harness.patches.patch_registry import is_planned
+from harness.plan.settings.patch_facts import patch_facts
 
 _DEVICE = "zero.offload_optimizer.device"
 _RATIO = "zero.offload_optimizer.ratio"
@@ -368,3 +371,59 @@ def partial_offload_of_few_sub_groups(ctx: Context) -> Findings:
                 effect="the same steps in smaller pieces; a share of the states stays on the device",
             ),
         )
+
+
+_OVERLAP = "zero.offload_optimizer.overlap_step_gib"
+
+
+def _why_not_overlapped(ctx: Context) -> Iterator[tuple[bool, str, str]]:
+    """(is it so, the reason, its key), the first of them first."""
+    facts = patch_facts(ctx.run)
+    is_plain_adam = facts.optimizer_type in ("adam", "adamw")
+    yield (
+        facts.stage != 3,
+        f"stage {facts.stage} keeps one sub-group, whose gradients are final at the end",
+        "zero.stage",
+    )
+    yield facts.optimizer_device != "cpu", "states are not in host memory", _DEVICE
+    yield not is_plain_adam, f"the optimizer is `{ctx.optimizer.type}`", f"{ctx.optimizer.key}.type"
+    yield not facts.has_16bit_weights, "weights are in fp32", "precision.bf16"
+    yield facts.has_plugins, "a plug-in may read masters before the step", "plugins.file"
+    block = "deepspeed.zero_optimization"
+    yield facts.has_zenflow, "ZenFlow makes its own step", f"{block}.zenflow"
+    yield facts.has_super_offload, "SuperOffload makes its own step", f"{block}.offload_optimizer.super_offload"
+    yield facts.has_deepcompile, "DeepCompile reduces gradients itself", "deepspeed.compile.deepcompile"
+    switches = ctx.run.spec.launch.patches
+    yield not is_planned("one-pass-adam", facts, switches), "`one-pass-adam` is switched off", "launch.patches"
+    is_wide = facts.offload_ratio < 1 or ctx.ds("data_types.grad_accum_dtype") == "fp32"
+    yield ctx.is_enabled("fp16") and is_wide, "gradients in fp32 are scaled in place", "precision.fp16"
+
+
+@spec_gate("OF036 overlapped-step-not-here", when=lambda ctx: ctx.run.spec.zero.overlap_step_gib > 0)
+def overlapped_step_not_here(ctx: Context) -> Findings:
+    """A step beside the backward pass where it cannot be exact.
+
+    `zero.offload_optimizer.overlap_step_gib` at another stage than 3, with another device than `cpu` or another
+    optimizer than Adam and AdamW, in fp32, with a plug-in, ZenFlow, SuperOffload or DeepCompile, with the patch
+    `one-pass-adam` switched off, or in fp16 with gradients summed in fp32 or `ratio` below 1.
+
+    Why: The harness steps a sub-group early where it can put the old values back. Elsewhere gradients are not final in
+    time, others make the step, or the gradient itself is overwritten by it.
+
+    Example:
+        precision.bf16: true
+        zero.stage: 2
+        zero.offload_optimizer.device: cpu
+        zero.offload_optimizer.overlap_step_gib: 8
+
+    Use instead:
+        precision.bf16: true
+        zero.stage: 3
+        zero.offload_optimizer.device: cpu
+        zero.offload_optimizer.overlap_step_gib: 8
+    """
+    found = [(reason, key) for is_so, reason, key in _why_not_overlapped(ctx) if is_so]
+    fix = ctx.fix_to_remove(_OVERLAP, effect="the same weights, stepped after the backward pass")
+    for reason, key in found[:1]:
+        message = f"no sub-group can be stepped beside the backward pass: {reason}"
+        yield ctx.finding(message, _OVERLAP, related=[(key, "this is why")], fix=fix)

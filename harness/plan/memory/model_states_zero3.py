@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from harness.facts.kept_copies import OLD_BYTES, count_overlapped
 from harness.plan.memory.memory_items import (
     BACKWARD,
     MICRO_BATCH,
@@ -203,6 +204,15 @@ def _cpu_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions, sou
             "s3 initialize_optimizer_states",
         )
     yield from _host_optimizer_items(settings, partitions, source, partitions.sub_groups[first:])
+    early = count_overlapped(partitions.sub_groups[first:], settings.overlap_step_gib)
+    if early:
+        groups, source = partitions.sub_groups[-early:], "harness/patches/overlapped_step.py"
+        label = ("temporary", "old masters and states of sub-groups that are stepped beside the backward pass")
+        yield memory_item("host", label, ElementBytes(OLD_BYTES, sum(groups), "sub-groups / N"), source)
+        label = ("temporary", "their new weights")
+        new = ElementBytes(settings.param_bytes, sum(groups), "sub-groups / N")
+        is_pinned = settings.param_device == "none"
+        yield pinned_item(label, new, source, groups) if is_pinned else memory_item("host", label, new, source)
 
 
 def _host_optimizer_items(

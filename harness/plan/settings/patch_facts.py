@@ -27,6 +27,7 @@ def patch_facts(
     return engine_facts._replace(
         on_cpu_accelerator=on_cpu_accelerator,
         has_plugins=spec.plugins.file is not None,
+        overlap_step_gib=spec.zero.overlap_step_gib,
         loss_chunk_size=0 if run.parallel_dims.pipeline > 1 else run.loss_chunk_size,
         has_layer_checkpointing=run.checkpointing is not None,
         is_pretrained=spec.model.name_or_path is not None and not spec.model.random_init,

@@ -90,6 +90,8 @@ class PlanSettings:
     """An offloaded optimizer has fp32 gradients of its own, as in DeepSpeed (`patches/cpu_offload_single_grad.py`)."""
     steps_in_one_pass: bool = False
     """CPU Adam walks through host memory once (`patches/one_pass_adam.py`)."""
+    overlap_step_gib: float = 0.0
+    """Copies of sub-groups that are stepped beside the backward pass (`patches/overlapped_step.py`)."""
     keeps_first_step_states: bool = False
     """The states of the first step stay in host memory, as in DeepSpeed alone (`patches/nvme_release.py`)."""
     trainable: TrainableChoice | None = None
@@ -300,6 +302,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
             _is_patched(run, facts, "cpu-offload-single-grad") or _is_patched(run, facts, "nvme-offload-no-grad-swap")
         ),
         steps_in_one_pass=_is_patched(run, facts, "one-pass-adam") and master == state == 4,
+        overlap_step_gib=spec.zero.overlap_step_gib if _is_patched(run, facts, "overlapped-step") else 0.0,
         keeps_first_step_states=not _is_patched(run, facts, "nvme-release", stage=3, optimizer_device="nvme"),
         trainable=TrainableChoice.from_spec(spec.model),
         compiled=bool(spec.train.torch_compile),
@@ -344,18 +347,14 @@ def _is_autocast(run: ResolvedRun) -> bool:
 
 
 def _autocast_bytes(run: ResolvedRun, width: int) -> int:
-    """Bytes of the gradients of linear layers under autocast, where other gradients are wider
-    (`runtime/torch_autocast.py`).
-    """
+    """Of the gradients of linear layers under autocast, where others are wider (`runtime/torch_autocast.py`)."""
     dtype = block_value(run.spec.deepspeed, "torch_autocast", "dtype")
     bytes_of_linears = dtype_bytes(dtype, 2)
     return bytes_of_linears if _is_autocast(run) and bytes_of_linears != width else 0
 
 
 def _comm_bytes(run: ResolvedRun, width: int) -> int:
-    """Bytes of a gradient between ranks: with Ulysses alone fp32 unless `communication_data_type` says
-    otherwise. (With autocast, ZeRO ignores that key.)
-    """
+    """Of gradients between ranks: with Ulysses alone fp32 without `communication_data_type`, which autocast ignores."""
     name = None if _is_autocast(run) else run.spec.deepspeed.get("communication_data_type")
     is_ulysses_group = run.parallel_dims.sequence > 1 and run.parallel_dims.autotp == 1
     return dtype_bytes(name, 4 if is_ulysses_group else width)

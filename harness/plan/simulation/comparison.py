@@ -32,7 +32,7 @@ GROUP_OF_LINE: tuple[tuple[str, str | None, str], ...] = (
     (r"^rounding of page-locked", None, _BUFFERS),
     (r"_setup_for_real_optimizer|independent_gradient_partition|ipg_bucket|setup_buckets", "cuda", _BUFFERS),
     (r"_setup_for_real_optimizer|cast_when_stepped|cpu_offload_single_grad|host_gradients", "cpu", "gradients"),
-    (r"swap_tensor|swap_buffer|nvme_|one_pass_adam", None, _BUFFERS),
+    (r"swap_tensor|swap_buffer|nvme_|one_pass_adam|overlapped_step", None, _BUFFERS),
     (r"runtime/checkpoint/|checkpoint/utils|simulated_save", None, _BUFFERS),
     (r"_create_fp32_partitions|single_partition_of_fp32|fp32_groups_flat|_link_all_hp_params", None, "masters"),
     (

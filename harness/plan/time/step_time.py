@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.facts.devices import Device
+from harness.facts.kept_copies import OLD_BYTES
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.time.compute_time import compute_time
@@ -216,6 +217,7 @@ def _offload_parts(
     during, boundary = work.pcie / pcie, work.pcie_step / pcie
     host = work.host_bytes / (rates.host_bandwidth(device) * fitted.host_memory_share)
     host /= fitted.bound_cores if settings.binds_cores else 1.0
+    early, beside = _early_share(work, host, compute)
     gpu = work.gpu_elements * fitted.optimizer_bytes / (device.bandwidth * fitted.memory_share) + fitted.step_seconds
     nvme = work.nvme
     swap = _swap_seconds(work, settings, rates, host)
@@ -225,10 +227,19 @@ def _offload_parts(
         TimePart("PCIe", during, max(during - compute, fitted.pcie_exposed * during)),
         TimePart("PCIe at the step", boundary, boundary - min(host, work.pcie_hidden / pcie)),
         TimePart("GPU optimizer", gpu, gpu),
-        TimePart(_CPU_OPTIMIZER, host, host),
+        TimePart(_CPU_OPTIMIZER, host * (1 - early) + beside, host * (1 - early)),
         TimePart(_NVME, swap + written, swap + written),
         TimePart("parameters from NVMe", read, max(0.0, read - compute) if settings.prefetch_bucket_size else read),
     ]
+
+
+def _early_share(work: OptimizerWork, host: float, compute: float) -> tuple[float, float]:
+    """Of the CPU step, what the last backward pass hides, and its seconds with the copies that are kept."""
+    if not work.early_share:
+        return 0.0, 0.0
+    whole = host * (1 + OLD_BYTES * work.host_elements / work.host_bytes)
+    early = min(work.early_share, work.last_backward * compute / whole)
+    return early, early * whole
 
 
 def _swap_seconds(work: OptimizerWork, settings: PlanSettings, rates: Rates, step: float) -> float:

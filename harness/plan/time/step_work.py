@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from harness.facts.kept_copies import KEPT_BYTES
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.memory.activation_bytes import MicroBatchShape, all_layer_bytes
 from harness.plan.memory.zero_partitions import (
@@ -78,7 +79,8 @@ class CollectiveWork:
 class OptimizerWork:
     """The optimizer step: elements of this rank's shard that the GPU steps, and of the host's ranks that its CPUs step;
     bytes of a rank over PCIe during the passes and at the step, and of the latter those that are copied while the CPU
-    steps the next sub-group (`pcie_hidden`); the host's `nvme` bytes and memory traffic.
+    steps the next sub-group (`pcie_hidden`); the host's `nvme` bytes and memory traffic. `early_share`: of the elements
+    that may be stepped beside the last backward pass, which is `last_backward` of the passes.
     """
 
     gpu_elements: float
@@ -88,6 +90,8 @@ class OptimizerWork:
     pcie_step: float
     pcie_hidden: float
     nvme: comm_volume.NvmeBytes
+    early_share: float = 0.0
+    last_backward: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ def count_step_work(model: ModelFacts, settings: PlanSettings) -> StepWork:
         _count_compute(model, settings, trainable / whole),
         _count_collectives(model, settings, size, stepped),
         # parameters on the host move whole, so that with them the frozen ones count for the optimizer, too
-        _count_optimizer(settings, stepped if settings.param_device == "none" else size),
+        _count_optimizer(model, settings, stepped if settings.param_device == "none" else size),
     )
 
 
@@ -204,7 +208,7 @@ def _gathers_of_a_pass(model: ModelFacts, settings: PlanSettings, layers: float)
     return layers * len(modules)
 
 
-def _count_optimizer(settings: PlanSettings, size: float) -> OptimizerWork:
+def _count_optimizer(model: ModelFacts, settings: PlanSettings, size: float) -> OptimizerWork:
     """`size`: elements of a model replica's stage that are stepped."""
     shard = size / settings.zero_world_size
     host_elements = shard * settings.ranks_per_host
@@ -212,6 +216,7 @@ def _count_optimizer(settings: PlanSettings, size: float) -> OptimizerWork:
     up, after = comm_volume.host_to_device_bytes(shard, settings)
     groups = max(1, round(size / settings.sub_group_size))
     is_hidden = settings.steps_in_one_pass and settings.stage == 3
+    passes = 1 + _passes(model, settings) / settings.accumulation
     on_host = settings.offload_ratio if settings.optimizer_device != "none" else 0.0
     return OptimizerWork(
         gpu_elements=(shard if settings.stage else size) * (1 - on_host),
@@ -221,4 +226,6 @@ def _count_optimizer(settings: PlanSettings, size: float) -> OptimizerWork:
         pcie_step=boundary + after,
         pcie_hidden=after * (1 - 1 / groups) if is_hidden else 0.0,
         nvme=comm_volume.nvme_bytes(host_elements, settings),
+        early_share=min(settings.overlap_step_gib * 2**30 / (KEPT_BYTES * shard), 1 - 1 / groups),
+        last_backward=(passes - 1) / passes / settings.accumulation,
     )

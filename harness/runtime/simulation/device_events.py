@@ -15,6 +15,8 @@ HOST = "host"
 DEFAULT_STREAM = "default"
 COMM_STREAM = "collectives"
 """The stream of the process group's collectives, as NCCL has one for each communicator."""
+STEP_THREAD = "step thread"
+"""The thread that steps sub-groups on the host beside the backward pass."""
 DISK = "disk"
 """The threads of DeepSpeed's asynchronous I/O."""
 
@@ -39,7 +41,7 @@ class DeviceObserver:
         """`stream` waits for a collective; None: for one that no operator began."""
 
     def on_compiled_op(self, name: str, device: str, tensors: Sequence[torch.Tensor], stream: str) -> None:
-        """An op of DeepSpeed was called: on the host for `cpu`, else on `stream`."""
+        """An op of DeepSpeed was called: on the host for `cpu`, or on its thread `STEP_THREAD`; else on `stream`."""
 
     def on_disk_begin(self, tensor: torch.Tensor, *, is_write_to_disk: bool, handle: int) -> None:
         """An asynchronous read or write of a host tensor began."""
@@ -59,6 +61,9 @@ class DeviceObserver:
     def is_event_pending(self, event: int) -> bool:  # noqa: ARG002
         """Has the event not happened yet, by this observer's clock? The caller looks, and does not wait."""
         return False
+
+    def on_work_cancelled(self, event: int, stream: str) -> None:
+        """What `stream` was given from an event on is never done."""
 
     def is_stream_pending(self, stream: str) -> bool:  # noqa: ARG002
         """Has the stream more to do, by this observer's clock?"""

@@ -18,7 +18,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_iter
 
 from harness.runtime.simulation.collectives import group_of, is_async_collective
-from harness.runtime.simulation.device_events import COMM_STREAM, DEFAULT_STREAM, DISK, HOST, DeviceObserver
+from harness.runtime.simulation.device_events import (
+    COMM_STREAM,
+    DEFAULT_STREAM,
+    DISK,
+    HOST,
+    STEP_THREAD,
+    DeviceObserver,
+)
 from harness.runtime.simulation.memory_tracker import calling_line
 from harness.runtime.simulation.memory_uses import READ_OPERANDS, byte_range, uses_of_operator
 
@@ -186,7 +193,7 @@ class RaceDetector(DeviceObserver):
         self._drop_freed()
         read = READ_OPERANDS.get(name.rpartition(".")[2], ())
         accesses = [(t, number not in read) for number, t in enumerate(tensors)]
-        if device == "cpu":
+        if device == "cpu" and stream != STEP_THREAD:
             self._access(HOST, accesses, name, stream)
         else:
             self._launch(stream, accesses, name)

@@ -31,6 +31,7 @@ from harness.runtime.simulation.fake_attention import count_varlen_attention, fa
 from harness.runtime.simulation.memory_tracker import MemoryTracker
 from harness.runtime.simulation.native_library import SimulationUnavailableError
 from harness.runtime.simulation.simulated_accelerator import CAPABILITY, synchronize_device
+from harness.runtime.simulation.step_thread import replace_step_thread
 from harness.runtime.simulation.streams import DEFAULT, OBSERVERS, SimulatedEvent, SimulatedStream, current_stream
 
 # Replaced below, where a type checker would object.
@@ -292,6 +293,12 @@ SHIMS: tuple[Shim, ...] = (
         "DeepSpeed's ops would be compiled, and would read and write memory that is not there",
         ("deepspeed.ops.op_builder.builder:OpBuilder.jit_load", "deepspeed.ops.op_builder.builder:OpBuilder.load"),
         replace_builders,
+    ),
+    Shim(
+        "step-thread",
+        "fake tensors belong to one thread: the one that steps beside the backward pass is a stream",
+        ("harness.patches.overlapped_step:StepThread",),
+        replace_step_thread,
     ),
     Shim(
         "same-on-all-ranks",

@@ -165,7 +165,9 @@ def _build(
     on_progress("building the engine")
     engine = build_engine(run, ds_config, model, _SCHEDULE_STEPS, patches, distributed)
     del model
-    patches = install_step(engine, patches, distributed, is_main_process=False)
+    patches = install_step(
+        engine, patches, distributed, is_main_process=False, overlap_gib=run.spec.zero.overlap_step_gib
+    )
     objective.install_loss(engine, patches, is_main_process=False)
     return engine, objective.make_stepper(engine, distributed, topology)
 

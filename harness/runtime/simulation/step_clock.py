@@ -21,7 +21,14 @@ from torch.utils._pytree import tree_iter
 from harness.plan.simulation.clock_rates import ClockRates
 from harness.runtime.simulation.busy_time import Interval, SharedResource, clip, exposed_seconds, total, union
 from harness.runtime.simulation.collectives import find_group, is_async_collective
-from harness.runtime.simulation.device_events import COMM_STREAM, DEFAULT_STREAM, DISK, HOST, DeviceObserver
+from harness.runtime.simulation.device_events import (
+    COMM_STREAM,
+    DEFAULT_STREAM,
+    DISK,
+    HOST,
+    STEP_THREAD,
+    DeviceObserver,
+)
 from harness.runtime.simulation.memory_tracker import MemoryTracker
 from harness.runtime.simulation.memory_uses import READ_OPERANDS
 from harness.runtime.simulation.operator_cost import work_of_operator
@@ -123,14 +130,19 @@ class StepClock(DeviceObserver):
         self._raise_to(stream, self._collectives.get(collective or 0, 0.0))
 
     def on_compiled_op(self, name: str, device: str, tensors: Sequence[torch.Tensor], stream: str) -> None:
-        """Every tensor is read, and all but gradients are written."""
+        """Masters, gradients and states are read, weights and copies are not; all but gradients are written."""
         if not self._enter_phase():
             return
         read_only = READ_OPERANDS.get(name.rpartition(".")[2], ())
         num_bytes = sum(
-            t.numel() * t.element_size() * (1 if number in read_only else 2) for number, t in enumerate(tensors)
+            t.numel() * t.element_size() * (1 if number in read_only or number > 3 else 2)
+            for number, t in enumerate(tensors)
         )
-        if device == "cpu":
+        if stream == STEP_THREAD:
+            start = max(self._free[stream], self._free[HOST])
+            self._free[stream] = start + num_bytes * self._rates.host_memory
+            self._record(CPU_WORK, stream, start, self._free[stream], name)
+        elif device == "cpu":
             self._work_on_host(num_bytes * self._rates.host_memory, name)
         else:
             self._launch(COMPUTE, COMPUTE, stream, num_bytes * self._rates.step_memory, name)
@@ -165,6 +177,12 @@ class StepClock(DeviceObserver):
     def on_host_wait(self, stream: str | None) -> None:
         """The host goes on when a stream, or all that runs on the device, is done."""
         self._raise_to(HOST, self._free[stream] if stream is not None else max(self._free.values(), default=0.0))
+
+    def on_work_cancelled(self, event: int, stream: str) -> None:
+        """The host does none itself that ends later than now."""
+        time = self._events[event]
+        self._free[stream] = min(self._free[stream], time)
+        self._intervals[CPU_WORK] = clip(self._intervals[CPU_WORK], (0.0, time))
 
     def is_event_pending(self, event: int) -> bool:
         """Is the event later than the host?"""

@@ -22,6 +22,10 @@ class OffloadOptimizerSpec(Section):
     """NVMe swap buffers."""
     ratio: Fraction = 1.0
     """Stage 3: share of the parameters whose optimizer step runs on the CPU."""
+    overlap_step_gib: Annotated[float, Field(ge=0)] = 0.0
+    """Stage 3, `cpu`, Adam or AdamW: step sub-groups while the backward pass still runs, with copies of them in so many
+    GiB of host memory a rank. 0: after it.
+    """
     pipeline_read: bool = False
     """NVMe: read the next sub-group while this one is computed."""
     pipeline_write: bool = False
@@ -83,6 +87,11 @@ class ZeroSpec(Section):
     pin_memory_backend: Literal["torch", "native"] = "torch"
     """Allocator of pinned host memory. torch's rounds each block up to a power of two; `native` locks the exact bytes,
     and needs DeepSpeed 0.19.6 and no limit on locked memory."""
+
+    @property
+    def overlap_step_gib(self) -> float:
+        """That of `offload_optimizer`."""
+        return self.offload_optimizer.overlap_step_gib if self.offload_optimizer else 0.0
 
 
 class ParallelSpec(Section):

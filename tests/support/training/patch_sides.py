@@ -63,7 +63,11 @@ class Side:
         patches = resolve_patches(run, config, is_main_process=self.distributed.is_main_process)
         engine = build_engine(run, config, model, run.spec.train.max_steps, patches, self.distributed)
         is_main = self.distributed.is_main_process
-        self._add_states(install_step(engine, patches, self.distributed, is_main_process=is_main))
+        self._add_states(
+            install_step(
+                engine, patches, self.distributed, is_main_process=is_main, overlap_gib=run.spec.zero.overlap_step_gib
+            )
+        )
         return engine
 
     def train(

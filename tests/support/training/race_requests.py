@@ -34,6 +34,7 @@ _SMALL_BUCKET = "zero.reduce_bucket_size=4000"
 """Smaller than most gradients of the miniature, of which some belong to two other ranks."""
 _HEADS = {"num_attention_heads": 8}
 """One for each of the 8 ranks that share a sequence."""
+_EARLY = ("zero.sub_group_size=2000", "zero.offload_optimizer.overlap_step_gib=1")
 WAYS: dict[str, SmallRun] = {
     "zero0": SmallRun("pretrain-tiny", ("zero.stage=0",)),
     "zero1": SmallRun("pretrain-tiny"),
@@ -42,6 +43,7 @@ WAYS: dict[str, SmallRun] = {
     "zero3": SmallRun("llama-3.1-8b-zero3", (_GATHERED,)),
     "zero3_cpu": SmallRun("llama-3.1-70b-zero3-cpu-offload", (_GATHERED,)),
     "zero3_cpu_groups": SmallRun("llama-3.1-70b-zero3-cpu-offload", (_GATHERED, "zero.sub_group_size=2000")),
+    "zero3_cpu_early": SmallRun("llama-3.1-70b-zero3-cpu-offload", (_GATHERED, *_EARLY)),
     "zero3_nvme": SmallRun("llama-3.1-70b-zero3-nvme"),
     "zero3_nvme_params": SmallRun("llama-3.1-70b-zero3-nvme-all"),
     "zero2_cpu": SmallRun("llama-3.1-8b-zero2-two-nodes", ("zero.offload_optimizer.device=cpu",)),
@@ -83,6 +85,8 @@ _SETTINGS_OF_FAULT: dict[str, SmallRun] = {
     "weights-buffer-written-while-copied": WAYS["zero3_cpu_groups"],
     "weights-buffer-not-flipped": WAYS["zero3_cpu_groups"],
     "weights-copy-marked-before-it-begins": WAYS["zero3_cpu_groups"],
+    "early-step-before-its-gradients": WAYS["zero3_cpu_early"],
+    "early-step-not-waited-for": WAYS["zero3_cpu_early"],
     "activation-offloaded-before-computed": WAYS["offloaded_activations"],
 }
 

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """`one_pass_steps.py CASES STEPS OUT.json FOLDER`: each case trained twice, with `one-pass-adam` switched off and on. Of
-each side: losses, norms, a digest of weights, masters and states of this rank, and the patch's state, by rank.
+each side: losses, norms, a digest of weights, masters and states of this rank, and the patch's state, by rank. Sides of
+`overlapped-step` say what they began early, too. `saved`, `resumed`, `observed`: the steps of which that is asked.
 """
 
 import hashlib
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import torch
 
+from harness.patches.cpu_adam_resume import replay_cpu_adam
+from harness.patches.one_pass_adam import show_gradients_when
 from tests.support.training.patch_sides import Side, digest_weights
 
 cases, steps, out, folder = sys.argv[-4:]
@@ -94,27 +98,66 @@ def compare_tensors():
     return found
 
 
-def train(case, name, *, is_off):
-    torch.manual_seed(0)
+def build(case, name, *, is_off):
     sections = {**case["spec"]}
-    nan_step, width = case.get("nan_step"), case.get("width", 30)
     if case.get("nvme"):
         sections["zero"]["offload_optimizer"]["nvme_path"] = str(side.folder / f"{name}-{is_off}")
-    side.switches = {"one-pass-adam": "off"} if is_off else "auto"
+    side.switches = {"one-pass-adam": "off", "overlapped-step": "off"} if is_off else "auto"
     side.states = {}
-    engine = side.build(Parts(width), **sections)
+    return side.build(Parts(case.get("width", 30)), **sections)
+
+
+def resume(engine, case, name, *, is_off):
+    """Save, and go on in another engine."""
+    folder = str(side.folder / f"resumed-{name}-{is_off}")
+    engine.save_checkpoint(folder)
+    steps_done = engine.global_steps
+    engine.destroy()
+    engine = build(case, name, is_off=is_off)
+    engine.load_checkpoint(folder)
+    replay_cpu_adam(engine, steps_done)
+    return engine
+
+
+def settle(engine):
+    """Let what was begun early come to its end: else the step may cancel it."""
+    overlapped = getattr(engine.optimizer, "overlapped_step", None)
+    for each in overlapped._groups.values() if overlapped else ():
+        if each.work is not None:
+            each.work.result()
+    return overlapped.early["begun"] if overlapped else 0
+
+
+def train(case, name, *, is_off):
+    torch.manual_seed(0)
+    engine = build(case, name, is_off=is_off)
+    now, saved, early, begun = [0], [], Counter(), []
+    observed = case.get("observed", ())
     losses, norms = [], []
     generator = torch.Generator().manual_seed(side.distributed.rank)
     for step in range(case.get("steps", int(steps))):
+        now[0] = step
+        if step in case.get("resumed", ()):
+            early.update(getattr(getattr(engine.optimizer, "overlapped_step", None), "early", {}))
+            engine = resume(engine, case, name, is_off=is_off)
+        if observed:
+            show_gradients_when(engine, lambda: now[0] in observed)
         for _ in range(engine.gradient_accumulation_steps()):
             loss = engine(torch.randint(0, 37, (24,), generator=generator), both=step % 2 == 0)
-            engine.backward(loss * float("nan") if step == nan_step else loss)
+            engine.backward(loss * float("nan") if step == case.get("nan_step") else loss)
+            if case.get("settles") and engine.is_gradient_accumulation_boundary():
+                begun.append(settle(engine))
+            if step in case.get("saved", ()):
+                engine.optimizer.checkpoint_event_prologue()
+                saved.append(digest_states(engine.optimizer))
             engine.step()
             losses.append(loss.item())
         norms.append(str(float(engine.get_global_grad_norm())))
     zero = engine.optimizer
     found = {"losses": losses, "norms": norms, "weights": digest_weights(engine.module), "states": digest_states(zero)}
-    found |= {"skipped": engine.skipped_steps, "patch": side.states["one-pass-adam"]}
+    found |= {"skipped": engine.skipped_steps, "patch": side.states["one-pass-adam"], "saved": saved}
+    early.update(getattr(getattr(zero, "overlapped_step", None), "early", {}))
+    found |= {"early": early, "begun": begun, "overlapped": side.states["overlapped-step"]}
     engine.destroy()
     return found
 

@@ -13,6 +13,7 @@ import torch
 
 from harness.hostinfo.machine import can_link_libaio
 from harness.patches.one_pass_adam import PATCH, DeviceCopies
+from harness.patches.overlapped_step import PATCH as OVERLAPPED
 from harness.patches.patch_registry import PatchState, PatchStates
 from tests.support.training.forked_ranks import ForkedRanks
 
@@ -67,6 +68,7 @@ def test_weights_masters_and_states_are_those_of_the_plain_order(name: str, side
     for plain, one_pass in sides[name]:
         assert plain.pop("patch") == "switched off"
         assert one_pass.pop("patch") == "applied"
+        assert plain.pop("overlapped") == one_pass.pop("overlapped") == "not needed"
         assert plain == one_pass
         assert len(set(plain["losses"])) > 3
 
@@ -83,11 +85,11 @@ def test_a_refusal_of_any_rank_is_said_once_with_their_count(
 
     monkeypatch.setattr(engine, "install_one_pass", lambda _: "")
     ranks: Any = SimpleNamespace(all_gather_object=lambda mine: [mine, "no compiler", "", "no compiler"])
-    patches = PatchStates([PatchState(PATCH, "applied", "")])
+    patches = PatchStates([PatchState(PATCH, "applied"), PatchState(OVERLAPPED, "not needed")])
     states = engine.install_step(cast("Any", None), patches, ranks, is_main_process=True)
     expected = "on 2 of 4 ranks, first rank 1: no compiler"
     assert capsys.readouterr().err == f"patch one-pass-adam: skipped, {expected}\n"
-    assert [(state.state, state.reason) for state in states] == [("skipped", expected)]
+    assert [(state.state, state.reason) for state in states] == [("skipped", expected), ("not needed", "")]
     ranks.all_gather_object = lambda mine: [mine] * 4
     assert engine.install_step(cast("Any", None), patches, ranks, is_main_process=True) is patches
     assert capsys.readouterr().err == ""

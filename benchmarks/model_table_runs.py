@@ -95,8 +95,10 @@ def write_model(kind: str, folder: Path) -> None:
     else:
         raise ValueError(str(reason))
     text = config.get_text_config(decoder=True)
-    text.vocab_size, text.pad_token_id = 320, 0
+    text.pad_token_id = 0
     for name, value in vars(text).items():
+        if isinstance(value, int) and "vocab_size" in name:  # of inputs of layers, or without padding, too
+            setattr(text, name, 320)
         if isinstance(value, float) and ("drop" in name or name.endswith("jitter_noise")):
             setattr(text, name, 0.0)
     torch.manual_seed(0)

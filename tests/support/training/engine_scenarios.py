@@ -99,6 +99,17 @@ def measure_walks(side: Side) -> Measurement:
     return Measurement(sum(found), results, found)
 
 
+def measure_late_steps(side: Side) -> Measurement:
+    """1 where no sub-group is stepped before the backward pass ends."""
+    offload = {"device": "cpu", "overlap_step_gib": 1}
+    zero = {"stage": 3, "offload_optimizer": offload, "stage3_param_persistence_threshold": 0, "sub_group_size": 2000}
+    engine = side.build(make_model(), zero=zero, precision={"bf16": True}, train={**PLAIN, "max_grad_norm": 0.0})
+    losses = train_on(engine, 3)
+    overlapped = getattr(engine.optimizer, "overlapped_step", None)
+    early = dict(overlapped.early) if overlapped else {}
+    return Measurement(int(not early.get("begun")), [losses, digest_weights(engine.module)], early)
+
+
 class _Walks(TorchDispatchMode):
     """Counts casts, products and copies of 1,000 elements and more."""
 

@@ -67,6 +67,7 @@ SCENARIOS = {
     "nvme-prefetch-duplicate": Scenario(engines.measure_duplicate_prefetch, needs_libaio=True),
     "nvme-release": Scenario(engines.measure_kept_states, needs_libaio=True),
     "one-pass-adam": Scenario(engines.measure_walks, ranks=2),
+    "overlapped-step": Scenario(engines.measure_late_steps, ranks=2),
     "stage0-hidden-step": Scenario(engines.measure_hidden_step),
     "stage0-nonfinite-guard": Scenario(engines.measure_nonfinite_step),
     "timed-collectives": Scenario(loops.measure_collective_times, ranks=2),

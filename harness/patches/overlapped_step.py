@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,11 @@ class StepThread:
     """One thread, which does one thing after the other."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="overlapped-step")
+        from deepspeed.accelerator import get_accelerator
+
+        # Else the thread waits for events on device 0, where each rank would then hold a context.
+        use_device = partial(get_accelerator().set_device, get_accelerator().current_device())
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="overlapped-step", initializer=use_device)
 
     def submit(self, event: Any, run: Callable[[], None]) -> Future[None]:
         """Run after the event, if there is one."""
@@ -227,6 +232,8 @@ def install_overlapped_step(engine: Any, gib: float) -> str:
         for group, master in enumerate(masters)
         if zero.subgroup_to_device[group] == "cpu" and weights[group] is not None and weights[group].dtype.itemsize == 2
     ]
+    if not able:
+        return "no sub-group has master, states and 16-bit weights in host memory"
     sizes = [int(masters[group].numel()) for group in able]
     count = count_overlapped(sizes, gib)
     if not count:

@@ -131,6 +131,11 @@ def test_a_json_that_another_program_trains_with_is_told_what_stays_in_memory(
         ({"deepspeed": {"compile": {"deepcompile": True}}}, "DeepCompile"),
         ({"launch": {"patches": {"one-pass-adam": "off"}, "num_gpus": 2}}, "switched off"),
         ({"precision": {"fp16": True}, "deepspeed": {"data_types": {"grad_accum_dtype": "fp32"}}}, "scaled in place"),
+        ({"precision": {"fp16": True}, "deepspeed": {"data_types": {"grad_accum_dtype": "float"}}}, "scaled in place"),
+        ({"zero": {"offload_optimizer": {"ratio": 0.0}}}, "the device steps all"),
+        ({"zero": {"offload_param": {"device": "nvme", "nvme_path": "/nvme"}}}, "16-bit weights are on NVMe"),
+        ({"deepspeed": {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}}}, "`torch_adam`"),
+        ({"deepspeed": {"bf16": {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}}}, "in bf16"),
         ({"precision": {"fp16": True}}, None),
     ],
 )

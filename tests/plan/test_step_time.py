@@ -84,10 +84,21 @@ def test_the_last_backward_pass_hides_what_is_stepped_beside_it() -> None:
         elements = 70.55e9 / settings(zero=zero).zero_world_size
         backward = early.seconds_of("compute") / 16 * 3 / 4
         in_time = backward / (1 + 12 / 28)
-        by_memory = gib * 2**30 / (14 * elements) * whole.seconds_of("CPU optimizer")
+        by_memory = gib * 2**30 // (14 * 10**8) * 10**8 / elements * whole.seconds_of("CPU optimizer")
         hidden = whole.seconds_of("CPU optimizer") - part.exposed
         assert hidden == pytest.approx(min(in_time, by_memory), rel=0.02)
         assert part.seconds > whole.seconds_of("CPU optimizer")
+
+
+def test_nothing_is_hidden_where_no_sub_group_is_stepped_early() -> None:
+    """Frozen, stepped by the device, one sub-group that is larger than the copies may be, or as large as the shard."""
+    zero = offload("cpu")
+    zero["offload_optimizer"]["overlap_step_gib"] = 1
+    on_device = {**zero, "offload_optimizer": {**zero["offload_optimizer"], "ratio": 0.0}}
+    model = {"model": {"freeze": ["*"]}}
+    for sections in ({"zero": zero, **model}, {"zero": offload("cpu"), **model}, {"zero": on_device}, {"zero": zero}):
+        for part in time_of(**sections).parts:
+            assert part.name != "CPU optimizer" or part.exposed == part.seconds
 
 
 def test_bound_cores_make_the_cpu_step_faster() -> None:

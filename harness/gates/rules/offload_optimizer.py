@@ -374,6 +374,7 @@ def partial_offload_of_few_sub_groups(ctx: Context) -> Findings:
 
 
 _OVERLAP = "zero.offload_optimizer.overlap_step_gib"
+_NAMES_OF_FP32 = ("fp32", "float32", "float", "torch.float32")
 
 
 def _why_not_overlapped(ctx: Context) -> Iterator[tuple[bool, str, str]]:
@@ -388,6 +389,10 @@ def _why_not_overlapped(ctx: Context) -> Iterator[tuple[bool, str, str]]:
     yield facts.optimizer_device != "cpu", "states are not in host memory", _DEVICE
     yield not is_plain_adam, f"the optimizer is `{ctx.optimizer.type}`", f"{ctx.optimizer.key}.type"
     yield not facts.has_16bit_weights, "weights are in fp32", "precision.bf16"
+    is_torch = bool((ctx.optimizer.params or {}).get("torch_adam"))
+    yield is_torch, "`torch_adam` is not DeepSpeed's CPU Adam", f"{ctx.optimizer.key}.params"
+    is_16bit = bool(ctx.ds("bf16.bf16_master_weights_and_grads") or ctx.ds("bf16.bf16_optimizer_states"))
+    yield is_16bit, "masters or states are in bf16", "deepspeed.bf16"
     yield facts.has_plugins, "a plug-in may read masters before the step", "plugins.file"
     block = "deepspeed.zero_optimization"
     yield facts.has_zenflow, "ZenFlow makes its own step", f"{block}.zenflow"
@@ -395,7 +400,9 @@ def _why_not_overlapped(ctx: Context) -> Iterator[tuple[bool, str, str]]:
     yield facts.has_deepcompile, "DeepCompile reduces gradients itself", "deepspeed.compile.deepcompile"
     switches = ctx.run.spec.launch.patches
     yield not is_planned("one-pass-adam", facts, switches), "`one-pass-adam` is switched off", "launch.patches"
-    is_wide = facts.offload_ratio < 1 or ctx.ds("data_types.grad_accum_dtype") == "fp32"
+    yield facts.offload_ratio == 0, "the device steps all sub-groups", _RATIO
+    yield facts.param_device == "nvme", "16-bit weights are on NVMe", "zero.offload_param.device"
+    is_wide = facts.offload_ratio < 1 or ctx.ds("data_types.grad_accum_dtype") in _NAMES_OF_FP32
     yield ctx.is_enabled("fp16") and is_wide, "gradients in fp32 are scaled in place", "precision.fp16"
 
 
@@ -404,8 +411,9 @@ def overlapped_step_not_here(ctx: Context) -> Findings:
     """A step beside the backward pass where it cannot be exact.
 
     `zero.offload_optimizer.overlap_step_gib` at another stage than 3, with another device than `cpu` or another
-    optimizer than Adam and AdamW, in fp32, with a plug-in, ZenFlow, SuperOffload or DeepCompile, with the patch
-    `one-pass-adam` switched off, or in fp16 with gradients summed in fp32 or `ratio` below 1.
+    optimizer than DeepSpeed's Adam and AdamW, with weights in fp32 or states in bf16, with parameters on NVMe, with a
+    plug-in, ZenFlow, SuperOffload or DeepCompile, with the patch `one-pass-adam` switched off, with a `ratio` of 0, or
+    in fp16 with gradients summed in fp32 or `ratio` below 1.
 
     Why: The harness steps a sub-group early where it can put the old values back. Elsewhere gradients are not final in
     time, others make the step, or the gradient itself is overwritten by it.

@@ -301,8 +301,8 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         and not (
             _is_patched(run, facts, "cpu-offload-single-grad") or _is_patched(run, facts, "nvme-offload-no-grad-swap")
         ),
-        steps_in_one_pass=_is_patched(run, facts, "one-pass-adam") and master == state == 4,
-        overlap_step_gib=spec.zero.overlap_step_gib if _is_patched(run, facts, "overlapped-step") else 0.0,
+        steps_in_one_pass=(one_pass := _is_patched(run, facts, "one-pass-adam") and master == state == 4),
+        overlap_step_gib=one_pass * _is_patched(run, facts, "overlapped-step") * spec.zero.overlap_step_gib,
         keeps_first_step_states=not _is_patched(run, facts, "nvme-release", stage=3, optimizer_device="nvme"),
         trainable=TrainableChoice.from_spec(spec.model),
         compiled=bool(spec.train.torch_compile),

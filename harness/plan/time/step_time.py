@@ -235,7 +235,7 @@ def _offload_parts(
 
 def _early_share(work: OptimizerWork, host: float, compute: float) -> tuple[float, float]:
     """Of the CPU step, what the last backward pass hides, and its seconds with the copies that are kept."""
-    if not work.early_share:
+    if not work.early_share or not work.host_bytes:
         return 0.0, 0.0
     whole = host * (1 + OLD_BYTES * work.host_elements / work.host_bytes)
     early = min(work.early_share, work.last_backward * compute / whole)

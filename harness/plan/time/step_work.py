@@ -226,6 +226,15 @@ def _count_optimizer(model: ModelFacts, settings: PlanSettings, size: float) -> 
         pcie_step=boundary + after,
         pcie_hidden=after * (1 - 1 / groups) if is_hidden else 0.0,
         nvme=comm_volume.nvme_bytes(host_elements, settings),
-        early_share=min(settings.overlap_step_gib * 2**30 / (KEPT_BYTES * shard), 1 - 1 / groups),
+        early_share=_early_share(settings, shard * on_host),
         last_backward=(passes - 1) / passes / settings.accumulation,
     )
+
+
+def _early_share(settings: PlanSettings, elements: float) -> float:
+    """Of a rank's elements that the CPU steps, those in whole sub-groups whose copies fit; never all of them."""
+    size = min(settings.sub_group_size, elements)
+    if not settings.overlap_step_gib or not size:
+        return 0.0
+    kept = min(settings.overlap_step_gib * 2**30 // (KEPT_BYTES * size), math.ceil(elements / size) - 1)
+    return kept * size / elements

@@ -406,7 +406,11 @@ def _why_not_overlapped(ctx: Context) -> Iterator[tuple[bool, str, str]]:
     yield ctx.is_enabled("fp16") and is_wide, "gradients in fp32 are scaled in place", "precision.fp16"
 
 
-@spec_gate("OF036 overlapped-step-not-here", when=lambda ctx: ctx.run.spec.zero.overlap_step_gib > 0)
+@spec_gate(
+    "OF036 overlapped-step-not-here",
+    cites=Cite("runtime/zero/stage3.py", "self.unscale_and_clip_grads(sub_group_id, scaled_global_grad_norm)"),
+    when=lambda ctx: ctx.run.spec.zero.overlap_step_gib > 0,
+)
 def overlapped_step_not_here(ctx: Context) -> Findings:
     """A step beside the backward pass where it cannot be exact.
 

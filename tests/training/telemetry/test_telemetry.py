@@ -31,7 +31,7 @@ from tests.training.jobs.telemetry_cases import LOADED_PAGES
 JOB = Path(__file__).parents[1] / "jobs" / "telemetry_cases.py"
 STEPS, MICRO, ACCUMULATION, RANKS, LENGTH = 16, 2, 2, 2, 64
 ROWS = MICRO * ACCUMULATION * RANKS
-SLOW = 0.12
+SLOW = 0.25  # s: above what another process on a rank's core takes of a step
 
 CASES: dict[str, dict[str, Any]] = {
     "even": {"stage": 1, "trackers": ["csv", "wandb"]},
@@ -40,7 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
     "backward": {"stage": 3, "slow": {"rank": 0, "kind": "backward", "seconds": SLOW}},
     "optimizer": {"stage": 0, "slow": {"rank": 1, "kind": "optimizer", "seconds": SLOW}},
     "lengths": {"stage": 1, "long": 1},
-    "disk": {"stage": 3, "nvme": True, "slow": {"rank": 1, "kind": "disk", "seconds": SLOW / 2}},
+    "disk": {"stage": 3, "nvme": True, "slow": {"rank": 1, "kind": "disk", "seconds": 0.06}},
     "gpu": {"stage": 1, "slow": {"rank": 1, "kind": "backward", "seconds": SLOW}},
 }
 
@@ -303,7 +303,7 @@ def test_sick_gpus_are_named_in_the_run_and_in_its_report(runs: dict[str, Path])
 def test_waiting_for_a_slow_rank_counts_as_communication(runs: dict[str, Path]) -> None:
     """Rank 0 waits in its collectives for rank 1, which draws its data slowly."""
     lines = metric_lines(runs["data"], "step")[2:]
-    assert statistics.median(line["seconds_communication"] for line in lines) >= SLOW * 0.7
+    assert statistics.median(line["seconds_communication"] for line in lines) >= SLOW * 0.6
     assert all(line["seconds_data"] < SLOW / 2 for line in lines)
     assert all(0 <= line["communication_share"] <= 1 for line in lines)
 

@@ -5,15 +5,19 @@
 
 First one sub-group with bf16 gradients, by turns: cast, `mul_`, Adam and the cast to bf16, as ZeRO-3 does; one pass
 (`harness/patches/one_pass_adam.py`); and DeepSpeed's Adam alone. Then an engine of ZeRO-3 with its optimizer on the
-CPU, one rank and layers of 4,096 x 4,096 in bf16, with gradients of 8 rows: bare DeepSpeed and the harness's patches,
-with the same JSON and by turns. Seconds of the wall and of the processor; the latter say the same on a machine that
-others use. `--steps 0` leaves the engine out. `--write` puts both into `benchmarks/results/cpu-step-DATE.md`.
+CPU, one rank and layers of 4,096 x 4,096 in bf16 (60: 1 B), with gradients of 8 rows: bare DeepSpeed and the harness's
+patches, with the same JSON, twice each by turns, without the first step. Seconds of the wall and of the processor; the
+latter say the same on a machine that others use. `--steps 0` leaves the engine out. `--write` puts both into
+`benchmarks/results/cpu-step-DATE.md`.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -53,7 +57,11 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--engine", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.engine:
+        run_engine(arguments.engine, arguments)
+        return
     text = describe_sub_group(arguments, time_sub_group(arguments))
     print(text, flush=True)
     if arguments.steps:
@@ -99,22 +107,37 @@ def time_sub_group(arguments: argparse.Namespace) -> Times:
 
 
 def time_engines(arguments: argparse.Namespace) -> tuple[Times, Times]:
-    """(`engine.step`, the whole step) of the two engines."""
-    rows = torch.randn(ROWS, WIDTH).bfloat16()
-    engines = {
-        way: make_engine(arguments.layers, is_patched=way != "bare DeepSpeed") for way in ("bare DeepSpeed", "harness")
-    }
-    steps: Times = {way: [] for way in engines}
-    wholes: Times = {way: [] for way in engines}
-    for _ in range(arguments.steps):
-        for way, engine in engines.items():
-            passes = timed(lambda engine=engine: engine.backward(engine(rows).float().square().mean()))
-            steps[way].append(timed(engine.step))
-            wholes[way].append((passes[0] + steps[way][-1][0], passes[1] + steps[way][-1][1]))
-    weights = [[p.ds_tensor for p in engine.module.parameters()] for engine in engines.values()]
-    if not all(torch.equal(one, other) for one, other in zip(*weights, strict=True)):
+    """(`engine.step`, the whole step) of the two engines, each twice, in its own process: two of 1 B do not fit."""
+    steps: Times = {"bare DeepSpeed": [], "harness": []}
+    wholes: Times = {way: [] for way in steps}
+    digests = set()
+    for way in (*steps, *steps):
+        command = [sys.executable, __file__, "--layers", str(arguments.layers), "--steps", str(arguments.steps)]
+        printed = subprocess.run([*command, "--engine", way], check=True, stdout=subprocess.PIPE, text=True).stdout
+        answer = json.loads(printed.splitlines()[-1])
+        steps[way] += answer["steps"]
+        wholes[way] += answer["wholes"]
+        digests.add(answer["digest"])
+    if len(digests) > 1:
         sys.exit("the weights of the two engines differ")
     return steps, wholes
+
+
+def run_engine(way: str, arguments: argparse.Namespace) -> None:
+    """Print the times of one engine's steps, without the first, and a digest of its weights."""
+    torch.manual_seed(0)
+    rows = torch.randn(ROWS, WIDTH).bfloat16()
+    engine = make_engine(arguments.layers, is_patched=way != "bare DeepSpeed")
+    answer: dict[str, Any] = {"steps": [], "wholes": []}
+    for _ in range(arguments.steps + 1):
+        passes = timed(lambda: engine.backward(engine(rows).float().square().mean()))
+        step = timed(engine.step)
+        answer["steps"].append(step)
+        answer["wholes"].append((passes[0] + step[0], passes[1] + step[1]))
+    digest = hashlib.sha256()
+    for parameter in engine.module.parameters():
+        digest.update(parameter.ds_tensor.view(torch.uint8).numpy())
+    print(json.dumps({key: times[1:] for key, times in answer.items()} | {"digest": digest.hexdigest()}))
 
 
 def make_engine(layers: int, *, is_patched: bool) -> Any:
@@ -130,8 +153,8 @@ def make_engine(layers: int, *, is_patched: bool) -> Any:
             "stage3_param_persistence_threshold": 0,
         },
     }
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers)])
+    linears = [torch.nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.bfloat16) for _ in range(layers)]
+    model = torch.nn.Sequential(*linears)
     with skip_cpu_grad_copies() if is_patched else nullcontext():
         engine = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)[0]
     if is_patched:
@@ -157,8 +180,8 @@ def describe_sub_group(arguments: argparse.Namespace, sub_group: Times) -> str:
             f"`python benchmarks/cpu_step.py --elements {arguments.elements} --rounds {arguments.rounds} --layers"
             f" {arguments.layers} --steps {arguments.steps}`: {versions}, {torch.get_num_threads()} threads of"
             f" {cpu_model()}. Seconds of the wall and, in brackets, of the processor; ratios are of the processor's"
-            " minima and, in brackets, of its first quartiles. Ways alternate within each round; others used the"
-            " machine.",
+            " minima and, in brackets, of its first quartiles. Ways alternate within each round; the"
+            f" machine's load was {os.getloadavg()[1]:.1f}.",
             "",
             f"One sub-group of {size}, bf16 gradients, {arguments.rounds} rounds:",
             "",
@@ -174,7 +197,7 @@ def describe_engines(arguments: argparse.Namespace, steps: Times, wholes: Times)
         [
             "",
             f"`engine.step()` of ZeRO-3 with its optimizer on the CPU, {parameters:.0f} M parameters on 1 rank,"
-            f" {arguments.steps} steps:",
+            f" twice {arguments.steps} steps:",
             "",
             *table(steps, "bare DeepSpeed"),
             "",

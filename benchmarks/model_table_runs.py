@@ -5,12 +5,14 @@
     python -m benchmarks.model_table_runs --write             the same, and a dated page
     python -m benchmarks.model_table_runs apart opt llama     these types for one question
 
-For each question and each answer ten types are drawn. A small copy with random weights is saved, and two steps over
-eight documents are trained as a run trains them, but for refusals by the table: alone on one rank with a row for each
-document, and then in the way of the question. `yes` holds where the losses are equal and every loaded weight is that of
-the file; for `lora`, where every matrix has changed in the end. WORK is below the folder for temporary files; each type
-is written there at once, so that an interrupted benchmark goes on where it was. Three seconds of one core a type,
-and as much a run.
+For each question and each answer types are drawn until ten have a run, or none is left. A small copy with random
+weights is saved, and two steps over eight documents are trained as a run trains them, but for refusals by the table:
+alone on one rank with a row for each document, and then in the way of the question. `yes` holds where the losses are
+equal and every loaded weight is that of the file; for `lora`, where every matrix has changed in the end; for `qlora`,
+where every matrix is in 4 bits; for `export`, where both classes load the exported folder, with every key; for
+`planned`, where the engine has as many parameters as the formula of the plan. WORK is below the folder for temporary
+files; each type is written there at once, so that an interrupted benchmark goes on where it was. Three seconds of one
+core a type, and as much a run.
 """
 
 from __future__ import annotations
@@ -22,17 +24,19 @@ import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from importlib.metadata import version
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.model_table import FIELDS, ROOT
 from harness.facts import model_table
+from harness.facts.model_lookup import facts_from_config
 from harness.render import render_ds_config
 from harness.run.resolved_run import resolve_run
 from harness.runtime.model_behavior import build_small_copy
@@ -46,6 +50,7 @@ from tests.support.training.runtime_helpers import metric_lines, write_run
 JOB = ROOT / "tests/training/jobs/train_unasked.py"
 PACKED = {"packing": True}
 LORA = {"lora": {"target_modules": "all-linear", "r": 2}}
+EXPORT = ROOT / "harness/workers/export_worker.py"
 WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "alone": (1, {}),
     "apart": (1, {"data": PACKED}),
@@ -56,6 +61,9 @@ WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "borders": (1, {"data": PACKED, "model": {"attn_implementation": "sdpa_varlen"}}),
     "loss": (1, {"train": {"loss_chunk_size": 8}}),
     "lora": (1, {"model": LORA}),
+    "qlora": (1, {"model": {**LORA, "quantization": {"load_in_4bit": True}}}),
+    "export": (1, {"checkpoint": {"save_at_end": True}}),
+    "planned": (1, {}),
     "checkpointing": (1, {"train": {"gradient_checkpointing": True}}),
 }
 """Ranks and what the spec has for each question."""
@@ -72,10 +80,24 @@ class Outcome(NamedTuple):
 
 
 def draw(way: str, *, answer: bool) -> list[str]:
-    """Types of this answer, the same at each call."""
+    """All types of this answer, in the order in which they are tried; the same at each call."""
     rows = model_table.read_table()["rows"]
     known = [kind for kind in rows if model_table.holds(kind, "causal") and model_table.holds(kind, way) is answer]
-    return random.Random(way).sample(known, min(DRAWN, len(known)))  # noqa: S311
+    return random.Random(way).sample(known, len(known))  # noqa: S311
+
+
+def run_drawn(work: Path, forked: ForkedRanks) -> None:
+    """Run what WORK lacks, in turns, so that a part has some of every answer."""
+    cells = [(way, answer, draw(way, answer=answer)) for way in list(WAYS)[1:] for answer in (True, False)]
+    seen: Counter[tuple[str, bool]] = Counter()
+    for turn in range(max(len(order) for _, _, order in cells)):
+        for way, answer, order in cells:
+            if seen[way, answer] >= DRAWN or turn >= len(order):
+                continue
+            file = work / f"{order[turn]}.json"
+            kept = json.loads(file.read_text()) if file.exists() else {}
+            outcome = Outcome(*kept[way]) if way in kept else run_type(way, order[turn], file, forked)
+            seen[way, answer] += outcome.holds is not None
 
 
 def write_model(kind: str, folder: Path) -> None:
@@ -156,22 +178,56 @@ def look_at_run(way: str, model: Path, folder: Path, alone: list[float], forked:
     losses = losses_of(way, model, folder, forked)
     if isinstance(losses, str):
         return Outcome(False, f"ends with: {last_error(losses)}")
+    if way == "export":
+        return look_at_export(folder / way, forked)
+    if way == "planned":
+        facts = facts_from_config(json.loads((model / "config.json").read_text())).facts
+        built = metric_lines(folder / way, "run")[0]["parameters"]
+        counted = 0 if facts is None else facts.num_parameters
+        return Outcome(counted == built, f"{counted:,} parameters by the formula, {built:,} in the engine")
+    if way in ("lora", "qlora"):
+        return look_at_matrices(way, model, folder / way)
     worst = max(abs(a - b) / abs(b) for a, b in zip(losses, alone, strict=True))
-    file = folder / way / "weights.json"
-    weights = json.loads(file.read_text()) if file.exists() else {"loaded": [], "kept": []}
-    if way == "lora":
-        matrices = json.loads((model / "matrices.json").read_text())
-        kept = sorted(set(matrices) & set(weights["kept"]))
-        return Outcome(bool(matrices) and not kept, f"{len(kept)} of {len(matrices)} matrices are as they were")
+    fault = find_fault(way, model, folder / way)
+    return Outcome(not fault and worst <= TOLERANCE, fault or f"losses differ by {worst:.0e}")
+
+
+def look_at_matrices(way: str, model: Path, run: Path) -> Outcome:
+    """Has every matrix of the layers changed, or is every one in 4 bits?"""
+    matrices = set(json.loads((model / "matrices.json").read_text()))
+    weights = json.loads((run / "weights.json").read_text())
+    left = matrices & set(weights["kept"]) if way == "lora" else matrices - set(weights["quantized"])
+    what = "as they were" if way == "lora" else "not in 4 bits"
+    return Outcome(bool(matrices) and not left, f"{len(left)} of {len(matrices)} matrices are {what}")
+
+
+def find_fault(way: str, model: Path, run: Path) -> str:
+    """What is wrong with a run whatever its losses are; empty where nothing is."""
+    file = run / "weights.json"
+    weights = json.loads(file.read_text()) if file.exists() else {"loaded": []}
     if way == "loss" and not weights.get("chunked"):
-        return Outcome(False, "the model's own loss is computed")
+        return "the model's own loss is computed"
     if way == "tensor":
         whole = sum(p.numel() for name, p in torch.load(model / "weights.pt").items() if ".layers." in name)
-        if whole and int((folder / way / "numel").read_text()) == whole:
-            return Outcome(False, "every rank has every layer whole")
-    if weights["loaded"]:
-        return Outcome(False, f"{len(weights['loaded'])} weights are others after the load")
-    return Outcome(worst <= TOLERANCE, f"losses differ by {worst:.0e}")
+        if whole and int((run / "numel").read_text()) == whole:
+            return "every rank has every layer whole"
+    return f"{len(weights['loaded'])} weights are others after the load" if weights["loaded"] else ""
+
+
+def look_at_export(run: Path, forked: ForkedRanks) -> Outcome:
+    """Export the checkpoint of a run, and load the folder by both classes."""
+    (checkpoint,) = (run / "checkpoints").glob("step-*")
+    arguments = ("--checkpoint", str(checkpoint), "--out", str(run / "export"), "--verify")
+    answer = forked.run(EXPORT, *arguments, ranks=1, timeout=180, check=False)
+    if answer["codes"][0]:
+        return Outcome(False, f"the export ends with: {last_error(answer['output'][0])}")
+    named = json.loads((run / "export/config.json").read_text())["architectures"][0]
+    for loader in (AutoModelForCausalLM, getattr(transformers, named)):
+        _, report = loader.from_pretrained(run / "export", output_loading_info=True)
+        keys = [key for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in report[kind]]
+        if keys:
+            return Outcome(False, f"{len(keys)} keys of the export do not fit, by {loader.__name__}")
+    return Outcome(True, "both classes load the export, with every key")
 
 
 def last_error(output: str) -> str:
@@ -211,30 +267,24 @@ def main() -> int:
     options = parser.parse_args()
     work = Path(tempfile.gettempdir()) / f"model-table-runs-{version('transformers')}"
     work.mkdir(exist_ok=True)
-    cells = [[(way, kind) for kind in draw(way, answer=answer)] for way in [*WAYS][1:] for answer in (True, False)]
-    drawn = [pair for turn in zip_longest(*cells) for pair in turn if pair]  # a part has some of every answer
-    asked = [(options.only[0], kind) for kind in options.only[1:]] or drawn
-    if options.finish:  # those of an earlier draw, too
-        kept_pairs = [(way, file.stem) for file in sorted(work.glob("*.json")) for way in json.loads(file.read_text())]
-        asked += [pair for pair in kept_pairs if pair not in asked and pair[0] != "alone"]
-    forked, rows = ForkedRanks(), []
-    for way, kind in asked:
-        file = work / f"{kind}.json"
-        kept = json.loads(file.read_text()) if file.exists() else {}
-        if not options.finish and (way not in kept or options.only):
-            kept[way] = run_type(way, kind, file, forked)
-        rows += [(way, kind, Outcome(*kept[way]))] if way in kept else []
+    forked = ForkedRanks()
+    for kind in options.only[1:]:
+        run_type(options.only[0], kind, work / f"{kind}.json", forked)
+    if not options.only and not options.finish:
+        run_drawn(work, forked)
     forked.close()
+    kept = {file.stem: json.loads(file.read_text()) for file in sorted(work.glob("*.json"))}
+    rows = [(way, kind, Outcome(*seen[way])) for kind, seen in kept.items() for way in list(WAYS)[1:] if way in seen]
     known = [row for row in rows if row[2].holds is not None]
     wrong = [row for row in known if row[2].holds is not model_table.holds(row[1], row[0])]
     print(f"{len(known)} runs of {len({row[1] for row in known})} types, {len(wrong)} show another answer")
     if options.write:
         today = f"{datetime.now(UTC):%F}"
-        (ROOT / f"benchmarks/results/model-table-runs-{today}.md").write_text(render_page(rows, len(drawn), today))
+        (ROOT / f"benchmarks/results/model-table-runs-{today}.md").write_text(render_page(rows, today))
     return int(bool(wrong))
 
 
-def render_page(rows: list[tuple[str, str, Outcome]], drawn: int, today: str) -> str:
+def render_page(rows: list[tuple[str, str, Outcome]], today: str) -> str:
     """Sums by question and answer, then every run."""
     known = [row for row in rows if row[2].holds is not None]
     types, releases = {kind for _, kind, _ in known}, model_table.read_table()["releases"]
@@ -244,22 +294,21 @@ def render_page(rows: list[tuple[str, str, Outcome]], drawn: int, today: str) ->
         "",
         f"`python -m benchmarks.model_table_runs --write` (transformers {version('transformers')}, table of"
         f" {releases['transformers']}, deepspeed {version('deepspeed')}, torch {version('torch')}).",
-        f"For each question up to {DRAWN} types of each answer are drawn. A small copy of each is trained for two",
-        f"steps of {DOCUMENTS} documents alone, and again in the way of the question, by the ranks of a real run with",
-        "gloo on the CPU; refusals by the table are switched off.",
+        f"For each question and answer types are drawn until {DRAWN} have a run, or none is left. A small copy of",
+        f"each is trained for two steps of {DOCUMENTS} documents alone, and again in the way of the question, by the",
+        "ranks of a real run with gloo on the CPU; refusals by the table are switched off.",
         "",
-        f"**{len(right)} of {len(known)} runs of {len(types)} types show what the table says.** {len(rows)} of {drawn}"
-        f" were tried (with those of earlier draws), of {len(rows) - len(known)} the type does not train alone.",
+        f"**{len(right)} of {len(known)} runs of {len(types)} types show what the table says.** {len(rows)} were tried;"
+        f" in {len(rows) - len(known)} of these the type does not train alone.",
         "",
-        "| Question | `yes`, seen | `no`, seen |",
-        "| --- | ---: | ---: |",
+        "| Question | Answer | Types run | As the table says | Types with this answer |",
+        "| --- | --- | ---: | ---: | ---: |",
     ]
     for way in list(WAYS)[1:]:
-        cells = []
         for answer in (True, False):
             those = [row for row in known if row[0] == way and model_table.holds(row[1], way) is answer]
-            cells.append(f"{sum(row in right for row in those)} of {len(those)}")
-        lines.append(f"| {way} | {cells[0]} | {cells[1]} |")
+            sums = (len(those), sum(row in right for row in those), len(draw(way, answer=answer)))
+            lines.append(f"| {way} | {'yes' if answer else 'no'} | {' | '.join(map(str, sums))} |")
     lines += ["", "| Question | Type | Table | Run |", "| --- | --- | --- | --- |"]
     words = {True: "yes", False: "no", None: "-"}
     for way, kind, outcome in sorted(rows, key=lambda row: (list(WAYS).index(row[0]), row[1])):

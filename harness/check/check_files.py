@@ -18,8 +18,6 @@ from harness.errors import ExitCode, UserError
 from harness.facts.deepspeed_version import DeepSpeedTarget, check_release_verified, parse_target
 from harness.findings import CheckOutcome, Finding, Fix, Place, Report
 from harness.gates.registry import all_gates
-from harness.plan.memory.memory_estimate import MemoryEstimate
-from harness.plan.planner import Plan, make_plan
 from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.parse.source import decode, read_bytes
 from harness.spec.sections.model_spec import ModelSpec
@@ -27,6 +25,8 @@ from harness.units import format_bytes
 
 if TYPE_CHECKING:
     from harness.check.autofix import FixResult
+    from harness.plan.memory.memory_estimate import MemoryEstimate
+    from harness.plan.planner import Plan
     from harness.spec.run_spec import Consumer
 
 
@@ -231,6 +231,8 @@ def find_memory_change(file: str, before: CheckedFile, after: CheckedFile) -> Fi
 
 
 def _plan(run: ResolvedRun, folder: Path) -> Plan:
+    from harness.plan.planner import make_plan
+
     return make_plan(run, folder, with_alternatives=False, with_search=False, build=False)
 
 

@@ -38,7 +38,6 @@ from harness.findings import Finding, Fix, sort_findings
 from harness.hostinfo import machine
 from harness.hostinfo.path_probe import ANSWER_SECONDS
 from harness.hostinfo.training_packages import missing_packages_finding
-from harness.plan.weights.trainable_split import DEFAULT_TARGETS, is_target
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.named_paths import HOSTFILE_KEY, LocatedPath, is_placeholder
 from harness.spec.parse.source import join_key
@@ -333,6 +332,8 @@ def check_adapter_targets(run: ResolvedRun) -> list[Finding]:
 
 
 def _check_targets(lora: LoraSpec, facts: ModelFacts) -> Iterator[Finding]:
+    from harness.plan.weights.trainable_split import DEFAULT_TARGETS, is_target
+
     matrices = [p.name.removesuffix(".weight") for p in facts.parameters() if len(p.shape) == 2]
     matrices += [head for head in _HEADS if head not in matrices]
     usual = ", ".join(DEFAULT_TARGETS.get(facts.family, _own_names(matrices)[:2]))

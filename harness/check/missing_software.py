@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.hostinfo.training_packages import install_command
-from harness.plan.tuned_defaults.model_defaults import missing_package
+from harness.plan.tuned_defaults.attention_kernel import missing_package
 from harness.spec.run_spec import ModelSpec
 from harness.spec.sections.data_spec import DataSpec
 from harness.spec.sections.telemetry_spec import TelemetrySpec

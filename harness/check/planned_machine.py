@@ -9,16 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.facts.devices import find_device
 from harness.facts.model_lookup import is_repository_cached
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.hostinfo.hub_access import is_hub_offline, is_hub_unreachable
-from harness.plan.planner import Plan, make_plan
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.named_paths import is_hub_name
 from harness.units import format_bytes, pluralize
+
+if TYPE_CHECKING:
+    from harness.plan.planner import Plan
 
 _GATE = "EN027"
 _RANKS = "launch.num_gpus"
@@ -50,6 +53,8 @@ def on_this_machine(run: ResolvedRun) -> ResolvedRun:
 
 def plan_here(run: ResolvedRun) -> Plan:
     """The plan of the run on this machine, without alternatives."""
+    from harness.plan.planner import make_plan
+
     return make_plan(on_this_machine(run), Path.cwd(), with_alternatives=False)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from harness.plan.planner import make_plan
-from harness.plan.tuned_defaults import model_defaults
-from harness.plan.tuned_defaults.model_defaults import AttentionNeeds, choose_kernel
+from harness.plan.tuned_defaults import attention_kernel
+from harness.plan.tuned_defaults.attention_kernel import AttentionNeeds, choose_kernel
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
-from harness.run.resolved_run import ResolvedRun, resolve_run
+from harness.run.resolved_run import ATTN_IMPLEMENTATION, ResolvedRun, resolve_run
 from harness.spec.run_spec import RunSpec
 
 H100 = AttentionNeeds("NVIDIA H100 80GB HBM3", True, 128, "llama", 65_536, True, False, True, frozenset())
@@ -54,7 +54,7 @@ def run_of(**sections: Any) -> ResolvedRun:
 
 @pytest.fixture(autouse=True)
 def _no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_defaults, "find_spec", {}.get)
+    monkeypatch.setattr(attention_kernel, "find_spec", {}.get)
 
 
 @pytest.mark.parametrize("tuned_defaults", [True, False])
@@ -70,12 +70,12 @@ def test_a_kernel_that_the_spec_names_is_not_chosen() -> None:
     for name in ("sdpa", None):
         run = with_tuned_defaults(run_of(model={"name_or_path": "llama-3.1-8b", "attn_implementation": name}))
         assert run.attn_implementation == name
-        assert model_defaults.ATTENTION_KEY not in {default.key for default in run.tuned_defaults or ()}
+        assert ATTN_IMPLEMENTATION not in {default.key for default in run.tuned_defaults or ()}
 
 
 def test_the_plan_shows_the_choice() -> None:
     plan = make_plan(run_of(), with_alternatives=False)
-    (impact,) = (each for each in plan.tuned_defaults_impact if each.tuned_default.key == model_defaults.ATTENTION_KEY)
+    (impact,) = (each for each in plan.tuned_defaults_impact if each.tuned_default.key == ATTN_IMPLEMENTATION)
     assert impact.tuned_default.value == "sdpa_varlen"
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from harness.facts import model_table
 from harness.facts.model_lookup import has_attention_dropout
 from harness.gates.registry import Context, Findings, Fix, spec_gate
+from harness.plan.tuned_defaults.attention_kernel import choose_attention_kernel
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
-from harness.plan.tuned_defaults.model_defaults import choose_attention_kernel
 from harness.run.resolved_run import ATTN_IMPLEMENTATION
 
 _FLASH = ("flash_attention_2", "flash_attention_3")

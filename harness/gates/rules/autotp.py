@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from harness.facts.tensor_parallel_plans import SCALED_EMBEDDINGS
 from harness.gates.divisors import largest_divisor
 from harness.gates.registry import Cite, Context, Findings, Fix, gate
-from harness.plan.weights.tensor_shard import TensorPlanChoice, shard_model
 
 _DEGREE = "parallel.tensor_parallel_size"
 _INFERENCE_BLOCKS = ("tp", "tensor_parallel")
@@ -425,6 +424,8 @@ def liger_without_head(ctx: Context) -> Findings:
         deepspeed.tensor_parallel.vocab_parallel_lm_head: false
         deepspeed.tensor_parallel.vocab_parallel_ce_backend: liger
     """
+    from harness.plan.weights.tensor_shard import TensorPlanChoice, shard_model
+
     head = ctx.ds("tensor_parallel.vocab_parallel_lm_head")
     choice = TensorPlanChoice.from_block(ctx.run.spec.deepspeed.get("tensor_parallel"))
     shard = None if ctx.model is None else shard_model(ctx.model, ctx.autotp_size, choice)

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from harness.facts.tensor_parallel_plans import SCALED_EMBEDDINGS
 from harness.gates.registry import Cite, Context, Findings, Fix, gate
-from harness.plan.weights.tensor_shard import TensorPlanChoice, TensorShard, shard_model
 from harness.units import format_bytes
+
+if TYPE_CHECKING:
+    from harness.plan.weights.tensor_shard import TensorPlanChoice, TensorShard
 
 _DEGREE = "parallel.tensor_parallel_size"
 _HEAD = "deepspeed.tensor_parallel.vocab_parallel_lm_head"
@@ -14,11 +18,15 @@ _PLANS = ("deepspeed.tensor_parallel.preset_model", "deepspeed.tensor_parallel.p
 
 
 def _choice_of(ctx: Context) -> TensorPlanChoice:
+    from harness.plan.weights.tensor_shard import TensorPlanChoice
+
     return TensorPlanChoice.from_block(ctx.run.spec.deepspeed.get("tensor_parallel"))
 
 
 def _shard_of(ctx: Context) -> TensorShard | None:
     """The division of the run's model, where its family is known and DeepSpeed builds the engine."""
+    from harness.plan.weights.tensor_shard import shard_model
+
     if ctx.model is None:
         return None
     shard = shard_model(ctx.model, ctx.autotp_size, _choice_of(ctx))

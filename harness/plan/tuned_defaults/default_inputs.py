@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.facts.model_lookup import ModelFacts
-from harness.plan.settings.plan_settings import PlanSettings
-from harness.run.resolved_run import ResolvedRun
+if TYPE_CHECKING:
+    from harness.facts.model_lookup import ModelFacts
+    from harness.plan.settings.plan_settings import PlanSettings
+    from harness.run.resolved_run import ResolvedRun
 
 _SECTIONS = ("offload_optimizer", "offload_param")
 

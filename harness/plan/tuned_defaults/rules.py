@@ -10,6 +10,7 @@ from pathlib import Path
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.settings.plan_settings import settings_of
 from harness.plan.tuned_defaults import model_defaults, zero_defaults
+from harness.plan.tuned_defaults.attention_kernel import choose_attention_kernel
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
 from harness.run.resolved_run import ATTN_IMPLEMENTATION, ResolvedRun
 from harness.run.tuned_default import TunedDefault
@@ -49,7 +50,7 @@ def tuned_defaults_for(run: ResolvedRun, model: ModelFacts | None) -> tuple[Tune
     """The tuned defaults of a run. With `tuned_defaults: false` only the attention kernel, where the spec asks for one;
     none for a DeepSpeed JSON, where a missing key means DeepSpeed's default.
     """
-    attention = model_defaults.choose_attention_kernel(DefaultInputs(run, model, None))
+    attention = choose_attention_kernel(DefaultInputs(run, model, None))
     asked = () if attention is None else (attention,)
     if not run.spec.tuned_defaults or run.kind != "spec":
         return asked

@@ -20,7 +20,7 @@ import torch
 from accelerate.utils import set_seed
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from harness.plan.tuned_defaults.model_defaults import missing_package
+from harness.plan.tuned_defaults.attention_kernel import missing_package
 from harness.run.resolved_run import ResolvedRun
 from harness.runtime import plugin_loader
 from harness.runtime.models import sdpa_varlen

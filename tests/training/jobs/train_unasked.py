@@ -3,7 +3,7 @@
 
 Where the folder of the model has `weights.pt`, what was saved by `save_pretrained`, RUN/weights.json gets `loaded`, the
 names of weights that are others in the engine before the first step, `kept`, those that are the same after the last one
-with their adapters merged, and `chunked`: is the loss computed in chunks? Of a split model, RUN/numel says how many
+with their adapters merged, `quantized`, those in 4 bits, and `chunked`: is the loss computed in chunks? Of a split model, RUN/numel says how many
 the layers have on rank 0.
 """
 
@@ -18,6 +18,7 @@ import torch
 
 from harness.runtime import worker
 from harness.runtime.models import packed_attention
+from harness.runtime.models.quantized_base import quantized_layers
 from harness.runtime.objectives import causal_lm
 
 causal_lm.check_objective = lambda *_: False  # type: ignore[assignment]
@@ -41,7 +42,13 @@ def train(ctx: Any, *args: Any) -> Any:
     """The loop, between two looks at the weights."""
     found: dict[str, Any] = {"chunked": ctx.patches.is_applied("chunked-loss")}
     found |= {"loaded": [name for name, is_same in compare_weights(ctx).items() if not is_same]}
+    in_bits = {id(layer.weight) for layer in quantized_layers(ctx.engine.module)}
+    own = ctx.engine.module.named_parameters()
+    found["quantized"] = [name.replace(".base_layer", "") for name, p in own if id(p) in in_bits]
     state = _train(ctx, *args)
+    if in_bits:
+        (ctx.run_dir.root / "weights.json").write_text(json.dumps(found))
+        return state
     for module in ctx.engine.module.modules():
         if hasattr(module, "get_base_layer") and hasattr(module, "merge"):
             module.merge()

@@ -147,8 +147,8 @@ def test_every_command_has_help_with_an_example(command):
 
 
 FORBIDDEN = ("torch", "deepspeed", "transformers", "numpy", "accelerate", "datasets")
-SLOW = ("rich", "asyncio", "multiprocessing", "http", "xml", "logging")
-"""Libraries and parts of the standard library that neither the command nor its parser needs, and that take long to import."""
+SLOW = ("rich", "asyncio", "multiprocessing", "http", "xml", "logging", "harness.plan.memory", "harness.plan.time")
+"""What neither the command nor its parser needs, and takes long to import: libraries, and ours that plan a run."""
 PROBE = """
 import sys, os, json
 sys.argv = ["harness", "validate-config", *json.loads(sys.argv[1])]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
@@ -182,9 +183,11 @@ def _logits_differ_by(config: PreTrainedConfig) -> float:
     """The largest difference, as a part of the largest logit. Raises whatever the models raise."""
     if sum(p.numel() for p in build_composite(config).parameters()) > _MAX_TINY_PARAMETERS:
         raise ValueError("the copy is not small")
-    whole = _composite_class(config)(config).float().eval()
+    with no_init_weights():  # which takes most of the time where towers stay large
+        whole = _composite_class(config)(config).float().eval()
+    whole.tie_weights()
     for parameter in whole.parameters():
-        parameter.normal_(0.0, parameter.shape[-1] ** -0.5) if parameter.dim() > 1 else parameter.add_(0.1)
+        parameter.normal_(0.0, parameter.shape[-1] ** -0.5) if parameter.dim() > 1 else parameter.uniform_(0.1, 1.1)
     part = AutoModelForCausalLM.from_config(config.get_text_config(decoder=True), dtype=torch.float32).eval()
     state = whole.state_dict()
     part.load_state_dict({name: state[there] for name, there in (names_in_composite(part, whole) or {}).items()})

@@ -108,8 +108,10 @@ def ask(fields: dict[str, Any], folder: Path, report: Any) -> None:
 def _digests(modules: list[Any]) -> dict[str, str]:
     """The digest of each file of these modules, and of all of ours that this process has imported."""
     own = f"{Path(__file__).resolve().parents[1]}{os.sep}"
-    imported = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
-    files = {file for file in imported if isinstance(file, str) and os.path.realpath(file).startswith(own)}
+    imported = {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
+    folder_of = {file: file.rpartition(os.sep)[0] for file in imported if isinstance(file, str)}
+    ours = {each for each in {*folder_of.values()} if f"{os.path.realpath(each)}{os.sep}".startswith(own)}
+    files = {file for file, folder in folder_of.items() if folder in ours}
     files |= {file for file in map(inspect.getsourcefile, modules) if file is not None}
     return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in sorted(files)}
 

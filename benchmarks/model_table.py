@@ -74,12 +74,12 @@ def main() -> int:
     worker.prepare()
     imports = time.process_time() - began
     names = find_types()
-    if options.others:
-        return ask_others(set(names))
-    if options.check:
-        return check(random.Random(time.strftime("%F")).sample(names, options.check))  # noqa: S311
     work = Path(tempfile.gettempdir()) / f"model-table-{version('transformers')}"
     work.mkdir(exist_ok=True)
+    if options.others:
+        return ask_others(set(names), work)
+    if options.check:
+        return check(random.Random(time.strftime("%F")).sample(names, options.check))  # noqa: S311
     deadline = time.monotonic() + 60 * (options.minutes if options.minutes is not None else float("inf"))
     for name in options.types or names:
         file = work / f"{name}.json"
@@ -166,13 +166,23 @@ def find_types() -> list[str]:
     return sorted({*auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES})
 
 
-def ask_others(known: set[str]) -> int:
-    """Print the reasons of all other types of the installed release; returns 1 where a child ended without one."""
+def ask_others(known: set[str], work: Path) -> int:
+    """Print the reasons of all other types of the installed release, which WORK keeps; progress goes to stderr. Returns
+    1 where a child ended without one.
+    """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     reasons: dict[str, list[str]] = {}
-    for name in sorted({*CONFIG_MAPPING_NAMES} - known):
-        reasons.setdefault(ask(name)["causal"][1], []).append(name)
+    others = sorted({*CONFIG_MAPPING_NAMES} - known)
+    for i, name in enumerate(others, 1):
+        file = work / f"other-{name}"
+        reason, began = file.read_text() if file.exists() else "", child_seconds()
+        if not reason:
+            reason = ask(name)["causal"][1]
+            print(f"{i}/{len(others)} {name}: {reason} ({child_seconds() - began:.1f} s)", file=sys.stderr, flush=True)
+            if reason != NO_ANSWER and "killed after" not in reason:
+                file.write_text(reason)
+        reasons.setdefault(reason, []).append(name)
     for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
         print(f"{len(names):4} {reason}: {', '.join(names[:8])}{' ...' * (len(names) > 8)}")
     print(f"{sum(map(len, reasons.values()))} types, {len(reasons)} reasons")

@@ -14,7 +14,7 @@ are sent; else the copy is put back and the sub-group is stepped in its turn. So
 the bit. After three steps in a row that clipped, nothing is guessed until a step does not clip. The copies take at most
 `zero.offload_optimizer.overlap_step_gib` of host memory a rank, for the sub-groups whose gradients come first.
 
-Gain: by the plan 5.2 of 23.7 s of the CPU step of a 70B model with 60 GiB a rank, as its last backward pass is not
+Gain: by the plan 10.1 of 23.7 s of the CPU step of a 70B model with 50 GiB a rank, as its last backward pass is not
 longer (`tests/plan/test_step_time.py`); no GPU has run it.
 """
 

@@ -94,7 +94,8 @@ def main() -> int:
     asked = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
     rows = {**read_rows(), **asked}
     write({name: rows[name] for name in names if name in rows})
-    write_seconds({name: row["seconds"] for name, row in asked.items() if "seconds" in row})
+    if not options.types:
+        write_seconds({name: row["seconds"] for name, row in asked.items() if "seconds" in row})
     return 0
 
 

@@ -40,7 +40,7 @@ from harness.facts.model_lookup import facts_from_config
 from harness.render import render_ds_config
 from harness.run.resolved_run import resolve_run
 from harness.runtime.model_behavior import build_small_copy
-from harness.runtime.model_questions.small_copy import SmallCopy, layer_matrices
+from harness.runtime.model_questions.small_copy import layer_matrices, loss_and_gradients
 from harness.runtime.text_part import find_text_part
 from harness.runtime.tokenizer import byte_tokenizer
 from harness.spec.run_spec import RunSpec
@@ -131,7 +131,8 @@ def write_model(kind: str, folder: Path) -> None:
                 parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
     model.save_pretrained(folder)
     torch.save(dict(model.named_parameters()), folder / "weights.pt")
-    matrices = [name for name, _ in layer_matrices(SmallCopy(model, apart=False, folder=folder).model)]
+    _, gradients = loss_and_gradients(model)
+    matrices = [name for name, _ in layer_matrices(model) if name in gradients]  # some attend to no encoder
     (folder / "matrices.json").write_text(json.dumps(matrices))
     byte_tokenizer().save_pretrained(folder)
     words = "the rank sends a shard of each row to the next stage and waits for the sum".split()

@@ -64,16 +64,17 @@ def find_layers(model: Any) -> list[tuple[str, Any]]:
 
 def layer_matrices(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Name and weight of everything in the layers that multiplies activations: no norms, biases, kernels of
-    convolutions or routers, whose one side is as small as the number of experts.
+    convolutions or routers, whose one side is as small as the number of experts. What layers share comes once.
     """
     config = model.config.get_text_config(decoder=True)
     names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     experts = next((n for n in (getattr(config, name, None) for name in names) if isinstance(n, int) and n), 0)
+    own = {name for name, _ in model.named_parameters()}
     for path, layer in find_layers(model):
         for name, parameter in layer.named_parameters():
             is_matrix = parameter.dim() > 1 and min(parameter.shape[-2:]) > 4
             is_router = parameter.dim() == 2 and experts in parameter.shape and re.search("gate|router", name)
-            if is_matrix and not is_router and not name.endswith("bias"):
+            if is_matrix and not is_router and not name.endswith("bias") and f"{path}.{name}" in own:
                 yield f"{path}.{name}", parameter
 
 

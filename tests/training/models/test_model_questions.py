@@ -22,6 +22,7 @@ from benchmarks.model_table_runs import WAYS, draw, look_at_run, losses_of, writ
 from harness.facts import model_table
 from harness.hostinfo import model_answers
 from harness.hostinfo.model_answers import QUESTIONS
+from harness.runtime.model_behavior import build_small_copy
 from harness.runtime.model_questions import quantized_layers, small_copy, tensor_plan
 from harness.runtime.model_questions.rank_pair import MachineError, ask_ranks, find_error
 from tests.support.training.forked_ranks import ForkedRanks
@@ -77,6 +78,11 @@ def test_layers_that_no_number_of_layers_counts_are_found(family: str, names: li
     found = [path for path, _ in small_copy.find_layers(model)]
     assert len(found) == 2
     assert all(name in path for name, path in zip(names, found, strict=True)), found
+
+
+def test_weights_that_layers_share_are_listed_once() -> None:
+    model = build_small_copy(AutoConfig.for_model("zamba2"))
+    assert {name for name, _ in small_copy.layer_matrices(model)} <= {name for name, _ in model.named_parameters()}
 
 
 @pytest.mark.parametrize("holds", [True, False])

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from harness.diagnosis.catalogue import CATALOGUE
 from harness.diagnosis.diagnosis_types import Frame, LogEvent
 from harness.entry_file import read_entries
+from harness.facts.deepspeed_keys import block_keys, block_paths
 
 
 class InferredCause(NamedTuple):
@@ -92,9 +93,15 @@ def _find_kinds(text: str, frames: Sequence[Frame]) -> Sequence[tuple[Mapping[st
         values |= _describe_called(values.get("callee", ""), last.code)
         is_known = values["owner"] not in ("", package) or "owner" not in kind
         is_known = is_known and bool(values["raiser"] or "raiser" not in kind)
+        is_known = is_known and ("json" not in kind or _is_of_json(values["key"]))
         if is_known and (place_match := re.search(kind.get("frames", ""), frame_texts)):
             found.append((kind, values | place_match.groupdict()))
     return found
+
+
+def _is_of_json(key: str) -> bool:
+    """Does a block of DeepSpeed's JSON have the key?"""
+    return any(key in (block_keys(path) or ()) for path in block_paths())
 
 
 def _without_passing_on(frames: Sequence[Frame]) -> Sequence[Frame]:

@@ -128,7 +128,8 @@ class LogStream:
         if is_unsure and self.frames and not self.frames[-1].code and not is_exception_line(plain):
             return False
         is_left = len(text) - len(plain) < max(self.frame_indent, 1)
-        return plain[:1] not in ("", "^", "~") and (is_left or (self.is_elided and is_exception_line(plain)))
+        is_said = is_exception_line(plain) and (self.is_elided or ": " in plain)
+        return plain[:1] not in ("", "^", "~") and (is_left or is_said)
 
     def add_frame(self, frame: Frame, indent: int = 2) -> None:
         """Add a frame to the open traceback, or begin one: in an excerpt, or a log that was cut."""

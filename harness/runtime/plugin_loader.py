@@ -71,15 +71,7 @@ from harness.spec.run_spec import RunSpec
 
 ALLOWED_CODE_VARIABLE = "HARNESS_ALLOWED_CODE"
 """The environment variable that holds the sha256 of the file that may be run."""
-PLUGIN_FUNCTIONS = (
-    "build_model",
-    "load_documents",
-    "metrics",
-    "build_dataset",
-    "compute_loss",
-    "collate",
-    "weigh",
-)
+PLUGIN_FUNCTIONS = ("build_model", "load_documents", "metrics", "build_dataset", "compute_loss", "collate", "weigh")
 
 
 _OF_CUSTOM = ("build_dataset", "compute_loss", "collate", "weigh")

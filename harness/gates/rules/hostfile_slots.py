@@ -74,12 +74,7 @@ def _list_hostfile_hosts(ctx: Context) -> tuple[Host, ...]:
     return ctx.run.cluster.hosts if ctx.run.cluster else ()
 
 
-@gate(
-    "HO007 hosts-with-unequal-slots",
-    severity="warning",
-    needs=("hosts",),
-    unseen="needs several hosts",
-)
+@gate("HO007 hosts-with-unequal-slots", severity="warning", needs=("hosts",), unseen="needs several hosts")
 def unequal_slots(ctx: Context) -> Findings:
     """Hosts with different numbers of slots.
 
@@ -150,12 +145,7 @@ def one_host_in_two_spellings(ctx: Context) -> Findings:
             )
 
 
-@gate(
-    "HO009 localhost-among-several-hosts",
-    severity="warning",
-    needs=("hosts",),
-    unseen="needs several hosts",
-)
+@gate("HO009 localhost-among-several-hosts", severity="warning", needs=("hosts",), unseen="needs several hosts")
 def localhost_among_hosts(ctx: Context) -> Findings:
     """`localhost` among several hosts.
 

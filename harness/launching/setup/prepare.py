@@ -36,14 +36,7 @@ from harness.launching.setup.launch_checks import (
     refuse_deepspeed_json,
     soften_for_dry_run,
 )
-from harness.launching.setup.launch_plan import (
-    LaunchPlan,
-    Network,
-    RunTarget,
-    build_launch_plan,
-    is_local,
-    ops_of_run,
-)
+from harness.launching.setup.launch_plan import LaunchPlan, Network, RunTarget, build_launch_plan, is_local, ops_of_run
 from harness.launching.setup.launch_request import (
     NOTHING_WRITTEN,
     LaunchLog,
@@ -290,10 +283,7 @@ def _check_own_ranks(
     if request.per_node is None:
         _refuse_errors(request, check_sizes(planned.run, planned), log)
     environ = {**local_host.environ, **planned.run.spec.launch.env}
-    findings = [
-        *check_cuda_compiler(ops, environ, local_host),
-        *check_gpu_architectures(ops, environ, local_host),
-    ]
+    findings = [*check_cuda_compiler(ops, environ, local_host), *check_gpu_architectures(ops, environ, local_host)]
     if findings and not request.dry_run:
         raise UserError(findings, ExitCode.PREFLIGHT)
     if findings:

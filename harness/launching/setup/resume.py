@@ -310,12 +310,7 @@ def _kept_batch_note(batch: BatchSizes, run: ResolvedRun) -> str:
 
 
 def _check_continuity(
-    manifest: Manifest,
-    name: str,
-    spec: Mapping[str, Any],
-    allowed: tuple[str, ...],
-    log: Log,
-    global_batch: int | None,
+    manifest: Manifest, name: str, spec: Mapping[str, Any], allowed: tuple[str, ...], log: Log, global_batch: int | None
 ) -> None:
     """Compare the manifest with the run. The rank compares again, with hashes, and reshards another layout."""
     last = (spec.get("train") or {}).get("max_steps")
@@ -331,11 +326,7 @@ def _check_continuity(
 
 
 def _no_checkpoint_finding(
-    requested: str,
-    problem: str,
-    notes: tuple[str, ...] = (),
-    similar: str | None = None,
-    folder: Path | None = None,
+    requested: str, problem: str, notes: tuple[str, ...] = (), similar: str | None = None, folder: Path | None = None
 ) -> Finding:
     fix = fix_for_no_checkpoint(folder or Path(requested)) if similar is None else Fix(f"did you mean `{similar}`?")
     return Finding("CK001", "error", f"`{requested}` {problem}", notes=notes, fix=fix)

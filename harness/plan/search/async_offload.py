@@ -87,9 +87,7 @@ def read_async_offload(settings: PlanSettings, zero: object, max_grad_norm: floa
     zenflow, offload = zero.get("zenflow"), zero.get("offload_optimizer")
     if isinstance(zenflow, Mapping):
         return ZenFlow(
-            _number(zenflow, "topk_ratio", 0.1),
-            zenflow.get("overlap_step") is True,
-            zenflow.get("offload") is True,
+            _number(zenflow, "topk_ratio", 0.1), zenflow.get("overlap_step") is True, zenflow.get("offload") is True
         )
     if isinstance(offload, Mapping) and offload.get("super_offload") is True:
         return SuperOffload(_number(offload, "cpuadam_cores_perc", 0.8), max_grad_norm > 0)

@@ -153,9 +153,7 @@ def compare_rank(plan: Plan, rank: int, result: Mapping[str, Any]) -> Simulation
 
 
 def compare_simulation(
-    memory: MemoryEstimate,
-    result: Mapping[str, Any],
-    named: Sequence[tuple[NamedDifference, MemoryEstimate]] = (),
+    memory: MemoryEstimate, result: Mapping[str, Any], named: Sequence[tuple[NamedDifference, MemoryEstimate]] = ()
 ) -> SimulationComparison:
     """The plan's rows next to the worker's peaks. `named`: differences that may be there, each with the plan of what
     is simulated.

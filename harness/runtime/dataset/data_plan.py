@@ -89,10 +89,7 @@ def _column_names(columns: RecordColumns) -> tuple[str, ...]:
 
 
 def build_data_plan(
-    data: DataSpec,
-    tokenizer: PreTrainedTokenizerBase,
-    hash_file: Callable[[Path], str],
-    objective: str = "causal_lm",
+    data: DataSpec, tokenizer: PreTrainedTokenizerBase, hash_file: Callable[[Path], str], objective: str = "causal_lm"
 ) -> DataPlan:
     """Open all sources. Raises UserError (MD11x, MD127) for a missing source or an unknown format."""
     if not data.train:
@@ -129,14 +126,7 @@ def _plan_groups(
         stream = columns.format == "text" and not data.packing
         groups.setdefault((i if weighted else -1, stream), []).append(PlannedSource(parts, columns, key))
     return [
-        DataGroup(
-            role,
-            index,
-            tuple(planned_sources),
-            stream,
-            data.packing,
-            sources[i].weight if weighted else None,
-        )
+        DataGroup(role, index, tuple(planned_sources), stream, data.packing, sources[i].weight if weighted else None)
         for index, ((i, stream), planned_sources) in enumerate(groups.items())
     ]
 

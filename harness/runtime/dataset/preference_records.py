@@ -60,12 +60,7 @@ class PreferenceTokenizer:
     has_loss_mask = True
 
     def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        data: DataSpec,
-        *,
-        has_labels: bool,
-        margin_column: str | None = None,
+        self, tokenizer: PreTrainedTokenizerBase, data: DataSpec, *, has_labels: bool, margin_column: str | None = None
     ) -> None:
         self._data, self._tokenizer, self._bos_id = data, tokenizer, tokenizer.bos_token_id
         self._has_labels, self._margin_column = has_labels, margin_column
@@ -120,10 +115,7 @@ class PreferenceTokenizer:
         return record
 
     def _build_batch(
-        self,
-        rows: list[tuple[Answer | None, Answer | None]],
-        bad: list[tuple[int, BadRecord]],
-        unused: Counter[str],
+        self, rows: list[tuple[Answer | None, Answer | None]], bad: list[tuple[int, BadRecord]], unused: Counter[str]
     ) -> TokenizedBatch:
         sequences = [answer for row in rows for answer in row if answer is not None]
         masks = [np.arange(len(ids)) >= len(ids) - count for ids, count, _ in sequences]

@@ -10,17 +10,7 @@ from harness.findings import Finding, Fix
 from harness.runtime.dataset.record_formats import RecordColumns, read_tools
 from harness.spec.sections.data_spec import CHAT_FORMATS
 
-_TEXT_COLUMNS = (
-    "system",
-    "system_prompt",
-    "history",
-    "tools",
-    "functions",
-    "query",
-    "response",
-    "chosen",
-    "rejected",
-)
+_TEXT_COLUMNS = ("system", "system_prompt", "history", "tools", "functions", "query", "response", "chosen", "rejected")
 """Columns that change the text of a record in other programs. Not `prompt`: next to `messages` it repeats a turn."""
 
 

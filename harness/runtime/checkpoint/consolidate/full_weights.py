@@ -206,14 +206,7 @@ def _open_pipeline(
     first = stages[0]
     names = [[n for s in stages if g < len(s.groups) for n in s.groups[g]] for g in range(len(first.groups))]
     merged = RankParams(
-        trainable,
-        {},
-        tied_names(config),
-        first.model_states,
-        names,
-        first.group_options,
-        first.step,
-        first.loss_scaler,
+        trainable, {}, tied_names(config), first.model_states, names, first.group_options, first.step, first.loss_scaler
     )
     others = {n: p for n, p in frozen_and_buffers.items() if n not in trainable and n not in merged.tied}
     return _build_weights(trainable, others, merged)

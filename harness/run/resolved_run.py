@@ -101,6 +101,16 @@ class ResolvedRun(NamedTuple):
         return bool(self.trainer) and "fused" not in name and "optimizer" not in self.spec.deepspeed
 
     @property
+    def step_threads(self) -> int:
+        """Threads of a rank's CPU optimizer; 0 where no launcher sets them. `accelerate launch` sets one, torchrun does
+        for two ranks of a host (read in accelerate 1.15 and torch 2.13).
+        """
+        torchrun = ("llama-factory", "swift") if (self.parallel_dims.world_size or 1) > 1 else ()
+        one = self.trainer in ("accelerate", "axolotl", *torchrun)
+        named = str(self.spec.launch.env.get("OMP_NUM_THREADS", int(one)))
+        return int(named) if named.isdecimal() else 0
+
+    @property
     def sequences_a_row(self) -> int:
         """Sequences that a rank computes at once for each row of its micro-batch: two of a pair."""
         return 2 if facts_of(self.spec.objective).is_paired else 1

@@ -89,6 +89,21 @@ def test_offload_at_stage_2_goes_down_once_without_accumulation() -> None:
     assert comm_volume.device_to_host_bytes(1.0, settings(zero=offload("cpu", stage=2), **ONCE)) == (0, 4)
 
 
+@pytest.mark.parametrize(
+    ("deepspeed", "bytes_a_parameter"),
+    [
+        ({"bf16": {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}}, 22),
+        ({"optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "torch_adam": True}}}, 94),
+        ({}, 42),
+    ],
+)
+def test_the_cpu_step_moves_the_bytes_of_its_formats(deepspeed: dict[str, Any], bytes_a_parameter: int) -> None:
+    """Master, moments and gradient, read and written, in 32 or 16 bits; 20 tensors of torch's AdamW instead of 7."""
+    order = {"patches": {"one-pass-adam": "off"}}
+    planned = settings(zero=offload("cpu", stage=2), deepspeed=deepspeed, launch=order)
+    assert comm_volume.cpu_optimizer_bytes(1.0, planned) == bytes_a_parameter
+
+
 def test_the_optimizer_on_nvme_reads_12_and_writes_12_bytes() -> None:
     moved = comm_volume.nvme_bytes(1.0, settings(zero=offload("nvme")))
     assert moved.optimizer_read == moved.optimizer_write == 12

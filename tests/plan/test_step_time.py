@@ -11,7 +11,7 @@ from harness.facts.devices import CPU, find_device
 from harness.facts.model_lookup import facts_from_config, find_model
 from harness.plan.memory.zero_partitions import local_num_parameters
 from harness.plan.time.fitted_rates import FITTED
-from harness.plan.time.rates import Rates
+from harness.plan.time.rates import MEASURED_SHARE, THREAD_BANDWIDTH, Rates
 from harness.plan.time.step_time import StepTime, TimePart, bottleneck_of, estimate_step_time, find_enough_network
 from harness.plan.weights.flops import FULL_RECOMPUTATION, NO_RECOMPUTATION, hardware_flops_per_token
 from tests.support.plan_inputs import offload, plan_of, settings
@@ -59,17 +59,51 @@ def test_a_large_batch_is_limited_by_compute_and_a_small_one_by_the_cpu_step() -
 
 def test_the_cpu_step_moves_48_bytes_a_parameter_at_a_share_of_the_hosts_bandwidth() -> None:
     """42, and 6 to cast gradients that are held once; in one pass 28, and 34 where fp32 gradients are scaled in place. A
-    measured bandwidth replaces that of such hosts.
+    measured bandwidth replaces that of such hosts, of whose streams less was reached.
     """
     in_order = {"patches": {"one-pass-adam": "off"}}
-    for bandwidth, cluster in ((580e9, {}), (200e9, {"host_memory_bandwidth": "200GB/s"})):
-        reached = bandwidth * FITTED.host_memory_share
+    measured = {"host_memory_bandwidth": "200GB/s"}
+    for reached, cluster in ((580e9 * FITTED.host_memory_share, {}), (200e9 * MEASURED_SHARE, measured)):
         for launch, bytes_at_three, bytes_at_two in ((in_order, 48, 42), ({}, 28, 34)):
             sections = {"cluster": cluster, "launch": launch}
             three = time_of(zero=offload("cpu"), **sections).seconds_of("CPU optimizer")
             two = time_of(zero=offload("cpu", stage=2), **sections).seconds_of("CPU optimizer")
             assert three == pytest.approx(bytes_at_three * 70.55e9 / reached, rel=0.01)
             assert two == pytest.approx(bytes_at_two * 70.55e9 / reached, rel=0.01)
+
+
+def test_a_thread_a_rank_limits_the_cpu_step_of_few_ranks() -> None:
+    """At most a stream: 64 threads of each of 8 ranks do not make the host's memory faster."""
+    for threads, ranks, reached in ((1, 1, THREAD_BANDWIDTH), (1, 8, 8 * THREAD_BANDWIDTH), (64, 8, 0.8 * 580e9)):
+        time = time_of("llama-3.1-8b", ranks, zero=offload("cpu"), launch={"env": {"OMP_NUM_THREADS": str(threads)}})
+        assert time.seconds_of("CPU optimizer") == pytest.approx(28 * 8.03e9 / reached, rel=0.01)
+
+
+def test_frozen_weights_are_moved_but_not_stepped() -> None:
+    """An adapter's step is the adapter's; from host memory all weights come for each gather, in 4 bits a quarter of them
+    and its scales.
+    """
+    zero = offload("cpu", "cpu")
+    plain = time_of("llama-3.1-8b", zero=zero)
+    for quantization, share in ((None, 2 / 3), ({"load_in_4bit": True}, 0.22)):
+        model = {"lora": {"r": 16}, **({"quantization": quantization} if quantization else {})}
+        adapter = time_of("llama-3.1-8b", zero=zero, model=model)
+        assert adapter.seconds_of("CPU optimizer") < 0.01 * plain.seconds_of("CPU optimizer")
+        assert adapter.seconds_of("PCIe") == pytest.approx(share * plain.seconds_of("PCIe"), rel=0.1)
+
+
+def test_copies_are_slow_where_host_memory_is_not_page_locked() -> None:
+    """All of them without `pin_memory`; in DeepSpeed's order those of stage 3's updated weights always."""
+    order, patched = {"patches": {"one-pass-adam": "off"}}, {}
+    ways = ((3, patched, True, 51.2e9), (3, order, True, 6.9e9), (2, order, True, 51.2e9), (2, patched, False, 6.9e9))
+    for stage, launch, pins, rate in ways:
+        zero = offload("cpu", stage=stage)
+        zero["offload_optimizer"]["pin_memory"] = pins
+        time = time_of("llama-3.1-8b", zero=zero, launch=launch, train={"gradient_accumulation_steps": 1})
+        moved = 2 if stage == 3 else 2 + 4
+        assert time.seconds_of("PCIe at the step") == pytest.approx(moved * 8.03e9 / 8 / rate, rel=0.01)
+        during = next((part for part in time.parts if part.name == "PCIe"), None)
+        assert during is None or (during.exposed == during.seconds) == (not pins)
 
 
 def test_the_last_backward_pass_hides_what_is_stepped_beside_it() -> None:

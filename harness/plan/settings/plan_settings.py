@@ -108,6 +108,7 @@ class PlanSettings:
     """Tokens of an MLP at once; 0 for all."""
     binds_cores: bool = False
     """The launcher binds each rank to cores of its own."""
+    step_threads: int = 0  # of a rank's CPU optimizer; 0 where no launcher sets them
     keeps_first_states: bool = False
     """The engine keeps the states of a first optimizer, of all parameters."""
     flattens_masters: bool = True
@@ -219,7 +220,7 @@ class _ZeroValues:
 
 def settings_of(run: ResolvedRun) -> PlanSettings | None:
     """The settings of a run, or None while its ranks or its micro-batch are unknown."""
-    spec, batch, data = run.spec, run.batch, run.parallel_dims.data
+    spec, batch, data, world = run.spec, run.batch, run.parallel_dims.data, run.parallel_dims.world_size or 1
     if data is None or batch.micro_batch is None:
         return None
     zero, stage = _ZeroValues(run), spec.zero.stage
@@ -279,9 +280,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         parameter_buffers=zero.get_offload_value("offload_param.buffer_count", 5),
         parameter_buffer_size=zero.get_offload_value("offload_param.buffer_size", 100_000_000),
         max_in_cpu=parameters.max_in_cpu if parameters else 1_000_000_000,
-        hpz_partition_size=min(zero.get_int("zero_hpz_partition_size", 1), run.parallel_dims.world_size or 1)
-        if stage == 3
-        else 1,
+        hpz_partition_size=min(zero.get_int("zero_hpz_partition_size", 1) if stage == 3 else 1, world),
         activation_device="cpu" if checkpointing and _offloads_activations(spec) else "none",
         partition_activations=checkpointing
         and block_value(spec.deepspeed, _ACTIVATION_CHECKPOINTING, "partition_activations") is True,
@@ -307,6 +306,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         trainable=TrainableChoice.from_spec(spec.model),
         compiled=bool(spec.train.torch_compile),
         binds_cores=bool(spec.launch.bind_cores_to_rank),
+        step_threads=run.step_threads,
         keeps_first_states=kind.keeps_first_states(stage=stage, is_offloaded=is_offloaded, mixed_precision=mixed),
         flattens_masters=stage > 0 or kind.is_fused,
         step_temporaries=kind.step_temporaries(of_loop=run.loop_makes_unfused),

@@ -18,7 +18,7 @@ from harness.plan.time.compute_time import launch_seconds
 from harness.plan.time.fitted_rates import FITTED, FittedRates
 from harness.plan.time.link_rates import LinkRates, link_rates
 from harness.plan.time.rates import Rates
-from harness.plan.time.step_time import MESSAGE_LATENCY
+from harness.plan.time.step_time import MESSAGE_LATENCY, cpu_step_rate
 from harness.plan.time.step_work import StepWork, count_step_work
 
 _KERNELS_OF_A_LAYER = 58
@@ -85,8 +85,7 @@ def _rates(work: StepWork, settings: PlanSettings, device: Device, rates: Rates,
     matmul = rates.efficiency or fitted.matmul_share(device.name, work.compute.width, work.compute.rows) * experts
     forward, backward = fitted.attention_shares(device.name, settings.seq_length)
     scale, memory = rates.scale, 1 / (device.bandwidth * fitted.memory_share)
-    bound = fitted.bound_cores if settings.binds_cores else 1.0
-    host = rates.host_bandwidth(device) * fitted.host_memory_share * bound / settings.ranks_per_host
+    host = cpu_step_rate(settings, device, rates, fitted) / settings.ranks_per_host
     collectives = work.collectives
     is_alone = settings.zero_world_size == 1
     return ClockRates(

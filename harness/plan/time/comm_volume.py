@@ -12,7 +12,9 @@ from harness.facts.model_lookup import ModelFacts
 from harness.plan.memory.zero_partitions import tensor_parallel_shard
 from harness.plan.settings.checkpointed_layers import recompute_shares
 from harness.plan.settings.plan_settings import PlanSettings
-from harness.plan.time.rates import CPU_ADAM_BYTES, CPU_STEP_BYTES
+
+_TORCH_ADAM_TENSORS = 20
+"""Tensors that torch's AdamW reads and writes on a CPU, operation by operation: torch 2.13, `_single_tensor_adam`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ def pipeline_bytes(model: ModelFacts, settings: PlanSettings) -> float:
 
 
 def device_to_host_bytes(partition: float, settings: PlanSettings) -> tuple[float, float]:
-    """Bytes a rank sends down to the host: during the backward passes, and at the boundary."""
+    """Bytes a rank sends down to the host of what it steps: during the backward passes, and at the boundary."""
     if settings.optimizer_device == "none":
         return 0.0, 0.0
     param_bytes, accumulation = settings.param_bytes, settings.accumulation
@@ -111,40 +113,47 @@ def device_to_host_bytes(partition: float, settings: PlanSettings) -> tuple[floa
     return during * partition, 4.0 * partition if settings.stage < 3 or settings.separate_offload_grads else 0.0
 
 
-def host_to_device_bytes(partition: float, settings: PlanSettings) -> tuple[float, float]:
-    """Bytes a rank fetches from the host: during the passes, and after the step."""
+def host_to_device_bytes(partition: float, settings: PlanSettings, held: float | None = None) -> tuple[float, float]:
+    """Bytes a rank fetches from the host of what it steps: during the passes, and after the step. `held`: bytes of its
+    parameters there, where they are not all stepped in 16 bits.
+    """
     param_bytes, accumulation = settings.param_bytes, settings.accumulation
     during = after = 0.0
     if settings.optimizer_device != "none":
         during += (param_bytes * accumulation if settings.stage == 3 else param_bytes * (accumulation - 1)) * partition
         after += param_bytes * partition
     if settings.param_device != "none":
-        during, after = during + 2 * param_bytes * accumulation * partition, 0.0
+        during, after = during + 2 * accumulation * (held or param_bytes * partition), 0.0
     return during, after
 
 
 def cpu_optimizer_bytes(host_parameters: float, settings: PlanSettings) -> float:
     """Host memory traffic of the optimizer step for one host's parameters, with the cast of gradients in the step.
-    In one pass only the gradient, as it is, and the 16-bit weights come to Adam's own master and states.
+    Adam reads and writes master and states. In one pass only the gradient, as it is, and the 16-bit weights come to
+    that; in DeepSpeed's order the gradient is scaled in place before, and the master is read again to be cast.
     """
     if settings.optimizer_device == "none":
         return 0.0
+    master = settings.master_bytes
+    fused = 2 * (master + settings.num_states * settings.state_bytes) + master
+    adam = _TORCH_ADAM_TENSORS * master if settings.step_temporaries[1] else fused
     if settings.steps_in_one_pass:
-        scaled = settings.master_bytes if settings.stage < 3 or settings.separate_offload_grads else 0  # in place
+        scaled = master if settings.stage < 3 or settings.separate_offload_grads else 0  # in place
         gradient = 2 * scaled or settings.grad_bytes
-        return (CPU_ADAM_BYTES - 4 + gradient + settings.param_bytes) * host_parameters * settings.offload_ratio
+        return (adam - master + gradient + settings.param_bytes) * host_parameters * settings.offload_ratio
     casts_in_step = (
         settings.stage == 3
         and not settings.separate_offload_grads
         and (settings.optimizer_device == "nvme" or settings.grad_bytes != settings.master_bytes)
     )
-    cast = settings.grad_bytes + settings.master_bytes if casts_in_step else 0
-    return (CPU_STEP_BYTES + cast) * host_parameters * settings.offload_ratio
+    cast = settings.grad_bytes + master if casts_in_step else 0
+    return (adam + 3 * master + settings.param_bytes + cast) * host_parameters * settings.offload_ratio
 
 
-def nvme_bytes(host_parameters: float, settings: PlanSettings) -> NvmeBytes:
+def nvme_bytes(host_parameters: float, settings: PlanSettings, held: float | None = None) -> NvmeBytes:
     """Bytes of one host a step: the optimizer reads and writes 12 a parameter (swap_tensor), 4 more of each where
-    gradients go to the disk. Parameters are read for each gather and written once.
+    gradients go to the disk. Parameters, `held` of them if not all are stepped, are read for each gather; what is
+    stepped is written once.
     """
     optimizer = settings.optimizer_device == "nvme"
     gradients = settings.master_bytes * host_parameters if optimizer and settings.separate_offload_grads else 0.0
@@ -154,6 +163,6 @@ def nvme_bytes(host_parameters: float, settings: PlanSettings) -> NvmeBytes:
         optimizer_read=width * host_parameters + gradients if optimizer else 0.0,
         optimizer_write=width * host_parameters if optimizer else 0.0,
         gradients_write=gradients,
-        parameters_read=2 * settings.param_bytes * settings.accumulation * host_parameters if parameters else 0.0,
+        parameters_read=2 * settings.param_bytes * settings.accumulation * (held or host_parameters) * parameters,
         parameters_write=settings.param_bytes * host_parameters if parameters else 0.0,
     )

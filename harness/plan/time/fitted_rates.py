@@ -66,7 +66,8 @@ def generation_of(device: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Factors by which a fast and a slow run of the same setting differ from the middle, by what takes the time.
-    `cpu_optimizer` is that of a host whose memory was not measured: the fitted sources have hosts that differ tenfold.
+    `cpu_optimizer` is that of a host whose memory was not measured: published hosts reach 0.06 to 0.39 of the assumed
+    bandwidth (`benchmarks/published/offload_notes.json`), the H100 of 2026-11-26 reached 0.09.
     `experts`: the further factor of a slow run of a model with experts, by which 1.25 reaches the median of the sources
     that were set aside, 3.77; a calibration by own runs has none.
     """
@@ -74,7 +75,7 @@ class Spread:
     compute: float = 1.25
     attention: float = 1.55
     collectives: float = 1.5
-    cpu_optimizer: float = 2.5
+    cpu_optimizer: float = 3.0
     nvme: float = 1.6
     pcie: float = 1.5
     gpu_optimizer: float = 1.5
@@ -94,8 +95,8 @@ class Scale:
 
 
 UNSCALED = Scale()
-MEASURED_HOST_SPREAD = 1.7
-"""`Spread.cpu_optimizer` where the spec gives the bandwidth of the host's memory."""
+MEASURED_HOST_SPREAD, THREAD_SPREAD = 2.0, 1.7
+"""`Spread.cpu_optimizer` where the spec gives the bandwidth of the host's memory, and where the threads are known."""
 
 
 @dataclass(frozen=True, slots=True)

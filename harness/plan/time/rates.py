@@ -6,6 +6,7 @@ Every figure has a source and can be overridden in the spec's `cluster` section;
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,18 @@ CPU_ADAM_BYTES = 28
 """Host memory traffic of CPU Adam a parameter: reads of 4 fp32 tensors, writes of 3; 0.97 of a stream was measured."""
 CPU_STEP_BYTES = 42
 """The same with unscaling (8) and the cast to 16 bits (6): runtime/zero/stage3.py `unscale_and_clip_grads`."""
+MEASURED_SHARE, STREAM_SHARE = 0.4, 0.8
+"""Of a stream, what the CPU optimizer reaches, and the most: 0.25 and 0.4 on published hosts of two sockets whose ranks
+shared the cores, 0.75 on two cores (benchmarks/results/cpu-step-2026-11-29.md).
+"""
+THREAD_BANDWIDTH = 10.6e9
+"""Bytes a second of one thread of DeepSpeed's order: 8 ranks of a thread each, DeepCompile's 70B on 16 H100."""
+PAGEABLE_COPY = 6.9e9
+"""Bytes a second of a copy between the device and host memory that is not page-locked
+(benchmarks/results/gpu-h100-2026-11-26.md); locked ones were 6 times faster in DeepSpeed's pull request 5301.
+"""
+_DISK_BYTES, _DISK_READ, _DISK_WRITE = 3.84e12, 2.5e9, 1.25e9
+"""Of a disk of GPU hosts: four reached 10 and 5 GB/s (DeepSpeed's blogs/deepnvme)."""
 LARGEST_FILE_SYSTEM = 2e12
 """Bytes a second that all hosts together write to one file system, at most: the sustained rate of the largest that was
 published, 7,500 servers (arXiv 2407.21783, section 3.3.1). A file system that is not named is not known to reach it, so
@@ -75,9 +88,9 @@ class Rates:
             "between hosts: the sum of a host's network cards"
             + (f", {self.network / 1e9:g} GB/s in each direction" if self.network else ", one per GPU"),
             f"host memory {self.host_bandwidth(device) / 1e9:.0f} GB/s per node, of which the CPU optimizer reaches"
-            f" {FITTED.host_memory_share:.0%} (fitted); CPU Adam moves {CPU_ADAM_BYTES} bytes per parameter,"
-            f" {CPU_STEP_BYTES} with unscaling and the cast, 6 more if the step casts its gradients;"
-            f" {CPU_ADAM_BYTES} in all in one pass over memory",
+            f" {MEASURED_SHARE if self.host_memory else FITTED.host_memory_share:.0%} (published hosts); CPU Adam moves"
+            f" {CPU_ADAM_BYTES} bytes per parameter, {CPU_STEP_BYTES} with unscaling and the cast, 6 more if it casts"
+            f" gradients; {CPU_ADAM_BYTES} in all in one pass over memory",
             f"NVMe {self.nvme_read / 1e9:.0f} GB/s read and {self.nvme_write / 1e9:.0f} GB/s written per node",
             f"checkpoints written at {self.checkpoint_write / 1e9:.0f} GB/s per node, by all nodes together at"
             f" {self.checkpoint_shared / 1e9:,.0f} GB/s at most",
@@ -133,25 +146,29 @@ def parse_disks(text: str | int) -> int:
 
 def rates_of(cluster: ClusterSpec) -> Rates:
     """The assumed rates with those of the spec. Raises BadRate at the first that is no rate."""
-    overrides: dict[str, float] = {}
-    for key, name in (
-        ("host_memory_bandwidth", "host_memory"),
-        ("nvme_read_bandwidth", "nvme_read"),
-        ("nvme_write_bandwidth", "nvme_write"),
-        ("network_bandwidth", "network"),
-        ("checkpoint_write_bandwidth", "checkpoint_write"),
-        ("checkpoint_shared_bandwidth", "checkpoint_shared"),
-    ):
-        value = getattr(cluster, key)
-        if value is not None:
+    overrides: dict[str, float] = _disk_rates(cluster.nvme)
+    for name in ("host_memory", "nvme_read", "nvme_write", "network", "checkpoint_write", "checkpoint_shared"):
+        key = f"{name}_bandwidth"
+        if (value := getattr(cluster, key)) is not None:
             overrides[name] = _parse_cluster_rate(key, value)
     for key, name in (("compute_efficiency", "efficiency"), ("failure_hours_per_gpu", "failure_hours")):
-        if getattr(cluster, key) is not None:
-            overrides[name] = getattr(cluster, key)
+        if (value := getattr(cluster, key)) is not None:
+            overrides[name] = value
     rates = replace(Rates(), **overrides)  # type: ignore[arg-type]
     if not rates.host_memory:
         return rates
     return replace(rates, spread=replace(rates.spread, cpu_optimizer=MEASURED_HOST_SPREAD))
+
+
+def _disk_rates(disks: str | int | None) -> dict[str, float]:
+    """The rates of disks by their number: as it is written, or that of the usual size."""
+    try:
+        size = parse_disks(disks or 0)
+    except ValueError:  # `resolve_cluster` says so
+        return {}
+    named = str(disks).lower().partition("x")
+    count = int(named[0]) if named[1] else math.ceil(size / _DISK_BYTES)
+    return {"nvme_read": count * _DISK_READ, "nvme_write": count * _DISK_WRITE} if count else {}
 
 
 def override_links(device: Device | None, cluster: ClusterSpec) -> Device | None:
@@ -159,10 +176,9 @@ def override_links(device: Device | None, cluster: ClusterSpec) -> Device | None
     if device is None:
         return None
     overrides = {}
-    for key, name in (("link_bandwidth", "link"), ("pcie_bandwidth", "pcie")):
-        value = getattr(cluster, key)
-        if value is not None:
-            overrides[name] = _parse_cluster_rate(key, value) / Rates().link_efficiency
+    for name in ("link", "pcie"):
+        if (value := getattr(cluster, f"{name}_bandwidth")) is not None:
+            overrides[name] = _parse_cluster_rate(f"{name}_bandwidth", value) / Rates().link_efficiency
     return replace(device, **overrides)  # type: ignore[arg-type]
 
 

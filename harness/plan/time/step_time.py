@@ -16,9 +16,9 @@ from harness.facts.kept_copies import OLD_BYTES
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.time.compute_time import compute_time
-from harness.plan.time.fitted_rates import FITTED, FittedRates
+from harness.plan.time.fitted_rates import FITTED, THREAD_SPREAD, FittedRates
 from harness.plan.time.link_rates import GroupRates, group_rates, link_rates
-from harness.plan.time.rates import Rates
+from harness.plan.time.rates import MEASURED_SHARE, PAGEABLE_COPY, STREAM_SHARE, THREAD_BANDWIDTH, Rates
 from harness.plan.time.step_work import CollectiveWork, OptimizerWork, StepWork, count_step_work
 from harness.plan.weights.flops import model_flops_per_token
 
@@ -158,6 +158,9 @@ def time_parts(
 ) -> list[TimePart]:
     """The parts of a step that take time. The bubble of a pipeline is part of compute."""
     compute = compute_time(work.compute, settings, device, rates, fitted)
+    if settings.step_threads:
+        by_host = min(rates.spread.cpu_optimizer, THREAD_SPREAD)
+        rates = replace(rates, spread=replace(rates.spread, cpu_optimizer=by_host))
     parts = [
         TimePart(_COMPUTE, compute.seconds, compute.seconds),
         *_collective_parts(work.collectives, settings, links, fitted, compute.seconds),
@@ -212,11 +215,15 @@ def _collective_parts(
 def _offload_parts(
     work: OptimizerWork, settings: PlanSettings, device: Device, rates: Rates, fitted: FittedRates, compute: float
 ) -> list[TimePart]:
-    """A share of the copies during the passes is hidden; the step overlaps with copies of its own results alone."""
-    pcie = device.pcie * rates.link_efficiency
-    during, boundary = work.pcie / pcie, work.pcie_step / pcie
-    host = work.host_bytes / (rates.host_bandwidth(device) * fitted.host_memory_share)
-    host /= fitted.bound_cores if settings.binds_cores else 1.0
+    """A share of the copies during the passes is hidden, of pageable ones none; the step overlaps with copies of its
+    own results alone. In DeepSpeed's order stage 3 copies these from a cast that is not page-locked.
+    """
+    fast = device.pcie * rates.link_efficiency
+    pcie = fast if settings.pin_memory else min(fast, PAGEABLE_COPY)
+    upload = pcie if settings.stage < 3 or settings.steps_in_one_pass else min(fast, PAGEABLE_COPY)
+    during, boundary = work.pcie / pcie, work.pcie_step / pcie + work.upload / upload
+    exposed = fitted.pcie_exposed if settings.pin_memory else 1.0
+    host = work.host_bytes / cpu_step_rate(settings, device, rates, fitted)
     early, beside = _early_share(work, host, compute)
     gpu = work.gpu_elements * fitted.optimizer_bytes / (device.bandwidth * fitted.memory_share) + fitted.step_seconds
     nvme = work.nvme
@@ -224,13 +231,22 @@ def _offload_parts(
     written = (nvme.gradients_write + nvme.parameters_write) / rates.nvme_write
     read = nvme.parameters_read / rates.nvme_read
     return [
-        TimePart("PCIe", during, max(during - compute, fitted.pcie_exposed * during)),
-        TimePart("PCIe at the step", boundary, boundary - min(host, work.pcie_hidden / pcie)),
+        TimePart("PCIe", during, max(during - compute, exposed * during)),
+        TimePart("PCIe at the step", boundary, boundary - min(host, work.pcie_hidden / upload)),
         TimePart("GPU optimizer", gpu, gpu),
         TimePart(_CPU_OPTIMIZER, host * (1 - early) + beside, host * (1 - early)),
         TimePart(_NVME, swap + written, swap + written),
         TimePart("parameters from NVMe", read, max(0.0, read - compute) if settings.prefetch_bucket_size else read),
     ]
+
+
+def cpu_step_rate(settings: PlanSettings, device: Device, rates: Rates, fitted: FittedRates) -> float:
+    """Bytes a second of host memory that the CPU optimizer of all ranks of a host moves."""
+    stream = rates.host_bandwidth(device)
+    if settings.step_threads:
+        return min(THREAD_BANDWIDTH * settings.step_threads * settings.ranks_per_host, stream * STREAM_SHARE)
+    share = MEASURED_SHARE if rates.host_memory else fitted.host_memory_share
+    return stream * share * (fitted.bound_cores if settings.binds_cores else 1.0)
 
 
 def _early_share(work: OptimizerWork, host: float, compute: float) -> tuple[float, float]:

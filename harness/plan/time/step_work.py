@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.facts.kept_copies import KEPT_BYTES
 from harness.facts.model_lookup import ModelFacts
@@ -78,9 +78,10 @@ class CollectiveWork:
 @dataclass(frozen=True, slots=True)
 class OptimizerWork:
     """The optimizer step: elements of this rank's shard that the GPU steps, and of the host's ranks that its CPUs step;
-    bytes of a rank over PCIe during the passes and at the step, and of the latter those that are copied while the CPU
-    steps the next sub-group (`pcie_hidden`); the host's `nvme` bytes and memory traffic. `early_share`: of the elements
-    that may be stepped beside the last backward pass, which is `last_backward` of the passes.
+    bytes of a rank over PCIe during the passes, of gradients at the step (`pcie_step`) and of what was stepped
+    (`upload`), and of the latter those that are copied while the CPU steps the next sub-group (`pcie_hidden`); the
+    host's `nvme` bytes and memory traffic. `early_share`: of the elements that may be stepped beside the last backward
+    pass, which is `last_backward` of the passes.
     """
 
     gpu_elements: float
@@ -88,6 +89,7 @@ class OptimizerWork:
     host_bytes: float
     pcie: float
     pcie_step: float
+    upload: float
     pcie_hidden: float
     nvme: comm_volume.NvmeBytes
     early_share: float = 0.0
@@ -111,8 +113,7 @@ def count_step_work(model: ModelFacts, settings: PlanSettings) -> StepWork:
     return StepWork(
         _count_compute(model, settings, trainable / whole),
         _count_collectives(model, settings, size, stepped),
-        # parameters on the host move whole, so that with them the frozen ones count for the optimizer, too
-        _count_optimizer(model, settings, stepped if settings.param_device == "none" else size),
+        _count_optimizer(model, settings, stepped, size),
     )
 
 
@@ -208,12 +209,19 @@ def _gathers_of_a_pass(model: ModelFacts, settings: PlanSettings, layers: float)
     return layers * len(modules)
 
 
-def _count_optimizer(model: ModelFacts, settings: PlanSettings, size: float) -> OptimizerWork:
-    """`size`: elements of a model replica's stage that are stepped."""
+def _count_optimizer(model: ModelFacts, settings: PlanSettings, size: float, held: float) -> OptimizerWork:
+    """`size`: elements of a model replica's stage that are stepped; `held`: all of them. Stage 3 fetches gradients back
+    on the stream that sends them (stage3.py, `partition_grads`).
+    """
     shard = size / settings.zero_world_size
     host_elements = shard * settings.ranks_per_host
     down, boundary = comm_volume.device_to_host_bytes(shard, settings)
-    up, after = comm_volume.host_to_device_bytes(shard, settings)
+    fetched = comm_volume.host_to_device_bytes(shard, replace(settings, param_device="none"))[0]
+    weights = held * settings.param_bytes
+    if settings.quantization is not None:
+        frozen = count_quantized(split_parameters(model, settings.trainable).frozen, model, settings.quantization)
+        weights -= frozen.numel * settings.param_bytes - frozen.bytes
+    up, after = comm_volume.host_to_device_bytes(shard, settings, weights / settings.zero_world_size)
     groups = max(1, round(size / settings.sub_group_size))
     is_hidden = settings.steps_in_one_pass and settings.stage == 3
     passes = 1 + _passes(model, settings) / settings.accumulation
@@ -222,10 +230,11 @@ def _count_optimizer(model: ModelFacts, settings: PlanSettings, size: float) -> 
         gpu_elements=(shard if settings.stage else size) * (1 - on_host),
         host_elements=host_elements * on_host,
         host_bytes=comm_volume.cpu_optimizer_bytes(host_elements, settings),
-        pcie=max(down, up),
-        pcie_step=boundary + after,
+        pcie=max(down + (fetched if settings.stage == 3 else 0.0), up),
+        pcie_step=boundary,
+        upload=after,
         pcie_hidden=after * (1 - 1 / groups) if is_hidden else 0.0,
-        nvme=comm_volume.nvme_bytes(host_elements, settings),
+        nvme=comm_volume.nvme_bytes(host_elements, settings, held / settings.zero_world_size * settings.ranks_per_host),
         early_share=_early_share(settings, shard * on_host),
         last_backward=(passes - 1) / passes / settings.accumulation,
     )

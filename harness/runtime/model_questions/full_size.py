@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from harness.runtime.model_behavior import first_line, is_causal_class
 
@@ -14,6 +15,8 @@ from harness.runtime.model_behavior import first_line, is_causal_class
 def count_parameters(config: Any) -> tuple[int | None, str]:
     """(parameters, the class that was built), or None and the reason why it could not be."""
     loader: Any = AutoModelForCausalLM if is_causal_class(config) else AutoModelForImageTextToText
+    if loader is AutoModelForImageTextToText and type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        return None, "`AutoModelForImageTextToText` has no class for it"  # its error imports all configurations
     try:
         with torch.device("meta"):
             model = loader.from_config(config)

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +18,6 @@ from benchmarks.model_table import FIELDS
 from harness.check.model_findings import check_model_kind
 from harness.errors import UserError
 from harness.facts import language_model, model_table
-from harness.hostinfo import model_answers
-from harness.hostinfo.model_answers import ask_installed_model
 from harness.run.resolved_run import resolve_run
 from harness.runtime.model_behavior import ask_copy, ask_model
 from harness.runtime.models.objective_check import check_objective, check_own_model
@@ -203,17 +199,3 @@ def test_attention_that_chooses_among_tokens_does_so_in_the_copy(
 ) -> None:
     answers = ask_model(AutoConfig.for_model(family, **fields))
     assert (answers.causal, answers.apart) == (True, apart), answers
-
-
-def test_a_child_process_answers_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    model_answers._ask.cache_clear()
-    asked = ask_installed_model({"model_type": "bert", "hidden_act": "gelu"})
-    assert asked.causal is False, asked
-    (kept,) = model_answers.cache_dir().glob("*.json")
-    sources = {Path(name).name for name in json.loads(kept.read_text())["sources"]}
-    assert {"text_part.py", "packed_kernels.py", "tiny_config.py", "sequence_parallel.py", "lora.py"} <= sources
-    monkeypatch.setattr(model_answers, "_run_worker", lambda _: pytest.fail("asked again"))
-    model_answers._ask.cache_clear()
-    assert ask_installed_model({"model_type": "bert", "hidden_act": "gelu"}).causal is False
-    model_answers._ask.cache_clear()

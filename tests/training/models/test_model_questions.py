@@ -39,10 +39,20 @@ DRAWN = CAUSAL if NIGHTLY else random.Random(1).sample(CAUSAL, 1)  # noqa: S311
 
 
 @pytest.mark.parametrize("family", DRAWN)
-def test_a_child_answers_as_the_table_says(family: str) -> None:
-    answers = model_answers._run_worker(json.dumps({"model_type": family, **FIELDS.get(family, {})}))["answers"]
-    found = {question: answers[question][0] for question in QUESTIONS}
+def test_a_child_answers_once_what_the_table_says(family: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model_answers._ask.cache_clear()
+    config = {"model_type": family, **FIELDS.get(family, {})}
+    answers = model_answers.ask_installed_model(config)
+    found = {question: answers.answer_to(question).holds for question in QUESTIONS}
     assert found == {question: model_table.holds(family, question) for question in QUESTIONS}
+    (kept,) = model_answers.cache_dir().glob("*.json")
+    sources = {Path(name).name for name in json.loads(kept.read_text())["sources"]}
+    assert {"text_part.py", "packed_kernels.py", "tiny_config.py", "sequence_parallel.py", "lora.py"} <= sources
+    monkeypatch.setattr(model_answers, "_run_worker", lambda _: pytest.fail("asked again"))
+    model_answers._ask.cache_clear()
+    assert model_answers.ask_installed_model(config) == answers
+    model_answers._ask.cache_clear()
 
 
 @pytest.mark.parametrize(("way", "family"), RUNS if NIGHTLY else [("pipeline", "smollm3"), ("apart", "opt")])

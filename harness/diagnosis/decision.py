@@ -33,7 +33,9 @@ _EXPRESSION = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 """A value that is Python's, such as `tokenizer.eos_token`: no program can write it into a file."""
 _OF_A_PACKAGE = re.compile(r"(?:torch|deepspeed|transformers|accelerate|peft|trl|engine|model|self)\.\w")
 _ALTERNATIVE = re.compile(r"; |, (?:or|else)\b|\bor\b|\buntil then\b")
-_VARIABLE = re.compile(r"(?:set|check that) `?[A-Z_]+(?:_IFNAME|_ADDR)\b")
+_RELEASE = re.compile(r"install (?:a newer \w|[a-z][\w-]+ \d)")
+_NETWORK = re.compile(rf"{_RELEASE.pattern}|(?:set|check that) `?[A-Z_]+(?:_IFNAME|_ADDR)\b")
+"""First words of a change that a job needs before the same start works: before its first step, in its network, too."""
 _REMEDIES = frozenset(
     "add apply build change choose convert copy correct disable download enable export free install launch leave lower "
     "move pass pip put raise reduce remove request resize resume set shorten start switch take train turn unset update "
@@ -63,8 +65,7 @@ _REASONS: Mapping[Action, str] = {
     "stop": "the same input fails again",
 }
 
-
-_KILLED = ("LG003", "LG247")
+_KILLED, _WHOLE_MODEL = ("LG003", "LG247"), ("saving", "exporting")
 FULL_PERCENT = 80.0
 """Of the host's memory, in the last line that tells it: the rest is soon gone."""
 _EXCEPTION = re.compile(r"^(?:[\w.]+\.)?(?P<name>\w+(?:Error|Exception))(?::|$| \|)")
@@ -126,8 +127,9 @@ def decide_action(diagnosis: Diagnosis) -> Decision | None:
     reason = _REASONS[action] if diagnosis.cause != STOP_CAUSE or action != "stop" else "somebody pressed Ctrl-C"
     if action == "retry elsewhere" and host:
         reason = f"{host} is at fault, not the input"
-    needs_a_name = action == "retry" and _names_a_variable(diagnosis)
-    if needs_a_name:
+    is_early = diagnosis.phase is None or _is_at_start(diagnosis)
+    is_named = action == "retry" and bool((_NETWORK if is_early else _RELEASE).match(diagnosis.change))
+    if is_named:
         action, reason = "change and retry", _REASONS["change and retry"]
     traits = cause.traits if cause is not None else frozenset[str]()
     return Decision(
@@ -136,7 +138,7 @@ def decide_action(diagnosis: Diagnosis) -> Decision | None:
         (host,) if action == "retry elsewhere" and host else (),
         changes if action == "change and retry" else {},
         is_certain=diagnosis.confidence == "certain",
-        may_pass="may-pass" in traits or needs_a_name,
+        may_pass="may-pass" in traits or is_named,
         hosts_may_return="may-return" in traits,
         needs_space="waits-for-space" in traits,
     )
@@ -170,12 +172,12 @@ def _decide_unknown(diagnosis: Diagnosis) -> Decision | None:
 
 
 def _needs_more_memory(diagnosis: Diagnosis) -> bool:
-    """Was a rank killed while the host's memory was nearly full, or before the log shows training?"""
+    """Was a rank killed while the host's memory was nearly full, before the log shows training, or at a save?"""
     if diagnosis.cause not in _KILLED:
         return False
     is_full = float(diagnosis.details.get("memory_percent", 0)) >= FULL_PERCENT
     phase = diagnosis.phase
-    return is_full or phase is None or (phase.step is None and phase.name != "training")
+    return is_full or phase is None or phase.name in _WHOLE_MODEL or (phase.step is None and phase.name != "training")
 
 
 def _is_at_start(diagnosis: Diagnosis) -> bool:
@@ -197,13 +199,6 @@ def _decide_repeated(diagnosis: Diagnosis) -> Action | None:
     if is_of_ranks or any(note.startswith(_KIND_OF_JOB) for note in diagnosis.notes):
         return "stop"
     return "change and retry" if is_early else None
-
-
-def _names_a_variable(diagnosis: Diagnosis) -> bool:
-    """Does the change set a variable of the network first, in a job that never trained with the one it had?"""
-    phase = diagnosis.phase
-    is_at_start = phase is None or (phase.step is None and phase.name in _BEFORE_TRAINING)
-    return is_at_start and _VARIABLE.match(diagnosis.change) is not None
 
 
 def find_changes(change: str) -> dict[str, Any]:

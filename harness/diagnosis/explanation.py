@@ -24,7 +24,7 @@ from harness.diagnosis.evidence.allocation import (
     find_host_allocation,
 )
 from harness.diagnosis.evidence.failure_phase import find_phase
-from harness.diagnosis.evidence.inferred_cause import name_cause
+from harness.diagnosis.evidence.flight_recorder import format_ranks
 from harness.diagnosis.evidence.job_notes import describe_by_log, describe_job
 from harness.diagnosis.evidence.log_end import (
     describe_missing_hosts,
@@ -33,6 +33,7 @@ from harness.diagnosis.evidence.log_end import (
     note_memory,
 )
 from harness.diagnosis.evidence.missing_ranks import describe_wait, describe_wait_of_ranks, find_missing_ranks
+from harness.diagnosis.evidence.python_errors import name_cause
 from harness.diagnosis.evidence.unknown_cause import describe_area, describe_next_step, is_generic_evidence
 from harness.diagnosis.first_cause import CauseSelection
 from harness.diagnosis.reader.line_prefix import parse_line
@@ -76,10 +77,7 @@ def _explain_failure(
     notes = collect_notes(selection, scanner)
     if not first.line_number:
         notes = (VERDICT_NOTE, *notes)
-    if is_generic_evidence(first):
-        unknown = replace(first, cause="")
-        others = tuple(unknown if event is first else event for event in selection.others)
-        selection, first = replace(selection, first=unknown, others=others), unknown
+    first = replace(first, cause="") if is_generic_evidence(first) else first
     text = _all_text(readers)
     first = name_cause(describe_by_log(first, text), selection.others, text)
     if first.cause == _TIMEOUT_CAUSE:  # whoever reports it only waited
@@ -300,7 +298,7 @@ def collect_notes(selection: CauseSelection, scanner: LogScanner) -> tuple[str, 
     if first is not None:
         same_ranks = sorted({e.rank for e in selection.others if e.cause == first.cause and e.rank is not None})
         if first.cause and first.cause not in _LOST_PEER_CAUSES and len(same_ranks) > 1:
-            notes.append(f"{len(same_ranks)} ranks have the same error: {_format_numbers(same_ranks)}")
+            notes.append(f"the same error is on {format_ranks(same_ranks)}")
         failed_rank, _ = _find_failed_rank(first, scanner)
         echoes = {e.rank for e in selection.others if e.level == "echo" and e.cause != first.cause}
         echoes -= {failed_rank} - {None}
@@ -353,8 +351,3 @@ def _last_text(readers: list[LogReader]) -> LogReader | None:
 def _shorten(text: str, max_length: int = 400) -> str:
     plain = " ".join(text.split())
     return plain if len(plain) <= max_length else plain[: max_length - 3] + "..."
-
-
-def _format_numbers(numbers: list[int]) -> str:
-    text = ", ".join(map(str, numbers[:8]))
-    return text if len(numbers) <= 8 else f"{text} and {len(numbers) - 8} more"

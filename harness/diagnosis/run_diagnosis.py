@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import shutil
@@ -117,11 +118,8 @@ def _read_differences(folder: Path) -> list[Mapping[str, str]]:
 
 def _parse_row(row: Any) -> Mapping[str, str] | None:
     """None for what `harness.watch` does not write: the file may be anybody's."""
-    if (
-        not isinstance(row, dict)
-        or not isinstance(row.get("message"), str)
-        or not is_engine_check(str(row.get("gate")))
-    ):
+    is_row = isinstance(row, dict) and isinstance(row.get("message"), str)
+    if not is_row or not is_engine_check(str(row.get("gate"))):
         return None
     fix = row.get("fix")
     change = fix.get("title") if isinstance(fix, dict) else ""
@@ -131,13 +129,9 @@ def _parse_row(row: Any) -> Mapping[str, str] | None:
 
 def describe_writers(file: Path) -> tuple[str, ...]:
     """Sentences about the ranks among the processes that write the log; empty where none is on this machine."""
-    deadline, notes = time.monotonic() + _STACK_SECONDS, list[str]()
-    for pid in sorted(find_writers(file)):
-        note = _describe_rank(pid, deadline - time.monotonic())
-        if note:
-            notes.append(note)
-        if len(notes) == _MAX_RANKS:
-            break
+    deadline = time.monotonic() + _STACK_SECONDS
+    texts = (_describe_rank(pid, deadline - time.monotonic()) for pid in sorted(find_writers(file)))
+    notes = list(itertools.islice(filter(None, texts), _MAX_RANKS))
     with contextlib.suppress(OSError):
         notes += describe_ras_report(query_ras())
     return tuple(notes)

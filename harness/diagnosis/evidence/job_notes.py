@@ -43,7 +43,11 @@ def _find_kinds(
     cause, frames = (first.cause, first.frames) if first is not None else ("none", ())
     steps = (phase.step if phase is not None else None) or 0
     for kind in _KINDS:
-        if cause not in kind["causes"].split() or ("alone" in kind and not is_alone) or ("steps" in kind and steps < 2):
+        if (
+            (cause or "unknown") not in kind["causes"].split()
+            or ("alone" in kind and not is_alone)
+            or ("steps" in kind and steps < 2)
+        ):
             continue
         words, others = (re.compile(kind.get(name, "").encode()) for name in ("words", "no words"))
         match = words.search(text)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from harness.diagnosis.catalogue import CATALOGUE
 from harness.diagnosis.diagnosis_types import Frame, LogEvent
+from harness.diagnosis.evidence.missing_ranks import describe_mismatch
 from harness.entry_file import read_entries
 from harness.facts.deepspeed_keys import block_keys, block_paths
 
@@ -43,6 +45,17 @@ _ZERO3 = re.compile(
     rb"|partition_parameters"
 )
 _MAX_CODE = 120
+_TIMEOUT_CAUSE = "LG070"
+
+
+def name_cause(first: LogEvent, events: Sequence[LogEvent], text: bytes = b"") -> LogEvent:
+    """The event with the cause that follows from its kind, or from what several ranks say; itself where a message has
+    named it, or nothing follows. `text`: the starts and the ends of all logs.
+    """
+    if first.cause == _TIMEOUT_CAUSE and (mismatch := describe_mismatch(events)):
+        return replace(first, cause="LG071", title=mismatch, change="")
+    inferred = infer_kind(first, text)
+    return replace(first, **inferred._asdict()) if inferred is not None else first
 
 
 def infer_kind(event: LogEvent, text: bytes) -> InferredCause | None:
@@ -75,7 +88,8 @@ def shows_zero3(text: bytes, frames: Sequence[Frame]) -> bool:
 
 def _find_kinds(text: str, frames: Sequence[Frame]) -> Sequence[tuple[Mapping[str, str], Mapping[str, str]]]:
     """(fields, values) of the kinds that the exception may be of."""
-    raiser = _PACKAGE.search(frames[-1].file.replace("\\", "/")) if frames else None
+    places = [frame.file.replace("\\", "/") for frame in frames]
+    raiser = next((_PACKAGE.search(file) for file in reversed(places) if not _STANDARD.search(file)), None)
     frames = _without_passing_on(frames)
     last = frames[-1] if frames else Frame("", 0, "")
     match = _PACKAGE.search(last.file.replace("\\", "/"))
@@ -92,7 +106,7 @@ def _find_kinds(text: str, frames: Sequence[Frame]) -> Sequence[tuple[Mapping[st
         values["raiser"] = raiser["name"] if raiser else ""
         values |= _describe_called(values.get("callee", ""), last.code)
         is_known = values["owner"] not in ("", package) or "owner" not in kind
-        is_known = is_known and bool(values["raiser"] or "raiser" not in kind)
+        is_known = is_known and ("raiser" not in kind or bool(re.fullmatch(kind["raiser"], values["raiser"])))
         is_known = is_known and ("json" not in kind or _is_of_json(values["key"]))
         if is_known and (place_match := re.search(kind.get("frames", ""), frame_texts)):
             found.append((kind, values | place_match.groupdict()))

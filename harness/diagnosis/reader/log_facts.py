@@ -15,22 +15,7 @@ _MAX_CONFIG_BYTES = 1 << 18
 _MAX_CONFIG_LINES = 4000
 _MAX_FILES = 8
 _MAX_LINES_OF_WORD = 300
-_WORDS = tuple(
-    word.encode()
-    for word in (
-        "version",
-        "eepspeed",
-        "orch",
-        "orld",
-        "WORLD_SIZE",
-        "params",
-        "arameter",
-        "json = {",
-        "_file",
-        "info .",
-        "harness ",
-    )
-)
+_WORDS = b"version|eepspeed|orch|orld|WORLD_SIZE|params|arameter|json = {|_file|info .|harness ".split(b"|")
 _VERSION = r"v?(\d{1,4}\.\d{1,4}(?:\.\d{1,4})?(?:\.?(?:a|b|rc|post|dev)\d+)*)"
 _VERSION_LINES = (
     re.compile(rf"(DeepSpeed) info: version={_VERSION}"),
@@ -43,8 +28,7 @@ _VERSION_LINES = (
     re.compile(rf"\b(deepspeed|torch|transformers|accelerate|peft|trl)-{_VERSION}(?:\+\w+)?(?:\.dist-info|-py3|\.egg)"),
 )
 _WORLD_SIZE = re.compile(
-    r"\bdist_world_size=(\d{1,5})\b|\b(?:world[_ ]size|WORLD_SIZE|World "
-    r"Size)['\"]?[=: ]+(\d{1,5})\b",
+    r"\bdist_world_size=(\d{1,5})\b|\b(?:world[_ ]size|WORLD_SIZE|World Size)['\"]?[=: ]+(\d{1,5})\b"
 )
 _NUM_PARAMETERS = (
     re.compile(r"Number of trainable parameters = (\d[\d,]*)()"),
@@ -54,8 +38,8 @@ _NUM_PARAMETERS = (
 )
 _NAMED_FILE = re.compile(
     r"(?:--(?:deepspeed|deepspeed_config|ds_config|config_file)(?:=|\s+|', '|\", \")"
-    r"|\b(?:deepspeed_config_file|deepspeed)['\"]?: +|harness launch "
-    r")['\"]?(?P<path>[\w./~+-]{1,300}\.(?:json|ya?ml))\b"
+    r"|\b(?:deepspeed_config_file|deepspeed)['\"]?: +|harness launch )"
+    r"['\"]?(?P<path>[\w./~+-]{1,300}\.(?:json|ya?ml))\b"
 )
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from harness.diagnosis.diagnosis_types import Frame, LogEvent, PhaseMark
 from harness.diagnosis.evidence.stack_traces import StackPlace, StackTraces
+from harness.diagnosis.reader.learnt_prefix import PrefixLearner
 from harness.diagnosis.reader.line_prefix import ParsedLine, parse_line
 from harness.diagnosis.reader.log_files import LogOrigin
 from harness.diagnosis.reader.log_reader import LogLine
@@ -72,7 +73,7 @@ class LogScanner:
         self._known_hosts: set[str] = set()
         self._clock: float | None = None
         self._log_index, self._lines_before = -1, 0
-        self._origin = LogOrigin()
+        self._origin, self._prefixes = LogOrigin(), PrefixLearner()
         self._open: tuple[LogStream, LogLine, ParsedLine] | None = None
         self._root_cause_lines_left, self._is_in_failures = 0, False
         self.stacks = StackTraces()
@@ -95,7 +96,7 @@ class LogScanner:
     def start_log(self, lines: int, origin: LogOrigin) -> None:
         """A log starts, after `lines` lines of other logs. `origin`: who wrote it, by its name."""
         self._log_index, self._lines_before, self._origin = self._log_index + 1, lines, origin
-        self._streams, self._clock, self._open = {}, None, None
+        self._streams, self._clock, self._open, self._prefixes = {}, None, None, PrefixLearner()
         self._root_cause_lines_left, self._is_in_failures = 0, False
         self._attempts.start_log(origin.attempt)
         self.stacks.start_log()
@@ -135,7 +136,7 @@ class LogScanner:
 
     def _parse(self, line: LogLine) -> ParsedLine:
         """The line, with the rank and host of the log where it names none itself."""
-        parsed_line, origin = parse_line(line.raw), self._origin
+        parsed_line, origin = self._prefixes.strip(parse_line(line.raw)), self._origin
         if parsed_line.host and len(self._known_hosts) < _MAX_PIDS:
             self._known_hosts.add(parsed_line.host)
         elif (name := parsed_line.text.partition(": ")[0]) in self._known_hosts:  # `alpha: ` alone may be no host

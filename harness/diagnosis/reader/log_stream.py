@@ -48,6 +48,8 @@ class LogStream:
     """Python prints an exception that it ignores."""
     box: tuple[int, int] = (0, 0)
     """Number and width of the last line of a box that rich drew around a traceback."""
+    box_head: str = ""
+    """A path that rich broke in the line above, before its line number or within it."""
     wrap_width: int = 0
     """Of the open message: rich breaks an exception at the width of the box above it. 0 for one that nobody broke."""
     is_headless: bool = False
@@ -91,7 +93,10 @@ class LogStream:
         if text[:1] not in ("\u2502", "\u256d", "\u2570"):
             return False
         last = self.frames[-1] if self.frames and self.in_traceback else None
-        if match := _BOX_FRAME.match(text):
+        inner = text.strip("\u2502 ")
+        match, head = _BOX_FRAME.match(text) or _BOX_FRAME.match(f"\u2502 {self.box_head}{inner}"), self.box_head
+        self.box_head = inner if not match and not head and inner.startswith("/") else ""
+        if match:
             self.add_frame(Frame(match["file"], int(match["line"]), match["function"]))
         elif match := _BOX_CODE.match(text):
             self.frames[-1:] = [replace(last, code=match["code"])] if last else self.frames[-1:]

@@ -45,8 +45,8 @@ _STEP = re.compile(
     r"global_step['\"]?[=: ]+(\d+)|\b[Ss]teps?['\"]?\s?[=: /]\s?(\d+)|\biter(?:ation)?[s=: ]+(\d+)|global_step(\d+)|"
     r"\| *(\d+)/\d+ \[|checkpoint-(\d+)|^\(?(\d+)/\d+\)?\s"
 )
-_LOSS = re.compile(r"oss['\"]?\s?[=:]\s?\d|SamplesPerSec")
-_BAR = re.compile(r"\d+%\|.*\| *(?P<done>\d{1,9})/\d+ ")
+_LOSS = re.compile(r"oss['\"]?(?:\s?[=:]\s?\d|\s+\d+\.\d)|SamplesPerSec|tok(?:en)?s?/s|grad[_ ]norm['\"]?\s?[=:]?\s?\d")
+_BAR = re.compile(r"(?:\d+%\|.*\||^) *(?P<done>\d{1,9})/\d+ (?=\[|.*\|)")
 _BAR_OF_ANOTHER = re.compile(
     r"^(?:Loading|Map|Filter|Fetching|Download|Generating|Evaluat|Sanity|Validation|Tokeniz|Packing|Saving)|B/s\]"
 )

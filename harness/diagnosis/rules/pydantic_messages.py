@@ -8,19 +8,8 @@ import re
 _ERROR_TYPE = re.compile(r"\[type=(\w+), input_value=")
 _FIRST_IS_AUTO = re.compile(r"^[^\[]*\[type=\w+, input_value='auto'")
 """The first error is about a value that only a program around DeepSpeed fills in."""
-_ERROR_TYPES_BY_FINDING = {
-    "SP005": {"extra_forbidden"},
-    "SP007": {
-        "greater_than",
-        "greater_than_equal",
-        "less_than",
-        "less_than_equal",
-        "literal_error",
-        "string_too_short",
-        "finite_number",
-    },
-    "SP008": {"missing"},
-}
+_OF_A_VALUE = re.compile(r"(?:greater|less)_than(?:_equal)?|literal_error|string_too_short|finite_number")
+_FINDINGS = (("SP005", re.compile("extra_forbidden")), ("SP007", _OF_A_VALUE), ("SP008", re.compile("missing")))
 _DEEPSPEED_MODELS = re.compile(
     r"validation errors? for (?:DeepSpeed\w*|\w*(?:TP|Compile|Comms|Hybrid|Monitor|Zen|Quant|Config)\w*)"
 )
@@ -38,7 +27,7 @@ def match_pydantic_error(text: str) -> str | None:
         return None  # its message says more
     if error_type == "enum":
         return "SP006" if re.search(r"input_type=(?:NoneType|float|bool|list|dict)", text) else "SP007"
-    return next((id_ for id_, error_types in _ERROR_TYPES_BY_FINDING.items() if error_type in error_types), "SP006")
+    return next((id_ for id_, pattern in _FINDINGS if pattern.fullmatch(error_type)), "SP006")
 
 
 _EXTRA = re.compile(r"\| (?P<key>[\w.]+) \|[^\[|]*\[type=extra_forbidden")

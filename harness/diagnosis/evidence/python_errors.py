@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 from harness.diagnosis.catalogue import CATALOGUE
 from harness.diagnosis.diagnosis_types import Frame, LogEvent
+from harness.diagnosis.evidence.cut_traceback import name_raised
 from harness.diagnosis.evidence.missing_ranks import describe_mismatch
+from harness.diagnosis.rules.line_matcher import CUT
 from harness.entry_file import read_entries
 from harness.facts.deepspeed_keys import block_keys, block_paths
 
@@ -54,6 +56,8 @@ def name_cause(first: LogEvent, events: Sequence[LogEvent], text: bytes = b"") -
     """
     if first.cause == _TIMEOUT_CAUSE and (mismatch := describe_mismatch(events)):
         return replace(first, cause="LG071", title=mismatch, change="")
+    if not first.cause and first.text.startswith(CUT):
+        first = name_raised(first)
     inferred = infer_kind(first, text)
     return replace(first, **inferred._asdict()) if inferred is not None else first
 

@@ -148,6 +148,7 @@ def match_line(text: str, frames: Sequence[Frame], *, in_traceback: bool) -> Mat
 
 
 _RAISES = re.compile(r"(?:assert\b|raise (?P<name>\w[\w.]*))")
+CUT = "the log ends in the middle of a traceback, before the exception"
 _QUOTED = re.compile(r"([\"'])(?P<text>.*?)(?:\1|$)")
 
 
@@ -162,7 +163,7 @@ def match_cut(frames: Sequence[Frame]) -> tuple[Match, str]:
         match = match_line(f"{exception}: {said}" if said else exception, frames, in_traceback=True)
         if match is not None and match.cause:
             return match._replace(sure=False), code
-    return Match("", "root", False, {}), "the log ends in the middle of a traceback, before the exception"
+    return Match("", "root", False, {}), CUT
 
 
 def may_match_rule(text: str) -> bool:

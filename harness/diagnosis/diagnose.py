@@ -8,15 +8,16 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from harness.diagnosis.diagnosis_types import Diagnosis
+from harness.diagnosis.evidence.allocation import parse_size
 from harness.diagnosis.explanation import collect_notes, explain_selection, merge_facts
-from harness.diagnosis.first_cause import select_first_cause
+from harness.diagnosis.first_cause import LogCounts, select_first_cause
 from harness.diagnosis.reader.hang_evidence import explain_hang
 from harness.diagnosis.reader.job_logs import drop_older_events, locate_lines, read_logs
 from harness.diagnosis.reader.log_facts import add_frame_versions
 from harness.diagnosis.reader.log_scanner import LogScanner
 from harness.diagnosis.silent_faults import observe_series
 from harness.diagnosis.verdict_priority import diagnose_clean_end, follow_verdict, select_by_verdict
-from harness.units import format_bytes, parse_bytes
+from harness.units import format_bytes
 from harness.verdicts import Verdict
 
 _MAX_OBSERVATIONS = 4
@@ -49,16 +50,16 @@ def diagnose(
     is_completed = scanner.num_clean_exits > 0 and not any(e.level == "end" for e in scanner.events)
     num_ranks = scanner.world_size or len(scanner.ranks)
     num_writers = max((len(reader.writers) for reader in readers), default=0)
-    selection = select_first_cause(
-        scanner.events,
-        progress,
-        num_ranks,
-        num_writers,
+    counts = LogCounts(
+        progress=progress,
+        num_ranks=num_ranks,
+        num_writers=num_writers,
         clock_went_back=scanner.clock_went_back or len(readers) > 1,
         is_completed=is_completed,
         end_counts=[(reader.phases.num_ends, reader.phases.num_retries) for reader in readers],
         reported_rank=int(rank) if (rank := scanner.torchrun_root_cause.get("rank", "")).isdecimal() else None,
     )
+    selection = select_first_cause(scanner.events, counts)
     if verdict is not None and verdict.state == "failed":
         selection = select_by_verdict(verdict, selection)
     clean_end = diagnose_clean_end(verdict, collect_notes(selection, scanner)) if verdict is not None else None
@@ -84,9 +85,10 @@ def compare_with_plan(details: Mapping[str, str], plan: Mapping[str, Any]) -> tu
     if not isinstance(peak, int) or not peak:
         return ()
     notes = [f"the plan expects {format_bytes(peak)} per GPU at the peak, in {plan.get('gpu_peak_phase') or 'a step'}"]
-    total = _parse_detail(details, "total")
-    usage = _parse_detail(details, "allocated") or _parse_detail(details, "used")
-    request = _parse_detail(details, "wanted")
+    total, allocated, used, request = (
+        parse_size(details.get(name, "")) for name in ("total", "allocated", "used", "wanted")
+    )
+    usage = allocated or used
     if total and isinstance(capacity, int) and abs(total - capacity) > capacity // 10:
         notes.append(
             f"this GPU has {format_bytes(total)}, the plan assumed {format_bytes(capacity)}: set `cluster.gpu`"
@@ -98,10 +100,3 @@ def compare_with_plan(details: Mapping[str, str], plan: Mapping[str, Any]) -> tu
             f"torch held {format_bytes(usage)} and requested {format_bytes(request)} more, {comparison} than the plan"
         )
     return tuple(notes)
-
-
-def _parse_detail(details: Mapping[str, str], name: str) -> int:
-    try:
-        return parse_bytes(details.get(name, "0"))
-    except ValueError:
-        return 0

@@ -41,37 +41,31 @@ class CauseSelection:
     earlier: tuple[LogEvent, ...] = ()
 
 
-def select_first_cause(
-    events: Sequence[LogEvent],
-    progress: Sequence[int],
-    num_ranks: int,
-    num_writers: int = 1,
-    *,
-    clock_went_back: bool,
-    is_completed: bool,
-    reported_rank: int | None = None,
-    end_counts: Sequence[tuple[int, int]] = (),
-) -> CauseSelection:
-    """The first cause of the last attempt that failed. `progress` counts the signs of progress of each log,
-    `num_writers` those who wrote them. `reported_rank` failed first according to the launcher. `end_counts`: for each
-    log, how often it says that the training ended well, and that a smaller batch is tried.
+@dataclass(frozen=True, slots=True)
+class LogCounts:
+    """What logs show besides events. By log: its signs of `progress`, and in `end_counts` how often it says that the
+    training ended well, and that a smaller batch is tried. `num_writers` wrote the signs. `reported_rank` failed first
+    according to the launcher.
     """
+
+    progress: Sequence[int]
+    num_ranks: int
+    num_writers: int
+    clock_went_back: bool
+    is_completed: bool
+    reported_rank: int | None
+    end_counts: Sequence[tuple[int, int]]
+
+
+def select_first_cause(events: Sequence[LogEvent], counts: LogCounts) -> CauseSelection:
+    """The first cause of the last attempt that failed."""
     hints = [e for e in events if e.level == "hint"]
     by_attempt: dict[int, list[LogEvent]] = defaultdict(list)
     for event in events:
         if event.level != "hint":
             by_attempt[event.attempt].append(event)
     selections = [
-        _select_in_attempt(
-            [*by_attempt[attempt], *hints],
-            progress,
-            num_ranks,
-            num_writers,
-            clock_went_back=clock_went_back,
-            is_completed=is_completed,
-            reported_rank=reported_rank,
-            end_counts=end_counts,
-        )
+        _select_in_attempt([*by_attempt[attempt], *hints], counts)
         for attempt in sorted(by_attempt)[-_MAX_ATTEMPTS:] or [0]
     ]
     failed = [selection for selection in selections if selection.first is not None]
@@ -81,22 +75,13 @@ def select_first_cause(
     return replace(failed[-1], earlier=earlier)
 
 
-def _select_in_attempt(
-    events: Sequence[LogEvent],
-    progress: Sequence[int],
-    num_ranks: int,
-    num_writers: int,
-    *,
-    clock_went_back: bool,
-    is_completed: bool,
-    reported_rank: int | None,
-    end_counts: Sequence[tuple[int, int]],
-) -> CauseSelection:
-    margin = MAX_PROGRESS_AFTER_ERROR * max(1, num_writers) + num_ranks // len(progress)
+def _select_in_attempt(events: Sequence[LogEvent], counts: LogCounts) -> CauseSelection:
+    progress = counts.progress
+    margin = MAX_PROGRESS_AFTER_ERROR * max(1, counts.num_writers) + counts.num_ranks // len(progress)
     survived_errors = [
         e
         for e in events
-        if is_completed or progress[e.log_index] - e.progress > margin or _was_survived(e, events, end_counts, progress)
+        if counts.is_completed or progress[e.log_index] - e.progress > margin or _was_survived(e, events, counts)
     ]
     silent_causes = causes_with("silent")
     silent_faults = [
@@ -122,9 +107,9 @@ def _select_in_attempt(
         if level == "echo" and _follow_from_stop(level_events, candidates, events):
             break
         if level_events:
-            ordered_events = _sort_events(level_events, clock_went_back=clock_went_back, reported_rank=reported_rank)
+            ordered_events = _sort_events(level_events, counts.clock_went_back, counts.reported_rank)
             first, is_contested = _pick_first(ordered_events)
-            is_contested = is_contested or progress[first.log_index] - first.progress > 2 * max(1, num_writers)
+            is_contested = is_contested or progress[first.log_index] - first.progress > 2 * max(1, counts.num_writers)
             is_contested = is_contested or _may_be_survived(first, candidates, progress)
             if killed_event is not None and level == "root" and _may_have_been_caught(first, killed_event):
                 first, is_contested = killed_event, True
@@ -132,13 +117,13 @@ def _select_in_attempt(
                 (e for e in level_events if first.cause == e.cause == _OOM_CAUSE and "pid" in e.details), first
             )
             return CauseSelection(first, is_contested, tuple(survived_errors), tuple(candidates))
-    ends = _sort_events([e for e in candidates if e.level == "end"], clock_went_back=clock_went_back)
+    ends = _sort_events([e for e in candidates if e.level == "end"], counts.clock_went_back)
     choices = sorted(ends, key=lambda e: (_order_of(e), not shows_rank(e.frames)))
     choices = silent_faults or choices
     return CauseSelection(choices[0] if choices else None, False, tuple(survived_errors), tuple(candidates))
 
 
-def _sort_events(events: list[LogEvent], *, clock_went_back: bool, reported_rank: int | None = None) -> list[LogEvent]:
+def _sort_events(events: list[LogEvent], clock_went_back: bool, reported: int | None = None) -> list[LogEvent]:
     """By time where every event has its own (or where several logs follow each other in one), else by line. If several
     logs were read, the rank that the launcher reports comes first.
     """
@@ -147,7 +132,7 @@ def _sort_events(events: list[LogEvent], *, clock_went_back: bool, reported_rank
     if has_times and len(has_dates) < 2:
         return sorted(events, key=lambda e: (e.time or 0.0, e.line_number))
     is_one_log = len({e.log_index for e in events}) < 2
-    return sorted(events, key=lambda e: (not is_one_log and e.rank != reported_rank, e.line_number))
+    return sorted(events, key=lambda e: (not is_one_log and e.rank != reported, e.line_number))
 
 
 def _pick_first(events: Sequence[LogEvent]) -> tuple[LogEvent, bool]:
@@ -180,13 +165,11 @@ def _order_of(event: LogEvent) -> int:
 _LAST = 100
 
 
-def _was_survived(
-    event: LogEvent, events: Sequence[LogEvent], end_counts: Sequence[tuple[int, int]], progress: Sequence[int]
-) -> bool:
+def _was_survived(event: LogEvent, events: Sequence[LogEvent], counts: LogCounts) -> bool:
     """Does the log say later that the training ended well, and no launcher that it failed? An uncaught traceback
     counts unless losses follow: what a program prints may come late, after its errors.
     """
-    num_ends, num_retries = end_counts[event.log_index] if end_counts else (0, 0)
+    num_ends, num_retries = counts.end_counts[event.log_index]
     if event.cause == _GPU_MEMORY_CAUSE and num_retries > event.num_retries:
         return True
     if any(e.level == "end" and e.num_ends >= num_ends for e in events):
@@ -194,7 +177,7 @@ def _was_survived(
     if event.level == "echo" and not event.frames:
         return num_ends > 0
     is_uncaught = event.is_uncaught or any(frame.function == "<module>" for frame in event.frames[:1])
-    return num_ends > event.num_ends and (not is_uncaught or progress[event.log_index] - event.progress > 1)
+    return num_ends > event.num_ends and (not is_uncaught or counts.progress[event.log_index] - event.progress > 1)
 
 
 def _may_be_survived(first: LogEvent, events: Sequence[LogEvent], progress: Sequence[int]) -> bool:

@@ -7,9 +7,7 @@ What may be allocated, and what to change then, is in `catalogue/allocations`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from functools import cache
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from harness.diagnosis.catalogue import CATALOGUE
 from harness.diagnosis.diagnosis_types import FailedAllocation, Frame
@@ -25,50 +23,31 @@ _PIN = re.compile(r"pin_memory|cudaHostAlloc|get_pinned|page-?locked|new_locked_
 _BUILDS_OPTIMIZER = re.compile(r"cpu_?adam|DeepSpeedCPU|initialize_optimizer_states|fp32_partitions", re.IGNORECASE)
 
 
-class _Allocation(NamedTuple):
-    """`frames` is searched in frames of the traceback; `phases` are those of the job in which it is made."""
-
-    name: str
-    text: str
-    change: str
-    frames: re.Pattern[str]
-    phases: frozenset[str]
+_GPU, _HOST, _DISK = (read_entries(CATALOGUE / "allocations" / f"{place}.txt") for place in ("gpu", "host", "disk"))
 
 
-@cache
-def _allocations(place: str) -> dict[str, _Allocation]:
-    """Those of `gpu`, `host` or `disk` by name, in the order in which they are tried."""
-    entries = read_entries(CATALOGUE / "allocations" / f"{place}.txt")
-    return {
-        name: _Allocation(
-            name,
-            fields["text"],
-            fields["change"],
-            re.compile(fields.get("frames", "")),
-            frozenset(filter(None, fields.get("phases", "").split(", "))),
-        )
-        for name, fields in entries.items()
-    }
+def _is_in(phase: str, fields: Mapping[str, str]) -> bool:
+    """Is the allocation made in this phase of a job?"""
+    return "phases" in fields and phase in fields["phases"].split(", ")
 
 
 def find_gpu_allocation(frames: Sequence[Frame], phase: str) -> FailedAllocation | None:
     """The block that was being allocated; None where neither the frames nor the numbers show it."""
     texts = [f"{frame.file} {frame.function} | {frame.code}" for frame in frames[-_LAST_FRAMES:]]
     is_chunked = any("chunked_" in frame.file for frame in frames[-4:])
-    for rule in _allocations("gpu").values():
-        if rule.phases and phase not in rule.phases:
+    for name, fields in _GPU.items():
+        if ("phases" in fields and not _is_in(phase, fields)) or (
+            name == "logits" and (is_chunked or phase == "generation")
+        ):
             continue
-        rows = texts[-4:] if rule.name == "logits" else texts
-        if rule.name == "logits" and (is_chunked or phase == "generation"):
-            continue
-        if any(rule.frames.search(row) for row in rows):
-            return FailedAllocation(rule.name, rule.text, rule.change)
+        if any(re.search(fields["frames"], row) for row in (texts[-4:] if name == "logits" else texts)):
+            return FailedAllocation(name, fields["text"], fields["change"])
     if phase in ("model", "weights"):
-        whole = _allocations("gpu")["whole-model"]
-        return FailedAllocation(whole.name, "the model, as it is loaded onto this GPU", whole.change)
+        text, change = "the model, as it is loaded onto this GPU", _GPU["whole-model"]["change"]
+        return FailedAllocation("whole-model", text, change)
     if phase in ("engine", "optimizer states"):
-        states = _allocations("gpu")["optimizer-states"]
-        return FailedAllocation(states.name, f"probably {states.text}", states.change)
+        states = _GPU["optimizer-states"]
+        return FailedAllocation("optimizer-states", f"probably {states['text']}", states["change"])
     return None
 
 
@@ -79,25 +58,24 @@ def find_host_allocation(
     memory ran out, and not only that a rank was killed.
     """
     rows = [f"{frame.file} {frame.function} | {frame.code}" for frame in frames[-8:]]
-    allocations = _allocations("host")
-    by_phase = next((each for each in allocations.values() if phase in each.phases), None)
+    by_phase = next((name for name, fields in _HOST.items() if _is_in(phase, fields)), "")
     if _PIN.search(text) or any(_PIN.search(row) for row in rows):
-        found = allocations["pinned-memory"]
+        name = "pinned-memory"
     elif any(_BUILDS_OPTIMIZER.search(row) for row in rows):
-        found = allocations["host-optimizer"]
-    elif by_phase is not None and (is_seen or by_phase.name != "growth-during-training"):
-        found = by_phase
+        name = "host-optimizer"
+    elif by_phase and (is_seen or by_phase != "growth-during-training"):
+        name = by_phase
     else:
         return None
-    what = found.text
-    if found.name == "host-optimizer":
+    what = _HOST[name]["text"]
+    if name == "host-optimizer":
         what += f": {_STATES_LOW} to {_STATES_HIGH} bytes for each parameter, over all hosts"
         if num_parameters:
             low, high = (format_bytes(num_parameters * size) for size in (_STATES_LOW, _STATES_HIGH))
             what += f"; {num_parameters / 1e9:.3g} billion parameters need {low} to {high}"
-    elif found.name in ("whole-model-per-rank", "consolidated-model") and num_parameters:
+    elif name in ("whole-model-per-rank", "consolidated-model") and num_parameters:
         what += f"; {num_parameters / 1e9:.3g} billion parameters are {format_bytes(num_parameters * 2)} in 16 bits"
-    return FailedAllocation(found.name, what if is_seen else f"probably {what}", found.change)
+    return FailedAllocation(name, what if is_seen else f"probably {what}", _HOST[name]["change"])
 
 
 def find_disk_allocation(
@@ -105,10 +83,11 @@ def find_disk_allocation(
 ) -> FailedAllocation | None:
     """The file that was being written when a disk was full."""
     rows = " ".join([*(f"{frame.file} {frame.function}" for frame in frames[-10:]), text])
-    for each in _allocations("disk").values():
-        if each.frames.search(rows) or phase in each.phases:
-            size = f": {format_bytes(num_parameters * 14)} for this model" if num_parameters and each.phases else ""
-            return FailedAllocation(each.name, each.text + size, each.change)
+    for name, fields in _DISK.items():
+        if re.search(fields["frames"], rows) or _is_in(phase, fields):
+            has_size = num_parameters and "phases" in fields
+            size = f": {format_bytes(num_parameters * 14)} for this model" if has_size else ""
+            return FailedAllocation(name, fields["text"] + size, fields["change"])
     return None
 
 
@@ -129,9 +108,7 @@ def compare_numbers(text: str) -> tuple[str, ...]:
             f"fragmentation; set {remedy}" if unallocated * 20 > total else f"too little for {remedy} to be enough"
         )
         notes.append(f"torch had {format_bytes(unallocated)} reserved but not allocated: {meaning}")
-    others = (
-        sum(_parse_size(size) for size in re.findall(rf"Process \d+ has {_SIZE} memory in use", text)) if own else 0
-    )
+    others = sum(parse_size(size) for size in re.findall(rf"Process \d+ has {_SIZE} memory in use", text)) if own else 0
     if sizes["reserved total"]:
         others = total - own - sizes["free"]
     if total and others > total // 8 and own:
@@ -161,10 +138,11 @@ _SIZES = {
 
 def _find_size(pattern: str, text: str) -> int:
     match = re.search(pattern, text)
-    return _parse_size(match[1]) if match else 0
+    return parse_size(match[1]) if match else 0
 
 
-def _parse_size(text: str) -> int:
+def parse_size(text: str) -> int:
+    """Bytes of a size that a log shows; 0 for no size."""
     try:
         return parse_bytes(text)
     except ValueError:

@@ -16,7 +16,7 @@ import resource
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -220,17 +220,15 @@ def _compare_group(group: str, members: Sequence[FlightDump], dumps: Sequence[Fl
     example = next(iter((pending or entries).values()), _NO_CALL)
     behind = next(d for d in members if d.rank == missing[0] and d.rank in seen)
     previous = behind.collectives.get(group, {}).get(enqueued[missing[0]])
-    return StuckCollective(
-        example.group or group,
-        number,
-        example.operation,
-        example.sizes,
-        missing,
-        tuple(sorted(entries)),
-        missing_dumps,
-        last=_describe_call(previous) if previous is not None else "",
-        frames=example.frames,
-    )
+    last_call = _describe_call(previous) if previous is not None else ""
+    stuck = _stop_at(group, number, entries, example)
+    return replace(stuck, missing=missing, without_dump=missing_dumps, last=last_call)
+
+
+def _stop_at(group: str, number: int, calls: Mapping[int, CollectiveCall], example: CollectiveCall) -> StuckCollective:
+    """The collective in which these ranks wait, as one of them called it."""
+    fields = (example.group or group, number, example.operation, example.sizes)
+    return StuckCollective(*fields, waiting=tuple(sorted(calls)), frames=example.frames)
 
 
 def _find_disagreement(
@@ -243,6 +241,7 @@ def _find_disagreement(
         if all(entry.is_completed for entry in entries.values()):
             continue
         example = next(iter(entries.values()))
+        stuck = _stop_at(group, number, entries, example)
         for name, attribute in (("operations", "operation"), ("types", "types"), ("shapes", "sizes")):
             values: dict[str, list[int]] = defaultdict(list)
             for rank, entry in sorted(entries.items()):
@@ -250,26 +249,10 @@ def _find_disagreement(
             if len(values) > 1 and (name != "shapes" or example.operation in _SAME_SHAPE):
                 text = "; ".join(f"{format_ranks(ranks)}: {value}" for value, ranks in values.items())
                 operation = " or ".join(sorted({entry.operation for entry in entries.values()}))
-                return StuckCollective(
-                    example.group or group,
-                    number,
-                    operation,
-                    "" if name == "shapes" else example.sizes,
-                    waiting=tuple(sorted(entries)),
-                    disagreement=f"their {name} differ: {text}",
-                    frames=example.frames,
-                )
+                size = "" if name == "shapes" else stuck.size
+                return replace(stuck, operation=operation, size=size, disagreement=f"their {name} differ: {text}")
         if missing_dumps:
-            return StuckCollective(
-                example.group or group,
-                number,
-                example.operation,
-                example.sizes,
-                (),
-                tuple(sorted(entries)),
-                missing_dumps,
-                frames=example.frames,
-            )
+            return replace(stuck, without_dump=missing_dumps)
     return None
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the last function of a cut traceback raises, by made-up sources of installed packages. Needs nothing; seconds."""
+"""Causes of tracebacks that are cut, by made-up sources of installed packages. Needs nothing; seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = textwrap.dedent('''\
             f"no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage {self.stage()}"
         assert not self.inside, "no_sync context manager reentry is unsupported"
 
-    def load(self):
+    def fetch(self):
         raise ValueError(
             "DeepSpeed Zero-3 is not compatible with `low_cpu_mem_usage=True` or with passing a `device_map`."
         )
@@ -25,10 +25,10 @@ SOURCE = textwrap.dedent('''\
     def pair(self):
         if self.a:
             raise ValueError(
-                "DeepSpeed Zero-3 is not compatible with `low_cpu_mem_usage=True` or with passing a `device_map`."
+                "an odd text"
             )
         raise ValueError(
-            "an odd text"
+            "DeepSpeed Zero-3 is not compatible with `low_cpu_mem_usage=True` or with passing a `device_map`."
         )
 
     def check(self, sizes):
@@ -38,7 +38,7 @@ SOURCE = textwrap.dedent('''\
 
     def hand_on(self):
         try:
-            self.load()
+            self.fetch()
         except ValueError:
             raise
     ''')  # fmt: skip
@@ -58,13 +58,14 @@ def diagnose_cut(monkeypatch, function, code, line=99, file="deepspeed/runtime/o
     [
         ("wait", "assert not self.parts(), \\", 99, "LG115"),
         ("wait", "", 99, "LG115"),
-        ("load", "raise ValueError(", 99, "LG183"),
-        ("load", "raise ValueError(  # of another release", 99, "LG183"),
+        ("fetch", "raise ValueError(", 99, "LG183"),
+        ("fetch", "raise ValueError(  # of another release", 99, "LG183"),
         ("pair", "raise ValueError(", 99, ""),
-        ("pair", "raise ValueError(", 13, "LG183"),
+        ("pair", "raise ValueError(", 16, "LG183"),
+        ("pair", "raise ValueError(", 13, ""),
         ("check", "assert sizes, text", 99, "BT001"),
         ("hand_on", "raise", 99, ""),
-        ("pair", "x = go(", 99, ""),
+        ("fetch", "x = go(", 99, ""),
         ("odd", "raise ValueError(", 99, ""),
     ],
 )
@@ -89,12 +90,12 @@ def test_a_cut_traceback_has_the_one_cause_of_what_its_function_raises(monkeypat
     ],
 )
 def test_only_sources_of_the_packages_are_read(monkeypatch, file, asked):
-    assert diagnose_cut(monkeypatch, "load", "raise ValueError(", file=file)[1] == asked
+    assert diagnose_cut(monkeypatch, "fetch", "raise ValueError(", file=file)[1] == asked
 
 
 def test_an_exception_that_the_log_has_is_not_looked_up(monkeypatch):
     asked = []
     monkeypatch.setattr(cut_traceback, "read_module_source", lambda name: asked.append(name) or SOURCE)
-    frames = [("deepspeed/runtime/odd.py", "load", "raise ValueError(")]
+    frames = [("deepspeed/runtime/odd.py", "fetch", "raise ValueError(")]
     assert diagnose_text(traceback_text(frames, "OddError: else")).message == "OddError: else"
     assert not asked

@@ -109,3 +109,22 @@ def test_an_address_that_a_host_does_not_have_is_no_port_in_use(line):
 def test_a_slot_that_is_not_there_may_be_hidden_by_the_visible_devices(slot):
     diagnosis = diagnose_text(f"ValueError: No slot '{slot}' specified on host 'localhost'\n")
     assert "unset CUDA_VISIBLE_DEVICES" in diagnosis.change
+
+
+@pytest.mark.parametrize("file", ["~/odd/images/7.jpg", "/data/odd/clips/8.WAV", "coco/train2017/9.png"])
+def test_a_missing_file_of_a_record_is_no_path_that_a_host_lacks(file):
+    diagnosis = diagnose_text(f"FileNotFoundError: [Errno 2] No such file or directory: '{file}'\n")
+    assert (diagnosis.cause, decide_action(diagnosis).action) == ("LG054", "stop")
+    assert diagnosis.title == f"a record of the data names a file that is not there: `{file}`"
+    other = diagnose_text(f"FileNotFoundError: [Errno 2] No such file or directory: '{file}.json'\n")
+    assert "check the path on the host" in other.change
+
+
+@pytest.mark.parametrize(
+    "line", ["Layer a.weight, shape: torch.Size([0]), requires_grad: True", "b.shape = torch.Size([0])"]
+)
+def test_a_printed_shape_is_no_failure(line):
+    assert diagnose_text(f"{line}\n").state == "no failure seen"
+    error = "RuntimeError: Function OddBackward0 returned an invalid gradient at index 0 - got [0] but expected shape compatible with [9]"
+    diagnosis = diagnose_text(f"{line}\n{error}\n")
+    assert (diagnosis.cause, diagnosis.message) == ("LG083", error)

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.published.error_table import compare_rows, format_table, format_verdicts, format_widths  # noqa: E402
 from benchmarks.published.fit import fit_rates, format_rates, samples_of  # noqa: E402
-from benchmarks.published.offload_rows import format_host_shares, format_missed_rows  # noqa: E402
+from benchmarks.published.offload_rows import format_host_rates, format_missed_rows  # noqa: E402
 from benchmarks.published.published_rows import PlannedRow, plan_row, read_rows  # noqa: E402
 
 
@@ -74,7 +74,7 @@ def _report(planned: list[PlannedRow], files: list[Path], by_source: bool) -> st
         "",
         "## Offload: each publication's CPU optimizer by all others",
         "",
-        *format_host_shares(planned),
+        *format_host_rates(planned),
         "",
         "Rows without a plan: "
         + ("; ".join(f"{count} {why}" for why, count in left_out.most_common()) or "none")

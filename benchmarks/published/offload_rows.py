@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks.published.error_table import Comparison, compare_rows
 from benchmarks.published.published_rows import NOTES, PlannedRow
-from harness.plan.time.fitted_rates import FITTED
 
 LARGEST_FACTOR = 2.2
 
@@ -33,37 +32,35 @@ def format_missed_rows(planned: Iterable[PlannedRow]) -> list[str]:
     return lines
 
 
-def format_host_shares(planned: Iterable[PlannedRow]) -> list[str]:
-    """What the CPU optimizer of each publication reached: its step is what the planned other parts leave. The error of
-    its rows if the share were the geometric mean of the other publications' shares.
+def format_host_rates(planned: Iterable[PlannedRow]) -> list[str]:
+    """Seconds that the CPU optimizer of each publication took, what the planned other parts leave, by those planned.
+    Factor: the error of its rows by the geometric mean of the others with as much known of their threads.
     """
-    shares = _shares(planned)
-    lines = [
-        "| Publication | Rows | Share of the assumed bandwidth | Of all others | Factor |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
+    rates = _host_rates(planned)
+    lines = ["| Publication | Threads | Rows | Measured/planned | Of all others | Factor |"]
+    lines.append("| --- | --- | ---: | ---: | ---: | ---: |")
     factors = []
-    for source, own in sorted(shares.items()):
-        others = [_mean(values) for name, values in shares.items() if name != source]
+    for (threads, source), own in sorted(rates.items()):
+        others = [_mean(values) for (known, name), values in rates.items() if known == threads and name != source]
         if others:
             factors.append(math.exp(abs(math.log(_mean(own) / _mean(others)))))
-            lines.append(f"| {source} | {len(own)} | {_mean(own):.3f} | {_mean(others):.3f} | {factors[-1]:.2f} |")
-    middle = f"Median factor {statistics.median(factors):.2f}; the plan's share is {FITTED.host_memory_share}."
-    return [*lines, "", middle]
+            figures = f"{_mean(own):.2f} | {_mean(others):.2f} | {factors[-1]:.2f}"
+            lines.append(f"| {source} | {threads} | {len(own)} | {figures} |")
+    return [*lines, "", f"Median factor {statistics.median(factors):.2f}."]
 
 
-def _shares(planned: Iterable[PlannedRow]) -> dict[str, list[float]]:
-    """Of rows whose threads are unknown and whose CPU step is a third of the step or more, by source."""
-    shares: dict[str, list[float]] = defaultdict(list)
+def _host_rates(planned: Iterable[PlannedRow]) -> dict[tuple[str, str], list[float]]:
+    """Of rows whose CPU step is a third of the step or more, by what is known of their threads, and source."""
+    rates: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row, each in _offload_rows(planned):
         plan = row.plan
-        if each is None or plan is None or plan.time is None or plan.settings is None or plan.settings.step_threads:
+        if each is None or plan is None or plan.time is None or plan.settings is None:
             continue
         step = next((part.exposed for part in plan.time.parts if part.name == "CPU optimizer"), 0.0)
         left = each.measured - plan.time.seconds + step
         if step > plan.time.seconds / 3 and left > each.measured / 10:
-            shares[row.row["source"]].append(FITTED.host_memory_share * step / left)
-    return shares
+            rates[str(plan.settings.step_threads or "not known"), row.row["source"]].append(left / step)
+    return rates
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -20,7 +20,7 @@ from benchmarks.published.error_table import (
     format_widths,
 )
 from benchmarks.published.fit import fit_rates, samples_of
-from benchmarks.published.offload_rows import format_host_shares, format_missed_rows
+from benchmarks.published.offload_rows import format_host_rates, format_missed_rows
 from benchmarks.published.published_rows import PlannedRow, group_of, plan_row, read_rows, spec_of
 from benchmarks.published.set_aside import is_set_aside
 from harness.plan.memory.memory_estimate import Fit
@@ -144,10 +144,11 @@ def test_threads_and_page_locks_are_as_the_frameworks_have_them() -> None:
 
 
 def test_a_publication_is_judged_by_the_hosts_of_all_others() -> None:
-    rows = [plan_row(row) for row in ROWS if row["id"] in ("colossal-lightning-004", "opt-benchmark-001")]
-    text = format_host_shares(rows)
-    first, second = (line.split(" | ") for line in text[2:4])
-    assert first[2:4] == [*reversed(second[2:4])]
+    names = ("colossal-lightning-004", "opt-benchmark-001", "opt-benchmark-005", "hf-ulysses-sp-001")
+    text = format_host_rates([plan_row(row) for row in ROWS if row["id"] in names])
+    assert [line.split(" | ")[1] for line in text[2:6]] == ["1", "1", "not known", "not known"]
+    for first, second in (text[2:4], text[4:6]):
+        assert first.split(" | ")[3:5] == [*reversed(second.split(" | ")[3:5])]
 
 
 def test_the_width_that_would_hold_the_set_aside_times_is_said() -> None:

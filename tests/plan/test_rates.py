@@ -65,7 +65,7 @@ def test_measured_links_are_taken_as_they_are() -> None:
     assert device.link * 0.8 == pytest.approx(360e9)
 
 
-@pytest.mark.parametrize(("disks", "count"), [("8x3.5TB", 8), ("1TB", 1), ("28TB", 8), (None, 4)])
+@pytest.mark.parametrize(("disks", "count"), [("8x3.5TB", 8), ("16x1.9TB", 16), ("1TB", 1), ("28TB", 8), (None, 4)])
 def test_disks_are_as_fast_as_there_are_many(disks: str | None, count: int) -> None:
     rates = plan_of(cluster={"nvme": disks}).rates
     assert (rates.nvme_read, rates.nvme_write) == (count * 2.5e9, count * 1.25e9)

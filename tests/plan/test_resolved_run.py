@@ -78,3 +78,13 @@ def test_a_run_of_another_version_is_read_for_reports_with_the_defaults_that_it_
 
 def sign(body):
     return json.loads(json.dumps({**body, "sha256": _content_digest(body)}))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "ranks", "threads"),
+    [("accelerate", 1, 1), ("llama-factory", 8, 1), ("llama-factory", 1, 0), ("trainer", 8, 0), ("", 8, 0)],
+)
+def test_a_launcher_that_sets_the_threads_is_known(trainer: str, ranks: int, threads: int) -> None:
+    assert resolve_run(spec(), world_size=ranks)._replace(trainer=trainer).step_threads == threads
+    named = resolve_run(spec(launch={"env": {"OMP_NUM_THREADS": "12"}}), world_size=ranks)
+    assert named._replace(trainer=trainer).step_threads == 12

@@ -69,7 +69,7 @@ class Spread:
     `cpu_optimizer` is that of a host whose memory was not measured: published hosts reach 0.06 to 0.39 of the assumed
     bandwidth (`benchmarks/published/offload_notes.json`), the H100 of 2026-11-26 reached 0.09.
     `experts`: the further factor of a slow run of a model with experts, by which 1.25 reaches the median of the sources
-    that were set aside, 3.77; a calibration by own runs has none.
+    that were set aside, 3.77 on 2026-11-29; a calibration by own runs has none.
     """
 
     compute: float = 1.25

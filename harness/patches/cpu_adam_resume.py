@@ -44,20 +44,8 @@ def _replay_step(adam: Any, group: dict[str, Any], step: int) -> None:
     beta1, beta2 = group["betas"]
     weight, gradient, first, second = (torch.zeros(1) for _ in range(4))
     if isinstance(adam, DeepSpeedCPUAdam):
-        adam.ds_opt_adam.adam_update(
-            adam.opt_id,
-            step,
-            0.0,
-            beta1,
-            beta2,
-            group["eps"],
-            0.0,
-            group["bias_correction"],
-            weight,
-            gradient,
-            first,
-            second,
-        )
+        numbers = (adam.opt_id, step, 0.0, beta1, beta2, group["eps"], 0.0, group["bias_correction"])
+        adam.ds_opt_adam.adam_update(*numbers, weight, gradient, first, second)
     else:
         adam.multi_tensor_adam(
             2048 * 32,  # the chunk size that FusedAdam itself passes

@@ -147,6 +147,15 @@ def test_the_last_backward_pass_hides_what_is_stepped_beside_it() -> None:
         assert part.seconds > whole.seconds_of("CPU optimizer")
 
 
+@pytest.mark.parametrize(("pinned", "is_hidden"), [({}, False), ({"pin_memory_backend": "native"}, True)])
+def test_the_budget_counts_what_torch_rounds(pinned: dict[str, str], is_hidden: bool) -> None:
+    """1.34 GiB hold 14 bytes of each of 100 M elements, but not 12 and a block of 2^28 bytes."""
+    zero = offload("cpu", sub_group_size=10**8) | pinned
+    zero["offload_optimizer"] |= {"overlap_step_gib": 1.34, "pin_memory": True}
+    part = next(part for part in time_of(zero=zero).parts if part.name == "CPU optimizer")
+    assert (part.exposed < part.seconds) == is_hidden
+
+
 def test_nothing_is_hidden_where_no_sub_group_is_stepped_early() -> None:
     """Frozen, stepped by the device, one sub-group that is larger than the copies may be, or as large as the shard."""
     zero = offload("cpu")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Twenty-seven faults of device code to seed: each leaves out one synchronisation, or one copy to the device.
+"""Thirty-three faults of device code to seed: each leaves out one synchronisation, or one copy to the device.
 
 They are what a detector of races has to find. Lines are of DeepSpeed 0.19.8. Streams of PyTorch do not wait for the
 default stream, nor it for them (`cudaStreamNonBlocking`): only waits, events, collectives' handles and the host order
@@ -32,6 +32,14 @@ _EARLY = "harness.patches.overlapped_step:OverlappedStep"
 _EARLY_SETTINGS = "`overlap_step_gib`, 3 sub-groups"
 _ON_CPU = "the patch one-pass-adam: page-locked buffers, weights on the device"
 _SUB_GROUPS = "3 sub-groups"
+_BEGUN = (
+    "        if not zero.is_gradient_accumulation_boundary() or self._misses >= _MISSES or self._op.is_observed():\n"
+    "            return buffers\n"
+    "        for group, parameter in owners:\n"
+    "            self._groups[group].final.add(parameter.ds_id)\n"
+    "        ready = sorted({group for group, _ in owners if self._groups[group].is_ready}, reverse=True)\n"
+    "        event = "
+)
 
 _SEVERAL_RANKS = "2 data-parallel ranks"
 _OVERLAP = "`overlap_comm`"
@@ -424,6 +432,94 @@ FAULTS = (
         "race",
         "`begin_step` does not wait for the sub-group that the thread steps: its weights are sent before they are written.",
         (CodeEdit(f"{_EARLY}.begin_step", "each.work.result()", "pass"),),
+        (_ON_CPU, _EARLY_SETTINGS),
+    ),
+    SeededFault(
+        "weights-copy-marked-on-another-stream",
+        ("zero3_cpu",),
+        "race",
+        "The event of a copy is recorded on the default stream (`send`), not on that of the copies: the host's wait before"
+        " it writes the buffer again says nothing of the copy.",
+        (
+            CodeEdit(
+                f"{_COPIES}.send", "event.record(self._stream)", "event.record(self._accelerator.default_stream())"
+            ),
+        ),
+        (_ON_CPU, _SUB_GROUPS),
+    ),
+    SeededFault(
+        "early-step-marked-before-its-gradients",
+        ("zero3_cpu",),
+        "race",
+        "`partition` records the thread's event in front of the copies of the last gradients to the host.",
+        (
+            CodeEdit(
+                f"{_EARLY}.partition",
+                f"        buffers = self._partition(parameters, partitions)\n{_BEGUN}_record_event() if ready else None",
+                "        marked = _record_event()\n"
+                f"        buffers = self._partition(parameters, partitions)\n{_BEGUN}marked",
+            ),
+        ),
+        (_ON_CPU, _EARLY_SETTINGS),
+    ),
+    SeededFault(
+        "early-step-marked-on-another-stream",
+        ("zero3_cpu",),
+        "race",
+        "The thread's event is recorded on the default stream (`_record_event`); gradients are copied on that of the"
+        " reductions.",
+        (
+            CodeEdit(
+                "harness.patches.overlapped_step:_record_event",
+                "accelerator.current_stream()",
+                "accelerator.default_stream()",
+            ),
+        ),
+        (_ON_CPU, _EARLY_SETTINGS, _OVERLAP),
+    ),
+    SeededFault(
+        "gradients-written-while-stepped",
+        ("zero3_cpu",),
+        "race",
+        "Sub-groups are begun in every micro-batch, and `partition` neither waits for them nor takes them back: the next"
+        " micro-batch adds to the gradients that the thread reads.",
+        (
+            CodeEdit(
+                f"{_EARLY}.partition",
+                "            self._undo(group)\n        buffers = self._partition(parameters, partitions)\n"
+                "        if not zero.is_gradient_accumulation_boundary() or ",
+                "            pass\n        buffers = self._partition(parameters, partitions)\n        if ",
+            ),
+        ),
+        (_ON_CPU, _EARLY_SETTINGS),
+    ),
+    SeededFault(
+        "early-step-taken-back-before-it-ends",
+        ("zero3_cpu",),
+        "race",
+        "A guess that is wrong: neither `begin_step` nor `_undo` waits for the thread, and old masters and states are put"
+        " back while it writes new ones.",
+        (
+            CodeEdit(f"{_EARLY}.begin_step", "each.work.result()", "pass"),
+            CodeEdit(f"{_EARLY}._undo", "each.work.result()", "pass"),
+            CodeEdit(f"{_EARLY}.step", "is_plain or each.guess != (self._op.scale, *self._numbers(group))", "True"),
+        ),
+        (_ON_CPU, _EARLY_SETTINGS),
+    ),
+    SeededFault(
+        "early-weights-sent-while-stepped",
+        ("zero3_cpu",),
+        "race",
+        "`_begin` sends new weights to the device once the thread has the sub-group, which still writes them. (Sent once"
+        " they are written they would be no race: what has its gradient is not gathered again.)",
+        (
+            CodeEdit(
+                f"{_EARLY}._begin",
+                "each.work = self._thread.submit(event, lambda: update(*numbers, *tensors, scale, new, old, threads))",
+                "each.work = self._thread.submit(event, lambda: update(*numbers, *tensors, scale, new, old, threads))\n"
+                "        self._one_pass._copies.send(new, self._zero.fp16_partitioned_groups_flat[group])",
+            ),
+        ),
         (_ON_CPU, _EARLY_SETTINGS),
     ),
     SeededFault(

@@ -39,8 +39,8 @@ def _unedited(edit: CodeEdit) -> CodeType:
 
 
 def test_faults_have_names_and_ways_of_their_own() -> None:
-    assert len(FAULTS) == len({fault.name for fault in FAULTS}) == 27
-    assert len({(e.target, e.old) for fault in FAULTS for e in fault.edits}) == 28
+    assert len(FAULTS) == len({fault.name for fault in FAULTS}) == 33
+    assert len({(e.target, e.old) for fault in FAULTS for e in fault.edits}) == 35
     assert {fault.expected for fault in FAULTS} == {"race", "device"}
     assert set().union(*(fault.ways for fault in FAULTS)) == WAYS
 

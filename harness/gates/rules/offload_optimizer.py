@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from harness.facts.kept_copies import KEPT_BYTES
 from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
 from harness.gates.swap_sizes import get_sub_group_size, list_shard_sizes
 from harness.patches.patch_registry import is_planned
@@ -360,16 +361,13 @@ def partial_offload_of_few_sub_groups(ctx: Context) -> Findings:
         size = max(1, int(total * smaller_part / 4))
         size_key = "zero.sub_group_size"
         sub_groups = f"{groups} sub-group{'s' if groups > 1 else ''}"
+        effect = "the same steps in smaller pieces; a share of the states stays on the device"
         yield ctx.finding(
             f"{ctx.key(_RATIO)} is {ratio:g}, but {total:,} elements a rank make {sub_groups}",
             _RATIO,
             label="all or nothing",
             related=[(size_key, "elements a sub-group")],
-            fix=ctx.fix_to_set(
-                size_key,
-                size,
-                effect="the same steps in smaller pieces; a share of the states stays on the device",
-            ),
+            fix=ctx.fix_to_set(size_key, size, effect=effect),
         )
 
 
@@ -381,11 +379,8 @@ def _why_not_overlapped(ctx: Context) -> Iterator[tuple[bool, str, str]]:
     """(is it so, the reason, its key), the first of them first."""
     facts = patch_facts(ctx.run)
     is_plain_adam = facts.optimizer_type in ("adam", "adamw")
-    yield (
-        facts.stage != 3,
-        f"stage {facts.stage} keeps one sub-group, whose gradients are final at the end",
-        "zero.stage",
-    )
+    reason = f"stage {facts.stage} keeps one sub-group, whose gradients are final at the end"
+    yield facts.stage != 3, reason, "zero.stage"
     yield facts.optimizer_device != "cpu", "states are not in host memory", _DEVICE
     yield not is_plain_adam, f"the optimizer is `{ctx.optimizer.type}`", f"{ctx.optimizer.key}.type"
     yield not facts.has_16bit_weights, "weights are in fp32", "precision.bf16"
@@ -404,6 +399,10 @@ def _why_not_overlapped(ctx: Context) -> Iterator[tuple[bool, str, str]]:
     yield facts.param_device == "nvme", "16-bit weights are on NVMe", "zero.offload_param.device"
     is_wide = facts.offload_ratio < 1 or ctx.ds("data_types.grad_accum_dtype") in _NAMES_OF_FP32
     yield ctx.is_enabled("fp16") and is_wide, "gradients in fp32 are scaled in place", "precision.fp16"
+    size = min(get_sub_group_size(ctx), sum(list_shard_sizes(ctx) or ()))
+    gib = ctx.run.spec.zero.overlap_step_gib
+    reason = f"copies of one of {size:,} elements, {KEPT_BYTES} bytes each, do not fit into {gib:g} GiB"
+    yield KEPT_BYTES * size > gib * 2**30, reason, "zero.sub_group_size"
 
 
 @spec_gate(
@@ -416,8 +415,8 @@ def overlapped_step_not_here(ctx: Context) -> Findings:
 
     `zero.offload_optimizer.overlap_step_gib` at another stage than 3, with another device than `cpu` or another
     optimizer than DeepSpeed's Adam and AdamW, with weights in fp32 or states in bf16, with parameters on NVMe, with a
-    plug-in, ZenFlow, SuperOffload or DeepCompile, with the patch `one-pass-adam` switched off, with a `ratio` of 0, or
-    in fp16 with gradients summed in fp32 or `ratio` below 1.
+    plug-in, ZenFlow, SuperOffload or DeepCompile, with the patch `one-pass-adam` switched off, with a `ratio` of 0, in
+    fp16 with gradients summed in fp32 or `ratio` below 1, or in less memory than the copies of a sub-group take.
 
     Why: The harness steps a sub-group early where it can put the old values back. Elsewhere gradients are not final in
     time, others make the step, or the gradient itself is overwritten by it.

@@ -25,7 +25,7 @@ from harness.plan.memory.memory_items import (
     memory_item,
     pinned_item,
 )
-from harness.plan.memory.zero_partitions import ZeroPartitions
+from harness.plan.memory.zero_partitions import ZeroPartitions, rounds_pinned_weights
 from harness.plan.settings.plan_settings import PlanSettings
 
 _SHARD_SOURCE = "s3 lp_param_contiguous_pin_buffer"
@@ -197,14 +197,11 @@ def _cpu_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions, sou
     if first:
         on_device = sum(partitions.sub_groups[:first])
         yield from master_and_state_items(settings, partitions, "s3 subgroup_to_device", num_elements=on_device)
-        yield memory_item(
-            "gpu",
-            label,
-            ElementBytes(master_bytes, on_device, "sub-groups on the device"),
-            "s3 initialize_optimizer_states",
-        )
+        amount = ElementBytes(master_bytes, on_device, "sub-groups on the device")
+        yield memory_item("gpu", label, amount, "s3 initialize_optimizer_states")
     yield from _host_optimizer_items(settings, partitions, source, partitions.sub_groups[first:])
-    early = count_overlapped(partitions.sub_groups[first:], settings.overlap_step_gib)
+    is_rounded = rounds_pinned_weights(settings)
+    early = count_overlapped(partitions.sub_groups[first:], settings.overlap_step_gib, is_rounded=is_rounded)
     if early:
         groups, source = partitions.sub_groups[-early:], "harness/patches/overlapped_step.py"
         label = ("temporary", "old masters and states of sub-groups that are stepped beside the backward pass")
@@ -224,12 +221,8 @@ def _host_optimizer_items(
     if settings.optimizer_device == "cpu" and not settings.separate_offload_grads:
         label, largest = ("master_gradients", "fp32 gradients of the sub-group that is stepped"), max(groups, default=0)
         if settings.grad_bytes != master_bytes:
-            yield memory_item(
-                "host",
-                label,
-                ElementBytes(master_bytes, largest, "largest sub-group / N"),
-                "harness/patches/cpu_offload_single_grad.py",
-            )
+            amount = ElementBytes(master_bytes, largest, "largest sub-group / N")
+            yield memory_item("host", label, amount, "harness/patches/cpu_offload_single_grad.py")
         return
     label = ("master_gradients", "gradients of the master weights")
     yield pinned_item(label, ElementBytes(master_bytes, sum(groups), "P / N"), "s3 initialize_optimizer_states", groups)

@@ -95,6 +95,11 @@ class ZeroPartitions:
         return tuple(share for share in self.sub_groups if share >= _MIN_SWAPPED_NUMEL)
 
 
+def rounds_pinned_weights(settings: PlanSettings) -> bool:
+    """Does torch pin the new weights of sub-groups that are stepped early, each in a power of two?"""
+    return settings.pin_memory and not settings.pins_natively and settings.param_device == "none"
+
+
 def tensor_parallel_shard(model: ModelFacts, settings: PlanSettings) -> TensorShard:
     """AutoTP's division of the model with these settings: roles of weights, the head, all-reduced widths."""
     return shard_model(model, settings.tensor_parallel_size, settings.tensor_plan)

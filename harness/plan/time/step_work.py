@@ -6,12 +6,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from harness.facts.kept_copies import KEPT_BYTES
+from harness.facts.kept_copies import kept_bytes
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.memory.activation_bytes import MicroBatchShape, all_layer_bytes
 from harness.plan.memory.zero_partitions import (
     count_trainable,
     local_num_parameters,
+    rounds_pinned_weights,
     tensor_parallel_shard,
 )
 from harness.plan.settings.checkpointed_layers import recompute_shares
@@ -222,7 +223,7 @@ def _count_optimizer(model: ModelFacts, settings: PlanSettings, size: float, hel
         frozen = count_quantized(split_parameters(model, settings.trainable).frozen, model, settings.quantization)
         weights -= frozen.numel * settings.param_bytes - frozen.bytes
     up, after = comm_volume.host_to_device_bytes(shard, settings, weights / settings.zero_world_size)
-    groups = max(1, round(size / settings.sub_group_size))
+    groups = max(1, round(shard / settings.sub_group_size))
     is_hidden = settings.steps_in_one_pass and settings.stage == 3
     passes = 1 + _passes(model, settings) / settings.accumulation
     on_host = settings.offload_ratio if settings.optimizer_device != "none" else 0.0
@@ -242,8 +243,9 @@ def _count_optimizer(model: ModelFacts, settings: PlanSettings, size: float, hel
 
 def _early_share(settings: PlanSettings, elements: float) -> float:
     """Of a rank's elements that the CPU steps, those in whole sub-groups whose copies fit; never all of them."""
-    size = min(settings.sub_group_size, elements)
+    size = min(settings.sub_group_size, math.ceil(elements))
     if not settings.overlap_step_gib or not size:
         return 0.0
-    kept = min(settings.overlap_step_gib * 2**30 // (KEPT_BYTES * size), math.ceil(elements / size) - 1)
+    each = kept_bytes(size, is_rounded=rounds_pinned_weights(settings))
+    kept = min(settings.overlap_step_gib * 2**30 // each, math.ceil(elements / size) - 1)
     return kept * size / elements

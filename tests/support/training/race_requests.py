@@ -85,15 +85,16 @@ _SETTINGS_OF_FAULT: dict[str, SmallRun] = {
     "weights-buffer-written-while-copied": WAYS["zero3_cpu_groups"],
     "weights-buffer-not-flipped": WAYS["zero3_cpu_groups"],
     "weights-copy-marked-before-it-begins": WAYS["zero3_cpu_groups"],
-    "early-step-before-its-gradients": WAYS["zero3_cpu_early"],
-    "early-step-not-waited-for": WAYS["zero3_cpu_early"],
+    "weights-copy-marked-on-another-stream": WAYS["zero3_cpu_groups"],
+    "gradients-written-while-stepped": WAYS["zero3_cpu_early"],
     "activation-offloaded-before-computed": WAYS["offloaded_activations"],
 }
 
 
 def run_of_fault(fault: SeededFault) -> SmallRun:
     """A run that reaches the fault: its first way, unless it needs certain settings."""
-    return _SETTINGS_OF_FAULT.get(fault.name) or WAYS[fault.ways[0]]
+    early = "zero3_cpu_early" if fault.name.startswith("early-") else ""
+    return _SETTINGS_OF_FAULT.get(fault.name) or WAYS[early or fault.ways[0]]
 
 
 def cases_of_faults(names: Iterable[str] = ()) -> dict[str, dict[str, Any]]:

@@ -46,6 +46,12 @@ def digest_tensors(tensors):
     return digest.hexdigest()
 
 
+def digest_numbers(module):
+    """Of this rank's weights; torch's cast writes a NaN with other bits in a vector than at the end."""
+    shards = [getattr(parameter, "ds_tensor", parameter).detach().float() for parameter in module.parameters()]
+    return digest_tensors([part for each in shards for part in (each.nan_to_num(0.0), each.isnan())])
+
+
 def digest_states(zero):
     """Of masters and states that are in memory; of those on NVMe their files."""
     swapper = getattr(zero, "optimizer_swapper", None)
@@ -135,8 +141,14 @@ def train(case, name, *, is_off):
     observed = case.get("observed", ())
     losses, norms = [], []
     generator = torch.Generator().manual_seed(side.distributed.rank)
+    groups = engine.optimizer.optimizer.param_groups
+    groups[-1]["betas"] = tuple(case.get("betas", groups[-1]["betas"]))
+    if "loss_scale" in case:
+        engine.optimizer.loss_scaler.cur_scale = case["loss_scale"]
     for step in range(case.get("steps", int(steps))):
         now[0] = step
+        for values in groups if case.get("is_scheduled") else ():
+            values["lr"] = 1e-2 / (1 + step)
         if step in case.get("resumed", ()):
             early.update(getattr(getattr(engine.optimizer, "overlapped_step", None), "early", {}))
             engine = resume(engine, case, name, is_off=is_off)
@@ -154,7 +166,8 @@ def train(case, name, *, is_off):
             losses.append(loss.item())
         norms.append(str(float(engine.get_global_grad_norm())))
     zero = engine.optimizer
-    found = {"losses": losses, "norms": norms, "weights": digest_weights(engine.module), "states": digest_states(zero)}
+    weights = digest_weights(engine.module) if not case.get("is_any_nan") else digest_numbers(engine.module)
+    found = {"losses": losses, "norms": norms, "weights": weights, "states": digest_states(zero)}
     found |= {"skipped": engine.skipped_steps, "patch": side.states["one-pass-adam"], "saved": saved}
     early.update(getattr(getattr(zero, "overlapped_step", None), "early", {}))
     found |= {"early": early, "begun": begun, "overlapped": side.states["overlapped-step"]}

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from harness.facts.kept_copies import KEPT_BYTES, count_overlapped
+from harness.facts.kept_copies import KEPT_BYTES, count_overlapped, kept_bytes
+from harness.patches.overlapped_step import _record_event
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.training.patches.test_one_pass_adam import ADAM, FP32_SUMS, JOB, STEPS, case
 
@@ -35,6 +37,11 @@ CASES = {
     "resumed": overlapped(NEVER, settles=True, resumed=[20], nan_step=11),
     "observed": overlapped(NEVER, settles=True, observed=[3, 4, 17]),
     "saved-in-the-middle": overlapped(NEVER, settles=True, saved=[5, 6, 30]),
+    "scheduled": overlapped(SOMETIMES, 2, settles=True, is_scheduled=True),
+    "some-early": overlapped(SOMETIMES, settles=True, nan_step=7, place={"overlap_step_gib": KEPT_BYTES * 700 / 2**30}),
+    "loss-scale": overlapped(NEVER, 2, settles=True, loss_scale=4096.0, nan_step=7),
+    "betas": overlapped(SOMETIMES, settles=True, betas=[0.8, 0.95]),
+    "ratio-nan": overlapped(NEVER, place={"ratio": 0.5}, settles=True, nan_step=30, is_any_nan=True),
 }
 CASES["parameters"]["spec"]["zero"]["offload_param"] = {"device": "cpu"}
 
@@ -54,15 +61,20 @@ def test_weights_masters_and_states_are_those_of_the_plain_order(name: str, side
         for key in ("losses", "norms", "weights", "states", "skipped", "saved"):
             assert plain[key] == early[key], key
         counts = early["early"]
-        assert counts["begun"] == sum(counts.get(end, 0) for end in ("kept", "undone", "cancelled"))
+        assert counts.get("begun", 0) == sum(counts.get(end, 0) for end in ("kept", "undone", "cancelled"))
 
 
-@pytest.mark.parametrize("name", sorted(CASES.keys() - {"racing", "clipped-always"}))
+@pytest.mark.parametrize("name", sorted(CASES.keys() - {"racing", "clipped-always", "betas"}))
 def test_sub_groups_are_stepped_before_the_backward_pass_ends(name: str, sides: dict[str, Any]) -> None:
     """Counted after each backward pass, before its step: without the patch nothing is stepped there."""
     for _, early in sides[name]:
-        assert early["begun"][-1] >= STEPS // 2
-        assert early["early"]["kept"] >= STEPS // 2
+        assert early["begun"][-1] >= STEPS // 4
+        assert early["early"]["kept"] >= STEPS // 4
+
+
+def test_nothing_is_begun_where_betas_differ(sides: dict[str, Any]) -> None:
+    """The op takes a power of beta where the sub-group before had another one, and else multiplies the last."""
+    assert not any(early["early"] for _, early in sides["betas"])
 
 
 def test_a_wrong_guess_is_taken_back(sides: dict[str, Any]) -> None:
@@ -76,6 +88,22 @@ def test_steps_that_always_clip_are_not_guessed(sides: dict[str, Any]) -> None:
     for _, early in sides["clipped-always"]:
         assert set(early["early"]) == {"begun", "undone"}
         assert early["begun"][2:] == [early["begun"][2]] * (STEPS - 2)
+
+
+def test_torch_rounds_new_weights_that_it_pins() -> None:
+    assert [kept_bytes(size, is_rounded=True) - 12 * size for size in (1, 4, 5, 8)] == [2, 8, 16, 16]
+    assert count_overlapped((5, 5), 152 / 2**30) == 2
+    assert count_overlapped((5, 5), 151 / 2**30, is_rounded=True) == 1
+
+
+@pytest.mark.parametrize(("name", "options"), [("cuda", {"blocking": True}), ("xpu", {})])
+def test_a_waiting_thread_does_not_spin(name: str, options: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    event, device = MagicMock(), MagicMock()
+    device.device_name.return_value, device.Event = name, event
+    device.is_synchronized_device.return_value = False
+    monkeypatch.setattr("deepspeed.accelerator.get_accelerator", lambda: device)
+    _record_event()
+    event.assert_called_once_with(**options)
 
 
 @pytest.mark.parametrize(("room", "expected"), [(0, 0), (29, 0), (30, 1), (49, 1), (50, 2), (59, 2), (60, 3), (900, 3)])

@@ -24,20 +24,7 @@ from harness.hostinfo.installed_packages import find_version
 
 _CAP_IPC_LOCK = 14
 """Its bit in `CapEff` (linux/capability.h)."""
-_NETWORK_FILESYSTEMS = {
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "ceph",
-    "glusterfs",
-    "fuse.sshfs",
-    "9p",
-    "wekafs",
-}
+_NETWORK_FILESYSTEMS = frozenset("nfs nfs4 cifs smb3 lustre gpfs beegfs ceph glusterfs fuse.sshfs 9p wekafs".split())
 _LOOKUP_THREADS = 64
 """Simultaneous look-ups of names."""
 NAME_LOOKUP_SECONDS = 12.0

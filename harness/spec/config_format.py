@@ -58,18 +58,11 @@ _MODEL_FILES = {
 }
 """A key of each JSON in a folder of a Hugging Face model, and the file's usual name."""
 
-_CONFIG_WORDS = (
-    "zero_optimization",
-    "train_micro_batch_size_per_gpu",
-    "train_batch_size",
-    "gradient_accumulation_steps",
-    "deepspeed",
-    "zero",
-    "fp16",
-    "bf16",
-    "max_steps",
-    "num_train_epochs",
-    "per_device_train_batch_size",
+_CONFIG_WORDS = tuple(
+    (
+        "zero_optimization train_micro_batch_size_per_gpu train_batch_size gradient_accumulation_steps deepspeed zero "
+        "fp16 bf16 max_steps num_train_epochs per_device_train_batch_size"
+    ).split()
 )
 """Every configuration has one of these words; most other files end here."""
 _DISTINCTIVE_WORDS = (

@@ -19,25 +19,12 @@ from harness.hostinfo.gpu_health import GpuHealth, GpuProblem, count_most_links,
 MIN_SECONDS_BETWEEN_READS = 5.0
 _MAX_XID_EVENTS = 8
 _XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
-_PACKED_FIELDS = (
-    "reasons",
-    "sm_clock",
-    "sm_clock_max",
-    "temperature",
-    "slowdown_temperature",
-    "power",
-    "power_limit",
-    "power_limit_default",
-    "utilization",
-    "pcie_width",
-    "pcie_width_max",
-    "pcie_generation",
-    "pcie_generation_max",
-    "links_up",
-    "ecc_uncorrected",
-    "pages_pending",
-    "rows_pending",
-    "remap_failed",
+_PACKED_FIELDS = tuple(
+    (
+        "reasons sm_clock sm_clock_max temperature slowdown_temperature power power_limit power_limit_default "
+        "utilization pcie_width pcie_width_max pcie_generation pcie_generation_max links_up ecc_uncorrected "
+        "pages_pending rows_pending remap_failed"
+    ).split()
 )
 
 

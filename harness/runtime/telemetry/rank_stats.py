@@ -29,19 +29,7 @@ _DATA_SPAN = "data"
 _MAX_RANKS_WRITTEN_EVERY_TIME = 64
 _MAX_LOG_LINES = 8
 """Stragglers that are logged at once."""
-_COLUMNS = (
-    "seconds",
-    "data",
-    "compute",
-    "compute_waits",
-    "loop",
-    "loop_waits",
-    "io",
-    "work",
-    "faults",
-    "host",
-    "device",
-)
+_COLUMNS = tuple("seconds data compute compute_waits loop loop_waits io work faults host device".split())
 
 
 class RankStats:

@@ -128,3 +128,44 @@ def test_a_printed_shape_is_no_failure(line):
     error = "RuntimeError: Function OddBackward0 returned an invalid gradient at index 0 - got [0] but expected shape compatible with [9]"
     diagnosis = diagnose_text(f"{line}\n{error}\n")
     assert (diagnosis.cause, diagnosis.message) == ("LG083", error)
+
+
+TICKED = "You can't use same `Accelerator()` instance with multiple models when using DeepSpeed"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"ValueError: {TICKED}",
+        f"ValueError: {TICKED.replace('`', '')}",
+        f"ValueError: {TICKED.replace('`', chr(39))}",
+        f"ValueError\uff1a {TICKED.replace(chr(39), chr(0x2019))}",
+    ],
+)
+def test_a_message_that_lost_its_quotes_in_a_paste_is_known(line):
+    assert diagnose_text(f"{line}\n").cause == "LG186"
+
+
+@pytest.mark.parametrize("name", ["Zero-3", "ZeRO-3", "Zreo-3"])
+def test_a_message_that_somebody_typed_is_known(name):
+    line = (
+        f"ValieError; DeepSpeed {name} is not compatible with 'low_cpu_mem_usage=True' or with passing a 'device_map'."
+    )
+    assert diagnose_text(f"{line}\n").cause == "LG183"
+
+
+@pytest.mark.parametrize("folder", ["odd/checkpoint-7", "x"])
+def test_the_exception_below_its_own_line_of_source_is_quoted(folder):
+    code = 'raise ValueError(f"Can\'t find a valid checkpoint at {place}")'
+    error = f"ValueError: Can't find a valid checkpoint at /a/{folder}"
+    both = diagnose_text(f"{code}\n{error}\n")
+    assert (both.cause, both.message, both.line) == ("LG034", error, 2)
+    assert diagnose_text(f"{code}\n").message == code
+
+
+@pytest.mark.parametrize(("path", "is_home"), [("/.cache", True), ("/.triton/x", True), ("/data/.cache", False)])
+def test_a_home_that_is_the_root_folder_needs_a_variable(path, is_home):
+    diagnosis = diagnose_text(f"[rank1]: PermissionError: [Errno 13] Permission denied: '{path}'\n")
+    assert diagnosis.cause == "LG051"
+    assert diagnosis.change.startswith("set HOME") is is_home
+    assert decide_action(diagnosis).action == "change and retry"

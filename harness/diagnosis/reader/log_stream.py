@@ -154,7 +154,8 @@ def update_event(event: LogEvent, later: LogEvent) -> None:
     is_same = event.text in later.text or later.text.startswith(_INTERRUPT)
     if not shows_rank(event.frames) and is_same and (shows_rank(later.frames) or (later.frames and not event.frames)):
         event.frames, event.text = later.frames, later.text
-    if later.progress > event.progress + _PROGRESS_OF_ANOTHER or later.num_retries > event.num_retries:
+    is_code = event.text.startswith(("raise ", "assert "))  # its exception follows
+    if is_code or later.progress > event.progress + _PROGRESS_OF_ANOTHER or later.num_retries > event.num_retries:
         for name in LogEvent.__dataclass_fields__:
             setattr(event, name, getattr(later, name))
 

@@ -54,7 +54,7 @@ class Rule:
     @cached_property
     def pattern(self) -> re.Pattern[str]:
         """Compiled when a line first has a literal: most patterns never are."""
-        return re.compile(self.signature.pattern)
+        return re.compile(_loosen(self.signature.pattern))
 
     @cached_property
     def frames(self) -> re.Pattern[str] | None:
@@ -69,9 +69,19 @@ def all_rules() -> tuple[Rule, ...]:
     rows = [(row.cause, row.signature) for row in all_rows()]
     rows += [(cause.id, signature) for cause in all_causes() for signature in cause.signatures]
     return tuple(
-        Rule(id_, causes[id_].level if id_ in causes else "root", find_literals(signature.pattern), signature)
+        Rule(id_, causes[id_].level if id_ in causes else "root", find_literals(_loosen(signature.pattern)), signature)
         for id_, signature in rows
     )
+
+
+_TICK = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|`\??(?![*+{])")
+
+
+def _loosen(pattern: str) -> str:
+    """The pattern with any quote or none for each backtick: a line that is pasted outside of a block of code, or typed,
+    has lost them.
+    """
+    return _TICK.sub(lambda match: "[`'\"]?" if match[0][0] == "`" else match[0], pattern)
 
 
 class RuleIndex:
@@ -116,6 +126,8 @@ def _index_rules() -> RuleIndex:
 
 _WRAPPED = re.compile(r".*Failed to import [\w.]+ because of the following error \(look up [^)]*\):[ |]*(\S.*)")
 """An exception of transformers that says another one, which is the cause."""
+_TYPED = str.maketrans("\u2018\u2019\u201c\u201d\uff1a", "''\"\":")
+"""Quotes and colons as editors and keyboards set them."""
 _GROUP = re.compile(r"(?:\w+\.)*\w*ExceptionGroup: .*\(\d+ sub-exceptions?\)")
 _KILLING = "Killing subprocess "
 """DeepSpeed's launcher prints it for each rank, before it says why."""
@@ -135,7 +147,7 @@ def match_line(text: str, frames: Sequence[Frame], *, in_traceback: bool) -> Mat
         text = f"{text[: MAX_MATCHED_CHARS * 3 // 4]} ... {text[-MAX_MATCHED_CHARS // 4 :]}"
     if own_finding := _OWN_FINDING.match(text):
         return Match(own_finding["id"], "root", True, {})
-    text = text.replace("HIP error: ", "CUDA error: ")
+    text = text.replace("HIP error: ", "CUDA error: ").translate(_TYPED)
     inner = _WRAPPED.match(text)
     match = _match_known_cause(inner[1], ()) if inner else None
     match = match if match and match.level == "root" else _match_known_cause(text, frames)

@@ -83,6 +83,8 @@ RENDEZVOUS = (f"{SITE}/torch/distributed/rendezvous.py", "_create_c10d_store", "
         ("172.17.0.2", "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to "
          "connect to ({}, 29500)."),
         ("127.0.1.1", "RuntimeError: [/gloo/transport/tcp/pair.cc:724] connect [{}]:3210: Connection refused"),
+        ("0aeb5a3f77c1", "torch.distributed.DistNetworkError: The client socket has timed out after 300000ms while trying to "
+         "connect to ({}, 41331)."),
         ("192.168.122.1", "torch.distributed.DistNetworkError: The client socket has failed to connect to any network "
          "address of ({}, 29500)."),
     ],
@@ -202,6 +204,28 @@ def test_a_fault_of_deepspeed_is_not_the_programs(frame, error):
     assert (diagnosis.cause, action) == ("LG149", "change and retry"), diagnosis.title
     assert "install" in diagnosis.change
     assert "DeepSpeed" in diagnosis.change
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "TypeError: BF16_Optimizer.load_odd() got an unexpected keyword argument 'serial'",
+        "AttributeError: 'FP16_OddOptimizer' object has no attribute 'odd_groups'. Did you mean: 'groups'?",
+        "AttributeError: 'DeepSpeedZeroOptimizer_Stage9' object has no attribute 'odd'",
+    ],
+)
+def test_a_quote_without_frames_names_deepspeeds_own_optimizer(error):
+    diagnosis = diagnose_text(f"{error}\n")
+    assert (diagnosis.cause, decide_action(diagnosis).action) == ("LG149", "change and retry")
+    assert "not of the program" in diagnosis.title
+
+
+@pytest.mark.parametrize("code", ["assert self.heads % self.tp_size == 0", "assert len(x) % groups[0] == 0, odd"])
+def test_a_check_that_one_number_divides_another_says_which(code):
+    diagnosis, action = answer([("/job/net.py", "__init__", code)], "AssertionError")
+    assert (diagnosis.cause, action) == ("LG290", "change and retry")
+    assert code in diagnosis.title
+    assert answer([("/job/net.py", "__init__", "assert odd == 0")], "AssertionError")[0].cause != "LG290"
 
 
 def test_what_deepspeed_calls_of_the_programs_is_not_its_own_fault():

@@ -32,7 +32,8 @@ class PrefixLearner:
                 rank = line.rank if (found := _RANK.search(match[0])) is None else int(found[1])
                 stream = line.stream + (_CLOCK.sub("", match[0]) if names_writer else shape.pattern)
                 return line._replace(text=line.text[match.end() :], rank=rank, stream=stream)
-        match = _START.match(line.text)
+        may_start = '  File "' in line.text or line.text.endswith("call last):")
+        match = _START.match(line.text) if may_start else None
         if match is None or len(self._writers) >= _MAX_SHAPES:
             return line
         writer = _CLOCK.sub("", match["prefix"])

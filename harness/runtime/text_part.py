@@ -62,6 +62,7 @@ def find_text_part(config: PreTrainedConfig) -> TextPart:
     alone.tie_word_embeddings = _is_tied(whole)
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         token = getattr(config, name, None)
+        token = [*token] if isinstance(token, tuple) else token  # as the class of Qwen3-ASR has it, and JSON does not
         if getattr(alone, name, None) is None and not (isinstance(token, int) and token >= alone.vocab_size):
             setattr(alone, name, token)
     return TextPart(alone)

@@ -176,7 +176,10 @@ def _find_sizes(
     """(sizes, source): from the model's family, else from the module if it has no experts; else (None, the reason)."""
     if lookup.facts is not None:
         return FlopsInputs.from_model(lookup.facts), f"the sizes of a {lookup.facts.family} model"
-    layers, heads = getattr(text_config, "num_hidden_layers", None), getattr(text_config, "num_attention_heads", None)
+    try:
+        layers, heads = (getattr(text_config, f"num_{name}", None) for name in ("hidden_layers", "attention_heads"))
+    except RuntimeError:  # of a configuration with one number for each layer
+        return None, lookup.why_not
     if any("expert" in name for name in text_config.to_dict()) or not layers or not heads:
         return None, lookup.why_not
     size = getattr(text_config, "head_dim", None) or text_config.hidden_size // heads

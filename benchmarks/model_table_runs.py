@@ -110,7 +110,7 @@ def write_model(kind: str, folder: Path) -> None:
     reason: ValueError | None = None
     for part in (whole, whole.get_text_config(decoder=True)):
         try:
-            config = build_small_copy(part, max_parameters=100_000_000).config
+            config = build_small_copy(part, max_parameters=100_000_000).built_from
             break
         except ValueError as error:
             reason = reason or error
@@ -130,6 +130,8 @@ def write_model(kind: str, folder: Path) -> None:
             if parameter.dim() > 1:
                 parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
     model.save_pretrained(folder)
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(folder)
     torch.save(dict(model.named_parameters()), folder / "weights.pt")
     _, gradients = loss_and_gradients(model)
     matrices = [name for name, _ in layer_matrices(model) if name in gradients]  # some attend to no encoder

@@ -117,6 +117,7 @@ def _build_copy(
     if size > max_parameters:
         raise ValueError(f"the copy has {size:,} parameters")
     model = AutoModelForCausalLM.from_config(small, dtype=torch.float32, **options).eval()
+    model.built_from = small  # of some composites `model.config` is a part that no class builds alone
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:

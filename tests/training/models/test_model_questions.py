@@ -25,6 +25,7 @@ from harness.hostinfo.model_answers import QUESTIONS
 from harness.runtime.model_behavior import build_small_copy
 from harness.runtime.model_questions import quantized_layers, small_copy, tensor_plan
 from harness.runtime.model_questions.rank_pair import MachineError, ask_ranks, find_error
+from harness.runtime.text_part import find_text_part
 from tests.support.training.forked_ranks import ForkedRanks
 
 NIGHTLY = os.environ.get("HARNESS_NIGHTLY") == "1"
@@ -93,6 +94,17 @@ def test_layers_that_no_number_of_layers_counts_are_found(family: str, names: li
 def test_weights_that_layers_share_are_listed_once() -> None:
     model = build_small_copy(AutoConfig.for_model("zamba2"))
     assert {name for name, _ in small_copy.layer_matrices(model)} <= {name for name, _ in model.named_parameters()}
+
+
+def test_a_copy_is_saved_with_a_configuration_that_its_class_takes(tmp_path: Path) -> None:
+    small = small_copy.SmallCopy(build_small_copy(AutoConfig.for_model("mllama")), apart=True, folder=tmp_path)
+    assert AutoConfig.from_pretrained(small.saved).model_type == "mllama"
+
+
+def test_a_composite_with_a_tuple_of_end_tokens_has_a_text_part() -> None:
+    config = AutoConfig.for_model("qwen3_asr")
+    assert isinstance(config.eos_token_id, tuple)
+    assert find_text_part(config).config is not None
 
 
 @pytest.mark.parametrize("holds", [True, False])

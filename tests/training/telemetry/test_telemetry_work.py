@@ -149,3 +149,10 @@ def test_a_model_with_experts_that_is_not_known_has_no_flops() -> None:
     assert counter.sizes is None
     assert "home-made" in counter.source
     assert counter.count(np.array([[[0]]])).model_flops == 0
+
+
+def test_a_configuration_with_heads_by_layer_has_no_flops() -> None:
+    config = AutoConfig.for_model("dots3_note_text")
+    with pytest.raises(RuntimeError, match="per-layer"):
+        _ = config.num_attention_heads
+    assert work(config, torch.nn.Linear(2, 2), stream()).sizes is None

@@ -49,7 +49,7 @@ def ask_at_zero3(small: SmallCopy) -> Answer:
     folder = small.saved
 
     def compare(_: int) -> dict[str, Any]:
-        model = load_pretrained(ModelSpec(name_or_path=str(folder)), small.config, _ZERO3, {})
+        model = load_pretrained(ModelSpec(name_or_path=str(folder)), small.model.built_from, _ZERO3, {})
         parameters = dict(model.named_parameters())
         with deepspeed.zero.GatheredParameters(list(parameters.values())):
             return {"wrong": _other_values(small.model, parameters)}

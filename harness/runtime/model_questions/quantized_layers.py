@@ -23,7 +23,7 @@ def ask(small: SmallCopy) -> Answer:
 
     def load(_: int) -> dict[str, Any]:
         spec = ModelSpec.model_validate({"name_or_path": str(folder), "quantization": {"load_in_4bit": True}})
-        model = load_pretrained(spec, small.config, {}, {})
+        model = load_pretrained(spec, small.model.built_from, {}, {})
         quantized = {id(layer.weight) for layer in quantized_layers(model)}
         names = {name for name, parameter in model.named_parameters() if id(parameter) in quantized}
         add_adapters(model, LoraSpec(target_modules="all-linear", r=2), 0)

@@ -42,14 +42,9 @@ class SmallCopy:
     def saved(self) -> Path:
         """A folder with its files, as `transformers` saves them, and the configuration that it was built from."""
         self.model.save_pretrained(self.folder / "saved")
-        self.config.architectures = [type(self.model).__name__]
-        self.config.save_pretrained(self.folder / "saved")
+        self.model.built_from.architectures = [type(self.model).__name__]
+        self.model.built_from.save_pretrained(self.folder / "saved")
         return self.folder / "saved"
-
-    @property
-    def config(self) -> Any:
-        """What its class was built from; a composite's, where its text model has no class of its own."""
-        return getattr(self.model, "built_from", self.model.config)
 
     @property
     def text_config(self) -> Any:

@@ -102,6 +102,20 @@ def test_stage_3_fetches_gradients_back_on_the_stream_that_sent_them() -> None:
         assert time.seconds_of("PCIe") == pytest.approx(moved * 8.03e9 / 8 / 51.2e9, rel=0.01)
 
 
+def test_weights_that_are_page_locked_do_not_wait_for_gradients_that_are_not() -> None:
+    """Nothing hides a pageable copy; the weights' two for each of 4 micro-batches go by the link's own rate."""
+    both, slow = 51.2e9, 6.9e9
+    shard = 8.03e9 / 8
+    for pins, pageable in (((False, True), 16 / slow), ((True, False), 16 / slow), ((False, False), 32 / slow)):
+        zero = offload("cpu", "cpu")
+        zero["offload_optimizer"]["pin_memory"], zero["offload_param"]["pin_memory"] = pins
+        part = next(part for part in time_of("llama-3.1-8b", zero=zero).parts if part.name == "PCIe")
+        assert part.exposed == pytest.approx(pageable * shard, rel=0.01)
+        assert part.seconds == pytest.approx(
+            max(pageable, 8 / (both if pins[0] else slow) + 16 / (both if pins[1] else slow)) * shard, rel=0.01
+        )
+
+
 def test_frozen_weights_are_moved_but_not_stepped() -> None:
     """An adapter's step is the adapter's; from host memory all weights come for each gather, in 4 bits a quarter of them
     and its scales.

@@ -108,9 +108,9 @@ class PlanSettings:
     """Tokens of an MLP at once; 0 for all."""
     binds_cores: bool = False
     """The launcher binds each rank to cores of its own."""
+    pins_parameters: bool = True
     step_threads: int = 0  # of a rank's CPU optimizer; 0 where no launcher sets them
-    keeps_first_states: bool = False
-    """The engine keeps the states of a first optimizer, of all parameters."""
+    keeps_first_states: bool = False  # of a first optimizer, of all parameters
     flattens_masters: bool = True
     """The master weights are one buffer."""
     step_temporaries: tuple[int, int] = (0, 0)  # of torch's Adam, as long as what is stepped: on GPU, on CPU
@@ -306,6 +306,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         trainable=TrainableChoice.from_spec(spec.model),
         compiled=bool(spec.train.torch_compile),
         binds_cores=bool(spec.launch.bind_cores_to_rank),
+        pins_parameters=parameters.pin_memory if parameters else True,
         step_threads=run.step_threads,
         keeps_first_states=kind.keeps_first_states(stage=stage, is_offloaded=is_offloaded, mixed_precision=mixed),
         flattens_masters=stage > 0 or kind.is_fused,

@@ -219,10 +219,12 @@ def _offload_parts(
     own results alone. In DeepSpeed's order stage 3 copies these from a cast that is not page-locked.
     """
     fast = device.pcie * rates.link_efficiency
-    pcie = fast if settings.pin_memory else min(fast, PAGEABLE_COPY)
-    upload = pcie if settings.stage < 3 or settings.steps_in_one_pass else min(fast, PAGEABLE_COPY)
-    during, boundary = work.pcie / pcie, work.pcie_step / pcie + work.upload / upload
-    exposed = fitted.pcie_exposed if settings.pin_memory else 1.0
+    slow = min(fast, PAGEABLE_COPY)
+    pcie, weights = fast if settings.pin_memory else slow, fast if settings.pins_parameters else slow
+    upload = pcie if settings.stage < 3 or settings.steps_in_one_pass else slow
+    pageable = work.pcie / pcie * (pcie < fast) + work.pcie_weights / weights * (weights < fast)
+    during = max(work.pcie / pcie, work.pcie_fetched / pcie + work.pcie_weights / weights, pageable)
+    boundary = work.pcie_step / pcie + work.upload / upload
     host = work.host_bytes / cpu_step_rate(settings, device, rates, fitted)
     early, beside = _early_share(work, host, compute)
     gpu = work.gpu_elements * fitted.optimizer_bytes / (device.bandwidth * fitted.memory_share) + fitted.step_seconds
@@ -231,7 +233,7 @@ def _offload_parts(
     written = (nvme.gradients_write + nvme.parameters_write) / rates.nvme_write
     read = nvme.parameters_read / rates.nvme_read
     return [
-        TimePart("PCIe", during, max(during - compute, exposed * during)),
+        TimePart("PCIe", during, max(during - compute, fitted.pcie_exposed * during, pageable)),
         TimePart("PCIe at the step", boundary, boundary - min(host, work.pcie_hidden / upload)),
         TimePart("GPU optimizer", gpu, gpu),
         TimePart(_CPU_OPTIMIZER, host * (1 - early) + beside, host * (1 - early)),

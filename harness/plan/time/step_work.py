@@ -79,16 +79,19 @@ class CollectiveWork:
 @dataclass(frozen=True, slots=True)
 class OptimizerWork:
     """The optimizer step: elements of this rank's shard that the GPU steps, and of the host's ranks that its CPUs step;
-    bytes of a rank over PCIe during the passes, of gradients at the step (`pcie_step`) and of what was stepped
-    (`upload`), and of the latter those that are copied while the CPU steps the next sub-group (`pcie_hidden`); the
-    host's `nvme` bytes and memory traffic. `early_share`: of the elements that may be stepped beside the last backward
-    pass, which is `last_backward` of the passes.
+    bytes of a rank over PCIe during the passes, of gradients one after the other (`pcie`), of them fetched back, and of
+    weights (`pcie_weights`); of gradients at the step (`pcie_step`) and of what was stepped (`upload`), of the latter
+    those that are copied while the CPU steps the next sub-group (`pcie_hidden`); the host's `nvme` bytes and memory
+    traffic. `early_share`: of the elements that may be stepped beside the last backward pass, which is `last_backward`
+    of the passes.
     """
 
     gpu_elements: float
     host_elements: float
     host_bytes: float
     pcie: float
+    pcie_fetched: float
+    pcie_weights: float
     pcie_step: float
     upload: float
     pcie_hidden: float
@@ -231,7 +234,9 @@ def _count_optimizer(model: ModelFacts, settings: PlanSettings, size: float, hel
         gpu_elements=(shard if settings.stage else size) * (1 - on_host),
         host_elements=host_elements * on_host,
         host_bytes=comm_volume.cpu_optimizer_bytes(host_elements, settings),
-        pcie=max(down + (fetched if settings.stage == 3 else 0.0), up),
+        pcie=down + fetched if settings.stage == 3 else max(down, fetched),
+        pcie_fetched=fetched,
+        pcie_weights=up - fetched,
         pcie_step=boundary,
         upload=after,
         pcie_hidden=after * (1 - 1 / groups) if is_hidden else 0.0,

@@ -248,7 +248,7 @@ class FitSearch:
                 for micro in (settings.sequences_a_row * rows for rows in _MICRO_BATCHES):
                     if sequences % micro:
                         break
-                    sketch = replace(base, micro_batch=micro, accumulation=sequences // micro)
+                    sketch = base.with_values(micro_batch=micro, accumulation=sequences // micro)
                     other = candidates.resolve(with_checkpointing(sketch, checkpointing=checkpointing))
                     if other is None or not _is_kept(other, model, raw, pinned):
                         continue

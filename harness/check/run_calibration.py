@@ -15,12 +15,7 @@ from harness.facts.metrics_schema import SCHEMA_VERSION
 from harness.hostinfo import machine
 from harness.plan.plan_usage import usage_error
 from harness.plan.planner import Plan, make_plan
-from harness.plan.time.calibration import (
-    MAX_FACTOR,
-    CalibratedRun,
-    Observation,
-    sum_by_rate,
-)
+from harness.plan.time.calibration import MAX_FACTOR, CalibratedRun, Observation, sum_by_rate
 from harness.plan.time.machine_fingerprint import (
     Fingerprint,
     PlanTarget,

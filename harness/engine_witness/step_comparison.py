@@ -23,12 +23,7 @@ from harness.engine_witness.likely_cause import Hypotheses, cause_of_gradient, f
 from harness.engine_witness.number_formats import U32
 from harness.engine_witness.rank_agreement import RankAgreement
 from harness.engine_witness.stepped_values import StepRecorder
-from harness.engine_witness.update_comparison import (
-    LocalDifference,
-    compare_replicas,
-    compare_updates,
-    compare_weights,
-)
+from harness.engine_witness.update_comparison import LocalDifference, compare_replicas, compare_updates, compare_weights
 from harness.engine_witness.witness_result import Difference, DifferenceKind, WitnessResult
 
 

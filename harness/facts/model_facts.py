@@ -6,11 +6,37 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from functools import wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from harness.facts.model_parts import Layers, Parameter, Parameters
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Model = TypeVar("_Model")
+
+
+def once_a_model(
+    function: Callable[Concatenate[_Model, _P], _T], of: Callable[..., Any] | None = None
+) -> Callable[Concatenate[_Model, _P], _T]:
+    """Keep what a function of a model returned for the last four models, by their identity: a search asks the same of
+    thousands of settings. `of`: all of the other arguments that the result depends on, hashable; by default themselves.
+    """
+    recent: deque[tuple[_Model, dict[Any, _T]]] = deque(maxlen=4)
+
+    @wraps(function)
+    def answer(model: _Model, /, *args: _P.args, **named: _P.kwargs) -> _T:
+        key = (args, *named.items()) if of is None else of(*args, **named)
+        answers = next((answers for known, answers in tuple(recent) if known is model), None)
+        if answers is None:
+            recent.append((model, answers := {}))
+        if key not in answers:
+            answers[key] = function(model, *args, **named)
+        return answers[key]
+
+    return answer
 
 
 class LatentAttention(NamedTuple):
@@ -59,12 +85,14 @@ class ModelFacts(NamedTuple):
         return len(self.layers)
 
     @property
+    @once_a_model
     def largest_layer(self) -> Parameters:
         """The largest kind of layer."""
         kinds = {id(layer): layer for layer in self.layers}
         return max(kinds.values(), key=_numel, default=())
 
     @property
+    @once_a_model
     def num_parameters(self) -> int:
         """All elements; a tied head counts once."""
         return self._sum_over_layers(_numel) + _numel(self.before) + _numel(self.after)
@@ -106,6 +134,7 @@ class ModelFacts(NamedTuple):
         return self.num_parameters - in_experts * (self.experts - self.experts_per_token) // self.experts
 
     @property
+    @once_a_model
     def matmul_parameters(self) -> int:
         """Active parameters that are multiplied with: no vectors, nothing before the layers unless it is the head."""
         vectors = sum(parameter.numel for parameter in (*self.before, *self.after) if len(parameter.shape) == 1)

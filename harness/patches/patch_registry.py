@@ -221,6 +221,7 @@ def select_patches(run: PatchFacts, switches: Switches) -> PatchStates:
     return PatchStates(select_patch(patch, run, switches) for patch in all_patches())
 
 
+@cache
 def find_patch(name: str) -> Patch:
     """The patch of this name. Raises KeyError."""
     return {patch.name: patch for patch in all_patches()}[name]

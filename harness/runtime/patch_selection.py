@@ -9,13 +9,7 @@ from typing import Any
 from deepspeed.accelerator import get_accelerator
 
 from harness.errors import UserError
-from harness.patches.patch_registry import (
-    PatchFacts,
-    PatchStates,
-    find_patch,
-    select_patch,
-    select_patches,
-)
+from harness.patches.patch_registry import PatchFacts, PatchStates, find_patch, select_patch, select_patches
 from harness.patches.refused_patches import refusal_of
 from harness.patches.targets import forget_modules
 from harness.plan.settings.patch_facts import patch_facts

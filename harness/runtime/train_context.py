@@ -20,13 +20,7 @@ from harness.runtime.dataset.preparation import PreparedData
 from harness.runtime.dataset.sampler import EvalData, TrainData
 from harness.runtime.dataset.tokenization import tokenize_prompts
 from harness.runtime.distributed import Distributed
-from harness.runtime.engine import (
-    build_engine,
-    check_ds_config,
-    install_step,
-    resolve_batch_geometry,
-    resolve_topology,
-)
+from harness.runtime.engine import build_engine, check_ds_config, install_step, resolve_batch_geometry, resolve_topology
 from harness.runtime.engine_checks.check_runner import EngineChecks
 from harness.runtime.engine_protocol import Engine
 from harness.runtime.lr_schedule import check_schedule

@@ -11,13 +11,7 @@ from collections.abc import Iterator
 from textwrap import fill
 from typing import Any
 
-from harness.facts.release_faults import (
-    RELEASE_CHANGES,
-    RELEASE_FAULTS,
-    ReleaseFault,
-    load_conformance,
-    load_grid,
-)
+from harness.facts.release_faults import RELEASE_CHANGES, RELEASE_FAULTS, ReleaseFault, load_conformance, load_grid
 
 _INTRO = (
     "Each release was compared with one plain torch process: three steps of a small model on two gloo ranks of the CPU",

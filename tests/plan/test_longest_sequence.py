@@ -83,6 +83,12 @@ def test_a_table_of_positions_limits_the_length() -> None:
     assert (body["max_length"], body["limited_by"]) == (1024, "the model's positions")
 
 
+def test_adapters_have_a_longest_sequence_too() -> None:
+    asked = ("size", "--model", "gpt2", "--longest", "--gpus", "1", "--gpu", "RTX4090-24GB", "--host-memory", "100GB")
+    result = run(*asked, "--lora", "--format", "json")
+    assert json.loads(result.stdout)["max_length"] == 1024  # settings of adapters had no hash, and no answer
+
+
 def test_nothing_fits_is_exit_code_1() -> None:
     found = run(*"plan --model llama-3.1-405b --longest --gpus 1 --gpu RTX4090 --host-memory 64GB".split())
     assert found.exit_code == ExitCode.FINDINGS

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from harness.plan.memory.memory_items import (
     BACKWARD,
     MICRO_BATCH,
@@ -38,7 +36,7 @@ def test_each_tier_has_a_moment_of_its_own() -> None:
 
 
 def test_what_is_assumed_does_not_choose() -> None:
-    assumed = replace(item("slack", 100, "backward layer"), assumed=True)
+    assumed = item("slack", 100, "backward layer")._replace(assumed=True)
     assert [each.description for each in keep_largest_moments([assumed, item("loss", 1, "loss gradient")])] == ["loss"]
 
 

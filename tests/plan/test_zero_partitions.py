@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 import time
+from typing import Any
+
+import pytest
 
 from harness.facts.model_lookup import ModelFacts, Parameter, facts_from_config, find_model
 from harness.plan.memory.zero_partitions import (
+    _PARTITIONED_BY,
     _owned_gradient_numel,
     _split_sub_groups,
     local_parameters,
     partition_model,
     weight_decay_group_sizes,
 )
+from harness.plan.settings.plan_settings import PlanSettings
 from tests.support.plan_inputs import TINY, settings
 
 
@@ -77,3 +82,34 @@ def test_sixteen_thousand_ranks_take_under_a_second() -> None:
     z = partition_model(facts, settings(ranks=16_384, zero={"stage": 2}))
     assert time.process_time() - begun < 1
     assert max(z.owned_gradients) >= facts.largest_parameter
+
+
+READ: set[str] = set()
+
+
+class _Watched(PlanSettings):
+    """Settings that note in `READ` which of their values are read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in PlanSettings.__dataclass_fields__:
+            READ.add(name)
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v3"])
+@pytest.mark.parametrize("degrees", [{}, {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}])
+@pytest.mark.parametrize("model", [{}, {"lora": {"r": 8}}, {"freeze": ["*embed*"]}])
+def test_a_partition_is_known_by_all_that_it_depends_on(name: str, degrees: dict[str, int], model: Any) -> None:
+    """What was partitioned before is not partitioned again: a value that is read and not asked for would be wrong."""
+    facts = find_model(name).facts
+    assert facts is not None
+    for stage, kind in ((0, "adamw"), (1, "muon"), (2, "adamw"), (3, "adamw")):
+        run = settings(TINY, ranks=4, parallel=degrees, zero={"stage": stage}, optimizer={"type": kind}, model=model)
+        READ.clear()
+        watched = object.__new__(_Watched)
+        watched.__dict__.update(run.__dict__)
+        partition_model.__wrapped__(facts, watched)  # type: ignore[attr-defined]
+        read = set(READ)
+        READ.clear()
+        _PARTITIONED_BY(watched)
+        assert read <= READ, f"also depends on {read - READ}"

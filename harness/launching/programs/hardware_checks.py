@@ -11,11 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.hostinfo import machine
-from harness.hostinfo.deepspeed_accelerator import (
-    find_accelerator_problem,
-    find_other_devices,
-    torch_may_take_others,
-)
+from harness.hostinfo.deepspeed_accelerator import find_accelerator_problem, find_other_devices, torch_may_take_others
 from harness.hostinfo.gpu_health import group_gpu_problems
 from harness.hostinfo.gpu_links import find_numa_nodes_of_gpus
 from harness.hostinfo.nvml_probe import probe_gpus

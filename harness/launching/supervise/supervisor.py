@@ -23,12 +23,7 @@ from harness.launching.setup.resume import find_resumable_checkpoint
 from harness.launching.supervise.attempt_runner import run_attempt
 from harness.launching.supervise.cleanup import remove_buffers_of_other_runs
 from harness.launching.supervise.own_disks import find_stored_resume
-from harness.launching.supervise.restart_files import (
-    append_restart_event,
-    archive_statuses,
-    log_name,
-    write_restarts,
-)
+from harness.launching.supervise.restart_files import append_restart_event, archive_statuses, log_name, write_restarts
 from harness.launching.supervise.restart_policy import Attempt, decide_restart
 from harness.launching.supervise.returning_hosts import MAX_LOSSES, RETURN_TEXT, LostHosts
 from harness.launching.supervise.space_wait import MAX_SPACE_SECONDS, find_full_disk, wait_for_space

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.facts.model_lookup import ModelFacts
+from harness.facts.model_facts import ModelFacts, once_a_model
 from harness.facts.model_parts import Parameters
 from harness.plan.weights.trained_weights import LayerTraining, ModelTraining, saved_bytes_change
 
@@ -74,9 +74,10 @@ def all_layer_bytes(
     return sorted(layer_bytes_in_order(model, micro_batch, training), reverse=True)[:count]
 
 
+@once_a_model
 def layer_bytes_in_order(
     model: ModelFacts, micro_batch: MicroBatchShape, training: ModelTraining | None = None
-) -> list[int]:
+) -> tuple[int, ...]:
     """Bytes that each layer of the model saves without checkpointing, in the order of the layers."""
     known: dict[tuple[int, LayerTraining | None], int] = {}
     sizes = []
@@ -85,7 +86,7 @@ def layer_bytes_in_order(
         if key not in known:
             known[key] = layer_bytes(model, micro_batch, layer, key[1])
         sizes.append(known[key])
-    return sizes
+    return tuple(sizes)
 
 
 def _llama_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameters) -> _BytesPerToken:

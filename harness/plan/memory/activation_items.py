@@ -163,8 +163,8 @@ def _kept_layers(
         sizes = all_layer_bytes(model, micro_batch, num_layers, training)
         recomputed = count_recomputed(num_layers, settings.checkpoint_every) if settings.checkpointing else 0
         return sizes[: num_layers - recomputed]
-    sizes = layer_bytes_in_order(model, micro_batch, training)
-    return [size for index, size in enumerate(sizes) if size and not is_recomputed(index, settings)]
+    in_order = layer_bytes_in_order(model, micro_batch, training)
+    return [size for index, size in enumerate(in_order) if size and not is_recomputed(index, settings)]
 
 
 def _checkpointed_items(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from harness.plan.memory.memory_items import (
     SAVE,
@@ -43,7 +42,7 @@ def save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[M
         item = MemoryItem("host", *label, weights.bytes, str(weights), source, SAVE, shared=True)
         yield at_moments(item, "weights saved")
         quantized = quantized_item("host", ("save", "4-bit weights on their way to the file"), partitions, SAVE)
-        yield at_moments(replace(quantized, shared=True), "weights saved")
+        yield at_moments(quantized._replace(shared=True), "weights saved")
     if settings.optimizer_device != "none":
         return
     master_bytes = settings.master_bytes
@@ -61,7 +60,7 @@ def _collected_frozen_items(settings: PlanSettings, partitions: ZeroPartitions) 
     label, source = ("save", "frozen weights, collected for the file"), "runtime/engine.py _get_param_fragment_func"
     if settings.stage == 2 and settings.rank in (None, 0):
         whole = ElementBytes(settings.param_bytes, partitions.unquantized_frozen, "P frozen, one rank")
-        yield replace(memory_item("host", label, whole, source, SAVE), shared=True)
+        yield memory_item("host", label, whole, source, SAVE)._replace(shared=True)
     elif settings.stage == 3 and settings.param_device == "none":
         shard = ElementBytes(settings.param_bytes, partitions.frozen_shard, "P frozen / N")
         yield memory_item("host", label, shard, source, SAVE)
@@ -99,7 +98,7 @@ def _copy_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
         num_elements += partitions.unquantized_frozen * (2 if settings.stage == 2 else 1)  # and those collected
         yield _once_a_job(label, ElementBytes(settings.param_bytes, num_elements, "P, one rank"), source)
         label = ("save", "copy of the 4-bit weights for a save in the background")
-        yield replace(quantized_item("host", label, partitions, TRAINING), shared=True)
+        yield quantized_item("host", label, partitions, TRAINING)._replace(shared=True)
     yield from _staging_items(settings, partitions, source)
 
 
@@ -113,7 +112,7 @@ def _staging_items(settings: PlanSettings, partitions: ZeroPartitions, source: s
     if settings.optimizer_device == "none" and settings.stage > 0:
         yield item
     elif settings.stage < 3:
-        yield replace(item, shared=True)
+        yield item._replace(shared=True)
     elif partitions.frozen_shard and settings.param_device == "none":
         yield item
 

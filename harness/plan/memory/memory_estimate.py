@@ -7,7 +7,8 @@ Arithmetic on settings and model facts; no probe of a machine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from harness.facts.devices import Device
@@ -31,7 +32,7 @@ from harness.plan.memory.transient_memory import (
     held_item,
     transient_items,
 )
-from harness.plan.memory.zero_partitions import ZeroPartitions, partition_model
+from harness.plan.memory.zero_partitions import partition_model
 from harness.plan.settings.plan_settings import PlanSettings
 
 # Three figures of a GPU's peak: what torch has allocated, what its allocator has reserved, what `nvidia-smi` shows.
@@ -118,7 +119,7 @@ ITEM_GROUPS: Mapping[str, tuple[str, ...]] = {
 """Kinds of items in a few groups, for pictures."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MemoryEstimate:
     """All items of one run. `gpu_peak` is bytes a rank, `host_peak` and `nvme_bytes` are bytes a host of
     `ranks_per_host`.
@@ -139,11 +140,21 @@ class MemoryEstimate:
 
     def bytes_at(self, tier: Tier, phase: Phase) -> int:
         """Bytes a rank on this tier in this phase, without the items that the ranks of a host share."""
-        return sum(item.bytes for item in self.items if item.tier == tier and phase in item.phases and not item.shared)
+        return self._totals.get((tier, phase, False), 0)
+
+    @cached_property
+    def _totals(self) -> Mapping[tuple[Tier, Phase, bool], int]:
+        """Bytes by tier, phase, and whether the ranks of a host share them."""
+        totals: dict[tuple[Tier, Phase, bool], int] = {}
+        for item in self.items:
+            for phase in set(item.phases):
+                key = item.tier, phase, item.shared
+                totals[key] = totals.get(key, 0) + item.bytes
+        return totals
 
     def host_bytes_at(self, phase: Phase) -> int:
         """Bytes of a host in this phase, device memory included where it is host memory."""
-        shared = sum(item.bytes for item in self.items if item.tier == "host" and phase in item.phases and item.shared)
+        shared = self._totals.get(("host", phase, True), 0)
         if phase == "export":  # one process a host
             return shared + self.bytes_at("host", phase)
         return (
@@ -161,7 +172,7 @@ class MemoryEstimate:
         """Bytes a rank on its device in that phase."""
         return self.bytes_at("gpu", self.gpu_peak_phase)
 
-    @property
+    @cached_property
     def allocated_peak(self) -> int:
         """Bytes of tensors on the GPU in the phase of training that has most: `torch.cuda.max_memory_allocated`.
 
@@ -210,7 +221,7 @@ class MemoryEstimate:
     def _reserved_share(self) -> Share:
         return RESERVED_ZERO3 if self.gathers_parameters else RESERVED
 
-    @property
+    @cached_property
     def _outside_torch(self) -> int:
         return sum(item.bytes for item in self.items_of("gpu") if item.kind in ("context", "nccl"))
 
@@ -251,20 +262,16 @@ class MemoryEstimate:
         return max(sum(item.bytes for item in items if phase in item.phases) for phase in ("backward", "step"))
 
 
-def estimate_memory(
-    model: ModelFacts, settings: PlanSettings, device: Device | None, partitions: ZeroPartitions | None = None
-) -> MemoryEstimate:
-    """The memory of a run. An unknown device counts as a GPU of unknown size. `partitions`: those of these settings,
-    where the caller has them already.
-    """
+def estimate_memory(model: ModelFacts, settings: PlanSettings, device: Device | None) -> MemoryEstimate:
+    """The memory of a run. An unknown device counts as a GPU of unknown size."""
     pooled = device is not None and device.is_cpu
-    partitions = partitions or partition_model(model, settings)
+    partitions = partition_model(model, settings)
     if pooled:  # host pages that nothing is written to cost nothing: of a bucket, what the gradients fill
         bucket_size = min(settings.reduce_bucket_size, partitions.total)
         pins = settings.pin_memory and settings.pins_natively  # `CPU_Accelerator.pin_memory` returns its argument else
-        settings = replace(settings, reduce_bucket_size=bucket_size, activation_device="none", pin_memory=pins)
+        settings = settings.with_values(reduce_bucket_size=bucket_size, activation_device="none", pin_memory=pins)
         on_gpu, on_host = settings.step_temporaries
-        settings = replace(settings, step_temporaries=(2 * on_gpu, on_host))
+        settings = settings.with_values(step_temporaries=(2 * on_gpu, on_host))
     activations = activation_items(model, settings)
     candidates = [
         *model_state_items(settings, partitions),
@@ -357,10 +364,3 @@ def _uncertain_range(memory: MemoryEstimate, gpu: int | None, others_fit: bool) 
         return None
     is_sure_elsewhere = any(memory.bytes_at("gpu", phase) > gpu for phase in PHASES if phase not in TRAINING)
     return None if is_sure_elsewhere else (low, high)
-
-
-def replace_settings(settings: PlanSettings, **changes: object) -> PlanSettings:
-    """The same settings with some changes; `overlap_comm` follows the stage as DeepSpeed's default does."""
-    if "stage" in changes:
-        changes.setdefault("overlap_comm", changes["stage"] == 3)
-    return replace(settings, **changes)  # type: ignore[arg-type]

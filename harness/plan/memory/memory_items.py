@@ -9,8 +9,8 @@ and rounding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 Tier = Literal["gpu", "host", "nvme"]
 Phase = Literal["load", "forward", "backward", "step", "save", "resume", "export"]
@@ -31,8 +31,7 @@ STEP: tuple[Phase, ...] = ("step",)
 SAVE: tuple[Phase, ...] = ("save",)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryItem:
+class MemoryItem(NamedTuple):
     """Bytes of one kind on one tier, for one rank, or for all ranks of a host together where it is `shared`.
 
     `pinned_blocks`: sizes of its page-locked blocks. `moments`: those of its phases at which it is there, if it is not
@@ -110,7 +109,7 @@ optimizer. The files of a checkpoint.
 
 def at_moments(item: MemoryItem, *moments: str) -> MemoryItem:
     """The item at these moments alone, of the phases that have them."""
-    return replace(item, moments=moments)
+    return item._replace(moments=moments)
 
 
 def keep_largest_moments(items: Iterable[MemoryItem]) -> list[MemoryItem]:
@@ -118,15 +117,19 @@ def keep_largest_moments(items: Iterable[MemoryItem]) -> list[MemoryItem]:
     candidates = list(items)
     totals = {(tier, phase): dict.fromkeys(MOMENTS[phase], 0) for tier in ("gpu", "host", "nvme") for phase in MOMENTS}
     for item in candidates:  # one that names no moment of a phase adds the same to each
-        for phase in () if item.assumed else item.phases:
-            for moment in totals.get((item.tier, phase), {}).keys() & item.moments:
-                totals[item.tier, phase][moment] += item.bytes
+        for phase in item.phases if item.moments and not item.assumed else ():
+            named = totals.get((item.tier, phase), {})
+            for moment in set(item.moments):
+                if moment in named:
+                    named[moment] += item.bytes
     chosen = {key: max(named, key=named.__getitem__) for key, named in totals.items()}
     result = []
     for item in candidates:
-        phases = tuple(each for each in item.phases if is_at(item, each, chosen.get((item.tier, each), "")))
+        phases = item.phases
+        if item.moments:
+            phases = tuple(each for each in phases if is_at(item, each, chosen.get((item.tier, each), "")))
         if phases:
-            result.append(item if phases == item.phases else replace(item, phases=phases))
+            result.append(item if phases == item.phases else item._replace(phases=phases))
     return result
 
 

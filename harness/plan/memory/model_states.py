@@ -8,7 +8,6 @@ deepspeed/runtime/zero/stage_1_and_2.py, f16 = deepspeed/runtime/fp16/fused_opti
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from harness.plan.memory.activation_items import MASK_SOURCE
 from harness.plan.memory.memory_items import (
@@ -210,7 +209,7 @@ def later_gradient_items(
     behind = max(1 / num_layers, 0 if settings.rank is None else 1 - (settings.rank % ranks + 1) / ranks)
     behind -= (num_layers - 1) % settings.checkpoint_every / num_layers  # these are gone before layers are recomputed
     rest = max(0, item.bytes - max(0, round(behind * kept)))
-    yield at_moments(replace(item, bytes=rest), "backward layer", "layer gradients")
+    yield at_moments(item._replace(bytes=rest), "backward layer", "layer gradients")
 
 
 def _stage12_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
-from harness.facts.model_lookup import ModelFacts, Parameter
+from harness.facts.model_facts import ModelFacts, once_a_model
+from harness.facts.model_parts import Parameter
 from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.weights.pipeline_partition import heaviest_stage
 from harness.plan.weights.quantized_weights import NONE_QUANTIZED, QuantizedWeights, count_quantized
@@ -171,7 +173,16 @@ def _divide_matrix(parameter: Parameter, degree: int) -> Parameter:
     return parameter._replace(shape=(-(-outputs // degree), inputs))
 
 
-def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions:
+_PARTITIONED_BY = attrgetter(
+    *("stage", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size", "sequence_parallel_size"),
+    *("tensor_plan", "pipeline_partition_method", "hpz_partition_size", "decay_groups", "steps_matrices_by_muon"),
+    *("sub_group_size", "param_persistence_threshold", "leaf_decoder_layers", "param_bytes", "quantization"),
+    "trainable",
+)
+"""All that the division of the parameters depends on: `tests/plan/test_zero_partitions.py`."""
+
+
+def _partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions:
     """Partition the model as DeepSpeed would with these settings."""
     parameters, frozen = _split_local_parameters(model, settings)
     ranks = settings.zero_world_size
@@ -224,6 +235,9 @@ def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions
     )
 
 
+partition_model = once_a_model(_partition_model, of=_PARTITIONED_BY)
+
+
 def _largest_module_numel(model: ModelFacts, settings: PlanSettings, largest_parameter: int) -> int:
     """Elements of the largest module with weights of its own on this rank; the experts of a layer are one."""
     if settings.tensor_parallel_size == 1:
@@ -239,7 +253,7 @@ def largest_local_layer(model: ModelFacts, settings: PlanSettings) -> Sequence[P
     shard = _known_shard(model, settings)
     if shard is None:
         return [_divide_matrix(parameter, settings.tensor_parallel_size) for parameter in model.largest_layer]
-    return shard.largest_local_layer()
+    return shard.largest_local_layer
 
 
 def _is_hidden_matrix(parameter: Parameter, model: ModelFacts) -> bool:

@@ -8,15 +8,7 @@ from dataclasses import dataclass, field
 
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
-from harness.plan.memory.memory_estimate import (
-    Capacity,
-    Fit,
-    MemoryEstimate,
-    check_fit,
-    estimate_memory,
-    replace_settings,
-)
-from harness.plan.memory.zero_partitions import ZeroPartitions
+from harness.plan.memory.memory_estimate import Capacity, Fit, MemoryEstimate, check_fit, estimate_memory
 from harness.plan.settings.checkpointed_layers import checkpointing_value, describe_checkpointing
 from harness.plan.settings.plan_settings import OffloadDevice, PlanSettings
 from harness.plan.time.rates import Rates
@@ -59,12 +51,9 @@ def evaluate_alternative(
     device: Device | None,
     capacity: Capacity,
     rates: Rates | None = None,
-    partitions: ZeroPartitions | None = None,
 ) -> Alternative:
-    """Memory and time of one alternative. Its title names the differences from `run`. `partitions` as for
-    `estimate_memory`.
-    """
-    memory = estimate_memory(model, other, device, partitions)
+    """Memory and time of one alternative. Its title names the differences from `run`."""
+    memory = estimate_memory(model, other, device)
     return Alternative(
         title=title_of(other, run),
         settings=other,
@@ -98,6 +87,7 @@ def with_offload(
 ) -> PlanSettings:
     """The run at another stage with other offload devices; on NVMe with small sub-groups and pipelined swapping."""
     changes: dict[str, object] = {"stage": stage, "optimizer_device": optimizer_device, "param_device": param_device}
+    changes["overlap_comm"] = stage == 3  # as DeepSpeed's default
     if optimizer_device == "nvme":
         changes |= {
             "sub_group_size": min(run.sub_group_size, SMALL_SUB_GROUP),
@@ -110,7 +100,7 @@ def with_offload(
             "sub_group_size": min(run.sub_group_size, SMALL_SUB_GROUP),
             "parameter_buffers": max(run.parameter_buffers, 16),
         }
-    return replace_settings(run, **changes)
+    return run.with_values(**changes)
 
 
 def is_stage_supported(stage: int, run: PlanSettings) -> bool:

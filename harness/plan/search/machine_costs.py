@@ -21,7 +21,6 @@ from harness.plan.time.cost_range import CostRange, cost_range
 from harness.plan.time.goodput import checkpoint_cost
 from harness.plan.time.rates import Rates
 from harness.plan.time.step_time import estimate_step_time
-from harness.plan.time.step_work import StepWork, count_step_work
 from harness.run.resolved_run import ResolvedRun
 
 
@@ -73,7 +72,6 @@ class Candidates:
     ) -> None:
         self.model, self.rates = model, rates
         self._all = keep(search_settings(run, model, None, Capacity(None, None, None), rates, with_nvme=False))
-        self._works: dict[int, StepWork] = {}
 
     def estimate_costs(self, machine: Machine, tokens: float) -> tuple[MachineCost, ...]:
         """The candidates that fit with headroom, cheapest first: the largest micro-batch of each place."""
@@ -86,12 +84,9 @@ class Candidates:
         return rank_alternatives(self._timed(_fitting(self._all, machine.capacity), machine.device))
 
     def _timed(self, fitting: Iterable[Alternative], device: Device) -> Iterator[Alternative]:
-        """With the time of a step; the work is the same on every kind, and counted once."""
+        """With the time of a step."""
         for each in fitting:
-            work = self._works.get(id(each.settings))
-            if work is None:
-                work = self._works[id(each.settings)] = count_step_work(self.model, each.settings)
-            yield replace(each, time=estimate_step_time(self.model, each.settings, device, self.rates, work=work))
+            yield replace(each, time=estimate_step_time(self.model, each.settings, device, self.rates))
 
 
 def _costs(

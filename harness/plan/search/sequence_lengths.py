@@ -76,7 +76,7 @@ def unit_of(settings: PlanSettings, pad_to_multiple_of: int | None) -> int:
 
 def fit_at(model: ModelFacts, settings: PlanSettings, length: int, device: Device | None, capacity: Capacity) -> Fit:
     """Does the setting hold sequences of so many tokens?"""
-    memory = estimate_memory(model, replace(settings, seq_length=length), device)
+    memory = estimate_memory(model, settings.with_values(seq_length=length), device)
     fit = check_fit(memory, capacity)
     return Fit(False, "NVMe") if memory.nvme_bytes and capacity.nvme is None else fit
 

@@ -8,7 +8,7 @@ that DeepSpeed trains with; the caller runs the gates.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,7 +16,6 @@ from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
 from harness.facts.pipeline_support import layer_class_names
 from harness.plan.memory.memory_estimate import Capacity
-from harness.plan.memory.zero_partitions import ZeroPartitions, partition_model
 from harness.plan.search.alternatives import (
     STAGES_AND_OFFLOADS,
     Alternative,
@@ -28,10 +27,12 @@ from harness.plan.search.spec_changes import merge_changes, spec_changes_for
 from harness.plan.settings.checkpointed_layers import checkpointing_value, list_checkpointing, with_checkpointing
 from harness.plan.settings.plan_settings import PlanSettings, settings_of
 from harness.plan.time.rates import Rates
-from harness.plan.tuned_defaults.rules import tuned_defaults_for, with_trainer
+from harness.plan.tuned_defaults.rules import asked_kernel, tuned_defaults_for, with_trainer
 from harness.plan.weights.tensor_shard import shard_model
 from harness.run.resolved_run import ResolvedRun, resolve_run
+from harness.run.tuned_default import TunedDefault
 from harness.spec.run_spec import RunSpec
+from harness.spec.sections.section import Section
 
 HEADROOM = 0.05
 EQUAL_SPEED = 0.01
@@ -41,32 +42,6 @@ _ENOUGH_HEADROOM = 0.2
 """Between two of them: free memory counts in steps of 5 %, and more than a fifth is no reason to choose."""
 _MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _PARALLEL_SIZES = (1, 2, 4, 8, 16)
-_NO_PART_IN_PARTITIONS = {
-    "micro_batch": 1,
-    "accumulation": 1,
-    "checkpointing": False,
-    "checkpoint_every": 1,
-    "layers_per_segment": 1,
-    "keeps_attention": False,
-    "loss_chunk_size": 0,
-    "trainable": None,
-    "optimizer_device": "none",
-    "param_device": "none",
-    "comm_bytes": 0,
-    "overlap_comm": False,
-    "pin_memory": False,
-    "pins_natively": False,
-    "reduce_bucket_size": 0,
-    "prefetch_bucket_size": 0,
-    "max_live_parameters": 0,
-    "optimizer_buffers": 0,
-    "parameter_buffers": 0,
-    "parameter_buffer_size": 0,
-    "pipeline_read": False,
-    "pipeline_write": False,
-    "separate_offload_grads": False,
-    "keeps_first_step_states": False,
-}
 
 
 class CandidateSettings:
@@ -75,13 +50,16 @@ class CandidateSettings:
     def __init__(self, run: ResolvedRun, model: ModelFacts) -> None:
         self._run, self._model = run, model
         self._raw = run.spec.model_dump(mode="json", exclude_unset=True)
+        self._sections: dict[tuple[str, str], Section] = {}
+        self._alike: dict[tuple[object, ...], tuple[PlanSettings, tuple[TunedDefault, ...], PlanSettings]] = {}
+        """Settings of one batch before and after its tuned defaults, and these."""
 
     def resolve(self, sketch: PlanSettings) -> PlanSettings | None:
         """The settings of the spec that `spec_changes_for` writes for a sketch; None where there is no such spec."""
         run = self._run
-        changes = spec_changes_for(sketch, self._model, self._raw)
+        raw = merge_changes(self._raw, spec_changes_for(sketch, self._model, self._raw))
         try:
-            spec = RunSpec.model_validate(merge_changes(self._raw, changes))
+            spec = RunSpec.model_validate({name: self._read_section(name, value) for name, value in raw.items()})
         except ValidationError:
             return None
         world = run.parallel_dims.world_size
@@ -89,7 +67,37 @@ class CandidateSettings:
         if run.trainer:
             other = other._replace(loop_optimizer=run.loop_optimizer)
             return settings_of(with_trainer(other, run.trainer, self._model))
-        return settings_of(other._replace(tuned_defaults=tuned_defaults_for(other, self._model)))
+        return self._with_tuned_defaults(other, repr(raw.get("zero")))
+
+    def _with_tuned_defaults(self, run: ResolvedRun, zero: str) -> PlanSettings | None:
+        """The settings of a run with its tuned defaults. Runs that differ in the batch alone and get the same defaults
+        have the same settings but for the batch. `zero`: the values of that section.
+        """
+        if run.batch.micro_batch is None:
+            return None
+        micro_batch, accumulation = run.batch.micro_batch * run.sequences_a_row, run.batch.accumulation or 1
+        place = (zero, run.parallel_dims, repr(run.spec.train.gradient_checkpointing))
+        before, known, after = self._alike.get(place, (None, (), None))
+        if before is None:
+            before = settings_of(run._replace(tuned_defaults=asked_kernel(run, self._model)))
+        before = before and before.with_values(micro_batch=micro_batch, accumulation=accumulation)
+        defaults = tuned_defaults_for(run, self._model, before)
+        if after is not None and defaults == known:
+            return after.with_values(micro_batch=micro_batch, accumulation=accumulation)
+        after = settings_of(run._replace(tuned_defaults=defaults))
+        if before is not None and after is not None:
+            self._alike[place] = before, defaults, after
+        return after
+
+    def _read_section(self, name: str, value: Any) -> Any:
+        """The section of these values, read once, the run's own where nothing changed. Raises ValidationError."""
+        section = getattr(self._run.spec, name)
+        if value is self._raw.get(name):
+            return section
+        key = name, repr(value)
+        if key not in self._sections:
+            self._sections[key] = type(section).model_validate(value)
+        return self._sections[key]
 
 
 def search_settings(
@@ -111,24 +119,14 @@ def search_settings(
         return ()
     candidates = CandidateSettings(run, model)
     alternatives: list[Alternative] = []
-    partitions: dict[PlanSettings, ZeroPartitions] = {}
     for base in _stage_and_offload_settings(model, settings, vary_parallel_dims):
         if not with_nvme and "nvme" in (base.optimizer_device, base.param_device):
             continue
         for sketch in _batch_settings(base, settings):
             other = candidates.resolve(sketch)
-            if other is None:
-                continue
-            key = _partition_key(other)
-            if key not in partitions:
-                partitions[key] = partition_model(model, other)
-            alternatives.append(evaluate_alternative(model, settings, other, device, capacity, rates, partitions[key]))
+            if other is not None:
+                alternatives.append(evaluate_alternative(model, settings, other, device, capacity, rates))
     return rank_alternatives(alternatives)
-
-
-def _partition_key(settings: PlanSettings) -> PlanSettings:
-    """Equal for settings whose parameters are divided alike: batch, offload devices and buffers play no part in it."""
-    return replace(settings, **_NO_PART_IN_PARTITIONS)  # type: ignore[arg-type]
 
 
 def rank_alternatives(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...]:
@@ -239,8 +237,7 @@ def _parallel_settings(model: ModelFacts, run: PlanSettings) -> Iterator[PlanSet
                     continue
                 if tensor > 1 and not shard_model(model, tensor, run.tensor_plan).is_useful:
                     continue
-                yield replace(
-                    run,
+                yield run.with_values(
                     tensor_parallel_size=tensor,
                     pipeline_parallel_size=pipeline,
                     sequence_parallel_size=sequence,
@@ -258,7 +255,7 @@ def _batch_settings(base: PlanSettings, run: PlanSettings) -> Iterator[PlanSetti
         if rank_sequences % micro_batch:
             continue
         yield from list_checkpointing(
-            replace(base, micro_batch=micro_batch, accumulation=rank_sequences // micro_batch)
+            base.with_values(micro_batch=micro_batch, accumulation=rank_sequences // micro_batch)
         )
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from harness.plan.settings.plan_settings import PlanSettings
@@ -59,8 +58,8 @@ def shares_of_layers(
 
 def with_checkpointing(settings: PlanSettings, *, checkpointing: bool) -> PlanSettings:
     """The settings with every layer recomputed, or none."""
-    return replace(
-        settings, checkpointing=checkpointing, checkpoint_every=1, layers_per_segment=1, keeps_attention=False
+    return settings.with_values(
+        checkpointing=checkpointing, checkpoint_every=1, layers_per_segment=1, keeps_attention=False
     )
 
 

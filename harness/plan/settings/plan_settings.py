@@ -27,7 +27,7 @@ _ACTIVATION_CHECKPOINTING = "activation_checkpointing"
 _BF16_STATE_KEYS = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlanSettings:
     """The settings of a plan. `*_bytes` are bytes an element; sizes of buckets and thresholds are in elements."""
 
@@ -147,6 +147,11 @@ class PlanSettings:
         master = self.master_bytes if self.mixed_precision or self.stage else 0
         return BytesPerParameter(self.param_bytes, self.grad_bytes, master, self.state_bytes * self.num_states)
 
+    def with_values(self, **values: Any) -> PlanSettings:
+        """The same with other values; `dataclasses.replace` takes ten times as long, and a search makes thousands."""
+        vars(other := object.__new__(type(self))).update(vars(self), **values)
+        return other
+
     @property
     def swap_buffers_per_sub_group(self) -> int:
         """Swap buffers of one sub-group of the optimizer: its master weights, its states, its gradient."""
@@ -265,8 +270,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         sequence_parallel_size=run.parallel_dims.sequence,
         ranks_per_host=_ranks_per_host(run),
         decay_groups=has_decay(spec),
-        overlap_comm=zero.get_bool("overlap_comm", stage == 3)
-        and run.parallel_dims.pipeline == 1,  # switched off there
+        overlap_comm=zero.get_bool("overlap_comm", stage == 3) and run.parallel_dims.pipeline == 1,  # off there
         contiguous_gradients=zero.get_bool("contiguous_gradients", True),
         pin_memory=optimizer.pin_memory if optimizer else True,
         pins_natively=pins_natively(spec.zero, spec.launch.env),
@@ -290,16 +294,12 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         pipeline_read=zero.get_offload_value("offload_optimizer.pipeline_read", False),
         pipeline_write=zero.get_offload_value("offload_optimizer.pipeline_write", False),
         offload_ratio=optimizer.ratio if optimizer and stage == 3 else 1.0,
-        leaf_decoder_layers=any(
-            default.key == "zero_optimization.leaf_module.classes" for default in run.tuned_defaults or ()
-        ),
+        leaf_decoder_layers=any(one.key == "zero_optimization.leaf_module.classes" for one in run.tuned_defaults or ()),
         packing=spec.data.packing,
         loss_chunk_size=run.loss_chunk_size if _is_patched(run, facts, "chunked-loss") else 0,
         tensor_plan=TensorPlanChoice.from_block(spec.deepspeed.get("tensor_parallel")),
         separate_offload_grads=optimizer_device != "none"
-        and not (
-            _is_patched(run, facts, "cpu-offload-single-grad") or _is_patched(run, facts, "nvme-offload-no-grad-swap")
-        ),
+        and not any(_is_patched(run, facts, name) for name in ("cpu-offload-single-grad", "nvme-offload-no-grad-swap")),
         steps_in_one_pass=(one_pass := _is_patched(run, facts, "one-pass-adam") and master == state == 4),
         overlap_step_gib=one_pass * _is_patched(run, facts, "overlapped-step") * spec.zero.overlap_step_gib,
         keeps_first_step_states=not _is_patched(run, facts, "nvme-release", stage=3, optimizer_device="nvme"),

@@ -96,15 +96,12 @@ def estimate_step_time(
     device: Device | None,
     rates: Rates | None = None,
     fitted: FittedRates = FITTED,
-    work: StepWork | None = None,
 ) -> StepTime | None:
-    """The estimate, or None without a device whose peak is known. `work`: that of these settings, where the caller has
-    counted it already.
-    """
+    """The estimate, or None without a device whose peak is known."""
     if device is None or device.is_cpu:
         return None
     rates = rates or Rates()
-    work, links = work or count_step_work(model, settings), group_rates(settings, device, rates)
+    work, links = count_step_work(model, settings), group_rates(settings, device, rates)
     parts = time_parts(work, settings, device, rates, links, fitted)
     peak = device.flops_16 if settings.param_bytes == 2 else device.flops_32
     flops = settings.tokens_per_step * model_flops_per_token(model, settings.seq_length)

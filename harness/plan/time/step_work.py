@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 
 from harness.facts.kept_copies import kept_bytes
-from harness.facts.model_lookup import ModelFacts
+from harness.facts.model_facts import ModelFacts, once_a_model
 from harness.plan.memory.activation_bytes import MicroBatchShape, all_layer_bytes
 from harness.plan.memory.zero_partitions import (
     count_trainable,
@@ -109,6 +109,7 @@ class StepWork:
     optimizer: OptimizerWork
 
 
+@once_a_model
 def count_step_work(model: ModelFacts, settings: PlanSettings) -> StepWork:
     """The work of one step of one rank: of a middle stage where a pipeline divides the layers."""
     size = float(local_num_parameters(model, settings))

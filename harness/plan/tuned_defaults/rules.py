@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.facts.model_lookup import ModelFacts
-from harness.plan.settings.plan_settings import settings_of
+from harness.plan.settings.plan_settings import PlanSettings, settings_of
 from harness.plan.tuned_defaults import model_defaults, zero_defaults
 from harness.plan.tuned_defaults.attention_kernel import choose_attention_kernel
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
@@ -46,17 +46,19 @@ def with_tuned_defaults(run: ResolvedRun, base_dir: Path | None = None, *, by_na
     return run._replace(tuned_defaults=tuned_defaults_for(run, run.find_model(base_dir, by_name=by_name).facts))
 
 
-def tuned_defaults_for(run: ResolvedRun, model: ModelFacts | None) -> tuple[TunedDefault, ...]:
+def tuned_defaults_for(
+    run: ResolvedRun, model: ModelFacts | None, settings: PlanSettings | None = None
+) -> tuple[TunedDefault, ...]:
     """The tuned defaults of a run. With `tuned_defaults: false` only the attention kernel, where the spec asks for one;
-    none for a DeepSpeed JSON, where a missing key means DeepSpeed's default.
+    none for a DeepSpeed JSON, where a missing key means DeepSpeed's default. `settings`: those with that kernel alone,
+    where the caller has them.
     """
-    attention = choose_attention_kernel(DefaultInputs(run, model, None))
-    asked = () if attention is None else (attention,)
+    asked = asked_kernel(run, model)
     if not run.spec.tuned_defaults or run.kind != "spec":
         return asked
     run = run._replace(tuned_defaults=asked)
     is_known = model is not None and not (model.built or model.counted_only)
-    inputs = DefaultInputs(run, model if is_known else None, settings_of(run))
+    inputs = DefaultInputs(run, model if is_known else None, settings or settings_of(run))
     choices = (rule(inputs) for rule in _RULES)
     defaults = asked + tuple(
         default
@@ -69,6 +71,12 @@ def tuned_defaults_for(run: ResolvedRun, model: ModelFacts | None) -> tuple[Tune
     settings = settings_of(run._replace(tuned_defaults=defaults))
     layers = model_defaults.choose_recomputed_layers(replace(inputs, settings=settings))
     return defaults if layers is None else (*defaults, layers)
+
+
+def asked_kernel(run: ResolvedRun, model: ModelFacts | None) -> tuple[TunedDefault, ...]:
+    """The attention kernel where the spec asks for a choice, the one default that needs no settings."""
+    attention = choose_attention_kernel(DefaultInputs(run, model, None))
+    return () if attention is None else (attention,)
 
 
 def with_trainer(run: ResolvedRun, trainer: str, model: ModelFacts | None) -> ResolvedRun:

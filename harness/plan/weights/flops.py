@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness.facts.model_lookup import ModelFacts
+from harness.facts.model_facts import ModelFacts, once_a_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class FlopsInputs:
     down: float = 0.0
 
     @staticmethod
+    @once_a_model
     def from_model(model: ModelFacts) -> FlopsInputs:
         """The sizes of a known model. torch stops a checkpointed layer early, before the last projection of its MLP."""
         down_projections = model.num_layers * model.hidden * model.intermediate * (model.experts_per_token or 1)

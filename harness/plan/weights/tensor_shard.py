@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import Any, Literal, NamedTuple
 
 from harness.facts import model_table
-from harness.facts.model_facts import ModelFacts
+from harness.facts.model_facts import ModelFacts, once_a_model
 from harness.facts.model_parts import Parameter, Parameters
 from harness.facts.tensor_parallel_plans import (
     GUESSED_SPECS,
@@ -46,6 +47,9 @@ class TensorPlanChoice(NamedTuple):
     partition: Mapping[str, Any] | None = None
     vocab_parallel_head: bool | None = None
 
+    def __hash__(self) -> int:
+        return hash((self.preset, self.vocab_parallel_head))  # a map has no hash
+
     @staticmethod
     def from_block(block: object) -> TensorPlanChoice:
         """From the `tensor_parallel` block, as DeepSpeed reads it: an unknown preset counts as none."""
@@ -65,7 +69,7 @@ DEFAULT_PLAN = TensorPlanChoice()
 """Says nothing: the plan of `transformers` counts."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TensorShard:
     """The division of one model over `degree` tensor ranks.
 
@@ -82,7 +86,7 @@ class TensorShard:
     refusal: str = ""
     is_known: bool = True
 
-    @property
+    @cached_property
     def is_useful(self) -> bool:
         """Does it train, right, with something of the layers divided? Of a family without a known plan: where it has no
         experts, which AutoTP divides in no known family.
@@ -115,7 +119,7 @@ class TensorShard:
         """Is any weight of the layers divided? If not, all tensor ranks repeat each other's work."""
         return any(role == "row" for role, _ in self._layer_weights())
 
-    @property
+    @cached_property
     def divides_mlp(self) -> bool:
         """Are all matrices of the MLPs divided, experts too? The router is not counted."""
         mlp = [
@@ -125,7 +129,7 @@ class TensorShard:
         ]
         return bool(mlp) and "whole" not in mlp
 
-    @property
+    @cached_property
     def reduced_width(self) -> tuple[int, int]:
         """Elements a token that tensor ranks all-reduce (forward, backward) without recomputation: the outputs of what
         is divided by row and of an embedding divided over the vocabulary, and the gradients of the inputs of what is
@@ -142,7 +146,7 @@ class TensorShard:
                 backward += alike[id(layer)] * parameter.shape[1] * (role == "column")
         return forward, backward
 
-    @property
+    @cached_property
     def repeated_share(self) -> float:
         """The share of a token's multiplied parameters that every rank multiplies; the others they share out."""
         alike = Counter(map(id, self.model.layers))
@@ -197,7 +201,7 @@ class TensorShard:
         parts = _sub_parameters(self._spec_of(name) or {}, shape[0])
         return (sum(self._share(part, name, rank) for part in parts), *shape[1:])
 
-    @property
+    @cached_property
     def num_local_parameters(self) -> int:
         """Elements on the first rank: each kind of layer counted once, times its number."""
         alike = Counter(map(id, self.model.layers))
@@ -221,6 +225,7 @@ class TensorShard:
             names = [f"{self.model.layer_path}.{index}.{parameter.name}" for parameter in layer]
             yield tuple(map(Parameter, names, shapes[id(layer)]))
 
+    @cached_property
     def largest_local_layer(self) -> tuple[Parameter, ...]:
         """The largest kind of layer on the first rank."""
         kinds = self.model._replace(layers=tuple(layer for _, layer in self._kinds()))
@@ -254,6 +259,7 @@ class TensorShard:
         return size * (heads // self.degree + (rank < heads % self.degree)) // heads
 
 
+@once_a_model
 def shard_model(model: ModelFacts, degree: int, choice: TensorPlanChoice) -> TensorShard:
     """The division that DeepSpeed makes of a model with this choice of a plan."""
     specs, refusal = _find_specs(model, choice)

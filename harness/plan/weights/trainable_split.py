@@ -8,13 +8,12 @@ with real modules. No torch here.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from harness.facts.model_facts import ModelFacts
+from harness.facts.model_facts import ModelFacts, once_a_model
 from harness.facts.model_parts import Parameter
 from harness.spec.sections.model_spec import LoraSpec, ModelSpec
 
@@ -38,7 +37,7 @@ _CONV1D_FAMILIES = frozenset({"gpt2"})
 class TrainableChoice:
     """A spec's choice of the trainable parameters."""
 
-    lora: LoraSpec | None = None
+    lora: LoraSpec | None = field(default=None, hash=False)  # it has maps, which have no hash
     freeze: tuple[str, ...] = ()
     train_only: tuple[str, ...] = ()
 
@@ -68,20 +67,10 @@ class TrainableSplit(NamedTuple):
 
 _NOT_LINEAR_OF_EXPERTS = frozenset({"experts", "gate", "router"})
 
-_RECENT: deque[tuple[ModelFacts, TrainableChoice | None, TrainableSplit]] = deque(maxlen=4)
-"""The last ones: a search asks the same for each of its settings."""
 
-
+@once_a_model
 def split_parameters(model: ModelFacts, choice: TrainableChoice | None) -> TrainableSplit:
     """Split the parameters. Adapters whose targets are not known here are at all linear layers."""
-    for known_model, known_choice, split in tuple(_RECENT):
-        if known_choice == choice and known_model == model:
-            return split
-    _RECENT.append((model, choice, _split_parameters(model, choice)))
-    return _RECENT[-1][2]
-
-
-def _split_parameters(model: ModelFacts, choice: TrainableChoice | None) -> TrainableSplit:
     parameters: list[tuple[Parameter, bool]] = [(parameter, True) for parameter in model.parameters()]
     if choice is None:
         return TrainableSplit(tuple(parameter for parameter, _ in parameters), ())

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness.facts.model_facts import ModelFacts
+from harness.facts.model_facts import ModelFacts, once_a_model
 from harness.facts.model_parts import Parameter, Parameters
 from harness.plan.weights.trainable_split import TrainableChoice, split_parameters
 
@@ -66,6 +66,7 @@ class ModelTraining(NamedTuple):
         return bool(names & matrices & self.weights)
 
 
+@once_a_model
 def model_training(
     model: ModelFacts, choice: TrainableChoice | None, *, embeddings_need_grad: bool = False
 ) -> ModelTraining | None:

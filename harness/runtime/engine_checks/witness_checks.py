@@ -6,13 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.engine_witness.witness_result import DifferenceKind, WitnessResult
-from harness.runtime.engine_checks.engine_check import (
-    CheckName,
-    CheckResult,
-    check_failed,
-    check_passed,
-    check_skipped,
-)
+from harness.runtime.engine_checks.engine_check import CheckName, CheckResult, check_failed, check_passed, check_skipped
 
 WITNESS_CHECKS: dict[DifferenceKind, CheckName] = {
     "gradient": CheckName(

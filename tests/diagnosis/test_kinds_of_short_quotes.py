@@ -144,6 +144,9 @@ TICKED = "You can't use same `Accelerator()` instance with multiple models when 
 )
 def test_a_message_that_lost_its_quotes_in_a_paste_is_known(line):
     assert diagnose_text(f"{line}\n").cause == "LG186"
+    if chr(0xFF1A) not in line:
+        own = diagnose_text(traceback_text([("/job/odd.py", "go", "x()")], line))
+        assert (own.cause == "LG186") is ("`" in line)
 
 
 @pytest.mark.parametrize("name", ["Zero-3", "ZeRO-3", "Zreo-3"])

@@ -79,7 +79,7 @@ _TICK = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|`\??(?![*+{])")
 
 def _loosen(pattern: str) -> str:
     """The pattern with any quote or none for each backtick: a line that is pasted outside of a block of code, or typed,
-    has lost them.
+    has lost them. One below its traceback has them, or is another message.
     """
     return _TICK.sub(lambda match: "[`'\"]?" if match[0][0] == "`" else match[0], pattern)
 
@@ -200,7 +200,7 @@ def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
         if rule.literals and not any(literal in text for literal in rule.literals):
             continue
         match = rule.pattern.search(text)
-        if match is None:
+        if match is None or (frames and not re.search(rule.signature.pattern, text)):
             continue
         if rule.level != "hint" and rule.cause not in _causes_in_warnings() and _WARNING_LINE.search(text):
             continue

@@ -100,6 +100,17 @@ def run_drawn(work: Path, forked: ForkedRanks) -> None:
             seen[way, answer] += outcome.holds is not None
 
 
+def set_ids(config: Any) -> None:
+    """Room for the byte tokenizer, padding by 0, and no dropout."""
+    for part in (config, config.get_text_config(decoder=True)):  # a copy, of an encoder with a decoder
+        part.pad_token_id = 0
+        for name, value in vars(part).items():
+            if isinstance(value, int) and "vocab_size" in name:  # of inputs of layers, or without padding, too
+                setattr(part, name, 320)
+            if isinstance(value, float) and ("drop" in name or name.endswith("jitter_noise")):
+                setattr(part, name, 0.0)
+
+
 def write_model(kind: str, folder: Path) -> None:
     """A small copy with the ids of the byte tokenizer and its random weights; of a composite, its text model.
 
@@ -116,19 +127,16 @@ def write_model(kind: str, folder: Path) -> None:
             reason = reason or error
     else:
         raise ValueError(str(reason))
-    text = config.get_text_config(decoder=True)
-    text.pad_token_id = 0
-    for name, value in vars(text).items():
-        if isinstance(value, int) and "vocab_size" in name:  # of inputs of layers, or without padding, too
-            setattr(text, name, 320)
-        if isinstance(value, float) and ("drop" in name or name.endswith("jitter_noise")):
-            setattr(text, name, 0.0)
+    set_ids(config)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
+        for module in model.modules():  # `from_pretrained` sets this row to 0 again for some types, such as youtu
+            if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+                module.weight[module.padding_idx] = 0.0
     model.save_pretrained(folder)
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)

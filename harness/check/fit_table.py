@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from harness.check.auto_plan import check_request, name_of
 from harness.check.check_file import check_file
+from harness.check.training_ways import OF_ALL, WAYS, Way, degrees_of, places_of, way_named
 from harness.errors import UserError
 from harness.facts.devices import find_device, usual_gpus_per_host
 from harness.facts.gpu_prices import GPU_PRICES, GpuPrice
@@ -19,19 +21,17 @@ from harness.findings import Finding
 from harness.plan.memory.memory_estimate import Capacity
 from harness.plan.planner import Plan, make_plan
 from harness.plan.search.alternatives import (
-    STAGES_AND_OFFLOADS,
     Alternative,
     evaluate_alternative,
-    is_stage_supported,
     with_offload,
 )
 from harness.plan.search.machine_costs import lost_share
 from harness.plan.search.pinned_keys import keep_pinned
-from harness.plan.search.plan_request import ADAPTERS, QUANTIZED, PlanRequest, min_gpus_for_states, spec_from_request
+from harness.plan.search.plan_request import PlanRequest, min_gpus_for_states, spec_from_request
 from harness.plan.search.settings_search import CandidateSettings, fits_with_headroom, may_fit, rank_alternatives
 from harness.plan.search.spec_changes import merge_changes, spec_changes_for
 from harness.plan.settings.checkpointed_layers import with_checkpointing
-from harness.plan.settings.plan_settings import OffloadDevice, PlanSettings
+from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.time.cost_range import CostRange, cost_range
 from harness.plan.time.step_time import estimate_step_time
 from harness.run.resolved_run import resolve_run
@@ -44,23 +44,6 @@ State = Literal["fits", "not certain", "host", "disks", "no"]
 _STATES: tuple[State, ...] = ("fits", "disks", "not certain", "host", "no")
 _MICRO_BATCHES = (1, 2, 4, 8)
 _MOST_HOSTS = 512
-
-
-class Way(NamedTuple):
-    """A way of training: stages with the places of optimizer and parameters, and the keys of its adapters."""
-
-    name: str
-    places: tuple[tuple[int, OffloadDevice, OffloadDevice], ...]
-    adapters: tuple[str, ...] = ()
-
-
-WAYS = (
-    Way("all on GPUs", ((3, "none", "none"), (2, "none", "none"), (0, "none", "none"))),
-    Way("CPU offload", ((3, "cpu", "none"), (3, "cpu", "cpu"), (2, "cpu", "none"))),
-    Way("NVMe offload", ((3, "nvme", "none"), (3, "nvme", "nvme"))),
-    Way("LoRA", ((3, "none", "none"), (2, "none", "none"), (3, "cpu", "cpu")), ADAPTERS),
-    Way("QLoRA", ((2, "none", "none"),), (*ADAPTERS, *QUANTIZED)),
-)
 
 
 @dataclass(frozen=True)
@@ -102,7 +85,7 @@ class FitTable:
     def fewest_of_all(self) -> FitCell | None:
         """The smallest number on which all parameters can be trained: `harness launch` takes it, no size is unknown."""
         sure = [each for way, each in self.fewest.items() if each and each.state == "fits" and self.takes(way)]
-        full = [each for each in sure if not _way(each.way).adapters] or sure
+        full = [each for each in sure if way_named(each.way) in OF_ALL] or sure
         return min(full, key=lambda each: each.gpus, default=None)
 
     def takes(self, way: str) -> bool:
@@ -113,31 +96,17 @@ class FitTable:
     def tight(self) -> FitCell | None:
         """A smaller number that is not certain."""
         best, cells = self.fewest_of_all, [cell for row in self.rows.values() for cell in row]
-        unsure = [each for each in cells if each.state == "not certain" and not _way(each.way).adapters]
+        unsure = [each for each in cells if each.state == "not certain" and way_named(each.way) in OF_ALL]
         unsure = [each for each in unsure if self.nvme is not None or not each.best.nvme_bytes]
         first = min(unsure, key=lambda each: each.gpus, default=None)
         return first if first is not None and (best is None or first.gpus < best.gpus) else None
 
 
-def _places_of(
-    way: Way, stage: int | None, settings: PlanSettings
-) -> Iterable[tuple[int, OffloadDevice, OffloadDevice]]:
-    """The places of a way. `stage`: the user's own, which those of its places take that it has."""
-    if stage is None:
-        return way.places
-    places = dict.fromkeys((stage, *devices) for _, *devices in way.places)
-    return [each for each in STAGES_AND_OFFLOADS if each in places and is_stage_supported(stage, settings)]
-
-
-def _way(name: str) -> Way:
-    return next(way for way in WAYS if way.name == name)
-
-
 def state_of(best: Alternative, capacity: Capacity) -> State:
-    """The resource that an alternative lacks."""
-    if capacity.gpu is not None and best.gpu_peak > capacity.gpu and best.fit.uncertain is None:
+    """The resource that an alternative lacks. What is not certain fits by the middle of its range, as in a search."""
+    if capacity.gpu is not None and best.gpu_peak > capacity.gpu:
         return "no"
-    if best.fit.fits is False and best.fit.uncertain is None:
+    if best.fit.fits is False:
         return "disks" if best.fit.binding == "NVMe" else "host" if best.fit.binding == "host memory" else "no"
     if best.fit.uncertain is not None or not (fits_with_headroom(best) or best.nvme_bytes):
         return "not certain"
@@ -219,7 +188,12 @@ class FitSearch:
         plan = self._plan(gpus, way)
         if plan.model is None or plan.settings is None or plan.device is None:
             return None
-        ranked = rank_alternatives(self._alternatives(plan, plan.model, plan.settings, way, gpus))
+        found: list[Alternative] = []
+        for kind in ("sequence", "tensor"):  # tensor ranks where whole layers have no room
+            found += self._alternatives(plan, plan.model, plan.settings, way, kind)
+            if any(state_of(each, plan.capacity) in ("fits", "disks") for each in found):
+                break
+        ranked = rank_alternatives(found)
         if not ranked:
             return None
         states = [state_of(each, plan.capacity) for each in ranked]
@@ -234,16 +208,20 @@ class FitSearch:
         return cost_range(self.tokens, best.time, best.settings, lost, self.dollars)
 
     def _alternatives(
-        self, plan: Plan, model: ModelFacts, settings: PlanSettings, way: Way, gpus: int
+        self, plan: Plan, model: ModelFacts, settings: PlanSettings, way: Way, kind: Literal["sequence", "tensor"]
     ) -> Iterator[Alternative]:
         """Each place with growing micro-batches, as long as they fit, with checkpointing and without."""
         candidates = CandidateSettings(plan.run, model)
-        sequences = settings.micro_batch * settings.accumulation
-        raw, pinned = self._raw(gpus, way), [key for key in self.request.pinned if key[0] != "model"]
-        for stage, optimizer_device, param_device in _places_of(way, self.request.stage, settings):
-            if stage == 0 and gpus > 1 and self.request.stage is None:
+        raw, pinned = self._raw(settings.world_size, way), [key for key in self.request.pinned if key[0] != "model"]
+        places, degrees = places_of(way, self.request.stage, settings), degrees_of(settings, model, way, kind)
+        for (stage, optimizer_device, param_device), degree in product(places, degrees):
+            if stage == 0 and settings.world_size > 1 and self.request.stage is None:
                 continue
             base = with_offload(settings, stage, optimizer_device, param_device)
+            if degree > 1:
+                data = settings.data_parallel_size // degree
+                base = replace(base, data_parallel_size=data, **{f"{kind}_parallel_size": degree})  # type: ignore[arg-type]
+            sequences = settings.micro_batch * settings.accumulation * degree
             for checkpointing in (True, False):
                 for micro in (settings.sequences_a_row * rows for rows in _MICRO_BATCHES):
                     if sequences % micro:
@@ -252,6 +230,7 @@ class FitSearch:
                     other = candidates.resolve(with_checkpointing(sketch, checkpointing=checkpointing))
                     if other is None or not _is_kept(other, model, raw, pinned):
                         continue
+                    other = replace(other, state_bytes=1) if way.in_8_bits else other
                     found = evaluate_alternative(model, settings, other, plan.device, plan.capacity, plan.rates)
                     yield found
                     if not may_fit(found) and not (found.nvme_bytes and found.fit.fits is None):
@@ -259,7 +238,7 @@ class FitSearch:
 
     def with_batch(self, cell: FitCell, ratio: float) -> FitCell | None:
         """The same settings with so many times the accumulation; None where that is no whole number."""
-        plan, accumulation = self._plan(cell.gpus, _way(cell.way)), cell.best.settings.accumulation * ratio
+        plan, accumulation = self._plan(cell.gpus, way_named(cell.way)), cell.best.settings.accumulation * ratio
         if plan.model is None or accumulation != int(accumulation):
             return None
         settings = replace(cell.best.settings, accumulation=int(accumulation))
@@ -267,13 +246,23 @@ class FitSearch:
         best = replace(cell.best, settings=settings, time=time)
         return replace(cell, best=best, cost=self._cost(plan.model, best))
 
+    def without_offload(self, gpus: int) -> tuple[list[int], list[FitCell]]:
+        """Numbers of GPUs, these among them, up to one on which all fits without offload, and the cells of that way."""
+        numbers = sorted({*counts_of(self.gpus_per_host), gpus})
+        cells = [cell for each in numbers if (cell := self.cell(each, WAYS[0]))]
+        while (
+            cells and numbers[-1] < self.gpus_per_host * _MOST_HOSTS and not any(each.state == "fits" for each in cells)
+        ):
+            numbers.append(numbers[-1] * 2)
+            cells += [cell for cell in (self.cell(numbers[-1], WAYS[0]),) if cell]
+        return numbers, cells
+
     def fewest(self, row: Sequence[FitCell]) -> FitCell | None:
         """The first cell of a row that fits, or would on other hosts; between two numbers of hosts each is tried."""
         index = next((index for index, cell in enumerate(row) if cell.state in ("fits", "disks")), None)
         if index is None:
-            gpu, host = (whole := self.capacity(self.gpus_per_host)).gpu, whole.host
-            held = [cell for cell in row if cell.state != "no" and (gpu is None or cell.best.gpu_peak <= gpu)]
-            held.sort(key=lambda cell: cell.state == "host")
+            host = self.capacity(self.gpus_per_host).host
+            held = sorted((cell for cell in row if cell.state != "no"), key=lambda cell: cell.state == "host")
             return next((cell for cell in held if not needs_other_hosts(cell, host)), None)
         best = row[index]
         if index == 0 or best.gpus <= self.gpus_per_host:
@@ -281,7 +270,7 @@ class FitSearch:
         low, high = row[index - 1].gpus // self.gpus_per_host, best.gpus // self.gpus_per_host
         while high - low > 1:
             middle = (low + high) // 2
-            cell = self.cell(middle * self.gpus_per_host, _way(best.way))
+            cell = self.cell(middle * self.gpus_per_host, way_named(best.way))
             if cell is not None and cell.state in ("fits", "disks"):
                 best, high = cell, middle
             else:
@@ -290,11 +279,12 @@ class FitSearch:
 
     def refusal(self, cell: FitCell) -> Finding | None:
         """The reason why `harness launch` does not start these settings."""
-        way = _way(cell.way)
+        way = way_named(cell.way)
         plan, raw = self._plan(cell.gpus, way), self._raw(cell.gpus, way)
         if plan.model is None:
             return None
-        text = spec_as_yaml(merge_changes(raw, spec_changes_for(cell.best.settings, plan.model, raw)))
+        raw = merge_changes(raw, spec_changes_for(cell.best.settings, plan.model, raw))
+        text = spec_as_yaml(merge_changes(raw, {"optimizer": {"type": "adamw8bit"}} if way.in_8_bits else {}))
         checked = check_file(name_of(self.request), text=text, world_size=cell.gpus, launching=True, allow_code=True)
         return next((each for each in checked.report.findings if each.is_error), None)
 
@@ -322,15 +312,9 @@ def make_fit_table(search: FitSearch, gpus: int = 1) -> FitTable:
     """The table on these GPUs, on parts of a host and on up to eight hosts; on more where a way that trains all
     parameters without offload still fits on none. Raises UserError for a model of unknown size.
     """
-    per_host = search.gpus_per_host
-    numbers = sorted({*counts_of(per_host), gpus})
-    rows = {way.name: [cell for gpus in numbers if (cell := search.cell(gpus, way))] for way in WAYS}
-    first = rows[WAYS[0].name]
-    while numbers[-1] < per_host * _MOST_HOSTS and first and not any(cell.state == "fits" for cell in first):
-        numbers.append(numbers[-1] * 2)
-        for way in WAYS:
-            rows[way.name] += [cell for cell in (search.cell(numbers[-1], way),) if cell]
-    wanted = {name: tuple(row) for name, row in rows.items() if row}
+    per_host, (numbers, first) = search.gpus_per_host, search.without_offload(gpus)
+    rows = {way.name: [cell for gpus in numbers if (cell := search.cell(gpus, way))] for way in WAYS[1:]}
+    wanted = {name: tuple(row) for name, row in {WAYS[0].name: first, **rows}.items() if row}
     fewest = {name: search.fewest(row) for name, row in wanted.items()}
     refused = {}
     for name, cell in fewest.items():

@@ -15,7 +15,7 @@ from harness.errors import ExitCode
 from harness.findings import Finding
 from harness.plan.planner import Plan
 from harness.plan.search.alternatives import Alternative, best_of_each_kind
-from harness.plan.search.nearest_fit import NearestFit, WithoutOffload, find_nearest_fit, find_without_offload
+from harness.plan.search.nearest_fit import NearestFit, find_nearest_fit, find_without_offload
 from harness.plan.search.plan_request import PlanRequest, batch_finding
 from harness.plan.search.settings_search import filter_fitting, may_fit
 
@@ -33,8 +33,10 @@ class PlanReport:
     next_command: str = ""
     fit_table: FitTable | None = None
     """The ways of training the model, where nothing fits and for a page."""
-    without_offload: WithoutOffload | None = None
-    """What the same run needs without its offload, where it fits with it."""
+    without_offload: Alternative | None = None
+    """The same run without its offload, where it fits with it."""
+    gpus_without_offload: int | None = None
+    """The fewest that do without, where these do not."""
 
     @property
     def nothing_fits(self) -> bool:
@@ -85,7 +87,7 @@ def report_plan(
     without = None
     if plan.model is not None and plan.fit.verdict is not False:
         alternatives = plan.alternatives if searched is None else searched.alternatives
-        without = find_without_offload(plan.run, plan.model, plan.device, plan.capacity, alternatives)
+        without = find_without_offload(plan.run, plan.capacity, alternatives)
     nearest_fit = _find_nearest_fit(plan, searched)
     return PlanReport(plan, searched, nearest_fit, tuple(findings), next_command, without_offload=without)
 

@@ -16,7 +16,7 @@ Example: harness plan ds_configs/demo.yaml --world-size 2
 plan = make_command(
     "plan",
     _TEXT,
-    "spec hostfile world_size overrides here allow_local_code tokens prices deadline measured trainer format long"
-    " calibration plot html search cheapest longest gpus gpu host_memory network price_file write",
+    "spec hostfile world_size overrides here allow_local_code tokens epochs prices deadline measured trainer format"
+    " long calibration plot html search cheapest longest gpus gpu host_memory network price_file write",
     hidden=True,
 )

@@ -29,6 +29,7 @@ from harness.plan.plan_usage import check_stage_and_price, parse_count_option, u
 from harness.plan.planner import Plan, make_plan
 from harness.plan.search.pinned_keys import key_of_override
 from harness.plan.search.price_list import split_price_options
+from harness.plan.search.settings_search import fits_with_headroom
 from harness.plan.time.calibration_file import load_calibrations
 from harness.run.objective_facts import facts_of
 from harness.run.resolved_run import ResolvedRun
@@ -46,6 +47,8 @@ def print_plan(values: dict[str, Any]) -> None:
     if trainer is not None and (given.search or (given.spec is None and given.zero_stage is None)):
         raise usage_error("`--as` plans one run, and a search is of `harness launch`", "leave `--as` or `--search` out")
     check_options(given)
+    if given.epochs is not None and given.tokens is not None:
+        given = replace(given, tokens=f"{given.epochs * parse_count_option('--tokens', given.tokens):.0f}")
     if answer := answer_question(given, (*MACHINE_QUESTIONS, SIMULATE)):
         exit_with_answer(answer, format, given.write)
     raw, request, adopted, spec = None, None, None, given.spec
@@ -63,7 +66,7 @@ def print_plan(values: dict[str, Any]) -> None:
     run = (checked.run if checked.report.ok else None) or exit_on_errors(checked, "Nothing was planned")
     run = run._replace(loop_optimizer=adopted.optimizer) if adopted else run
     searched, calibrations = None, load_calibrations(given.calibration)
-    if given.search or (request is not None and request.stage is None):
+    if given.search or (request is not None and trainer is None):
         raw = raw or run.spec.model_dump(mode="json", exclude_unset=True)
         pinned = request.pinned if request is not None else tuple(map(key_of_override, given.overrides or ()))
         searched = auto_plan.find_best_plan(run, raw, spec, given.hostfile, calibrations, pinned)
@@ -85,6 +88,9 @@ def print_plan(values: dict[str, Any]) -> None:
     report = report_plan(planned, searched, checked, request, choose_next_command(planned, searched, given, spec))
     tables = _fit_tables(given, run, trainer_name) if report.nothing_fits or given.html else []
     report = replace(report, fit_table=tables[0]) if tables else report
+    if (other := report.without_offload) and not fits_with_headroom(other) and (ways := _fit_search(given, run, "")):
+        fewest = ways.fewest(ways.without_offload(planned.run.parallel_dims.world_size or 1)[1])
+        report = replace(report, gpus_without_offload=fewest.gpus if fewest and fewest.state == "fits" else None)
     answers = [each for each in (answer_deadline(planned, given), _answer_measured(planned, given)) if each is not None]
     print_report(report, checked, format, long=long, answers=answers)
     write_files(report, given.write, given.plot)

@@ -19,6 +19,8 @@ def check_options(options: PlanOptions) -> None:
         raise usage_error("`--cheapest` compares kinds of GPU, and `--price` names none", "write `--price KIND=X`")
     if options.price is not None and options.tokens is None:
         raise needs_tokens("--price")
+    if options.epochs is not None and not (options.tokens and 0 < options.epochs <= 1e6):
+        raise needs_tokens("--epochs")
     if options.deadline is not None:
         parse_deadline(options.deadline)
         if options.tokens is None and not options.cheapest:
@@ -47,8 +49,7 @@ def _check_files(options: PlanOptions) -> None:
             raise usage_error(f"`{option} {file}`: there is no such folder", "name a file in a folder that exists")
         if Path(file).is_dir():
             raise usage_error(f"`{option} {file}` is a folder", "name a file in it")
-    is_searched = options.search or (options.spec is None and options.zero_stage is None)
+    is_searched = options.search or options.spec is None
     is_searched |= options.cheapest or options.longest or options.largest_model
     if options.write is not None and not is_searched:
-        fix = "add `--search`" if options.spec else "leave `--zero-stage` out, and the search tries every stage"
-        raise usage_error("there is nothing to write: this plan searches no settings", fix)
+        raise usage_error("there is nothing to write: this plan searches no settings", "add `--search`")

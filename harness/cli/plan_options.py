@@ -54,6 +54,9 @@ BatchTokensOption = Annotated[
 TokensOption = Annotated[
     _Text, typer.Option("--tokens", metavar="COUNT", help="Tokens of the whole run, to estimate hours and cost.")
 ]
+EpochsOption = Annotated[
+    float | None, typer.Option("--epochs", metavar="N", help="Times that --tokens are trained. Default: once.")
+]
 PriceOption = Annotated[
     list[str] | None,
     typer.Option("--price", metavar="X", help="Price of a GPU hour, for the cost; KIND=X, repeatable, for --cheapest."),

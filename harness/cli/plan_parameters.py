@@ -76,6 +76,7 @@ def all_options(
     max_length: options.MaxLengthOption = None,
     batch_tokens: options.BatchTokensOption = None,
     tokens: options.TokensOption = None,
+    epochs: options.EpochsOption = None,
     prices: options.PriceOption = None,
     deadline: options.DeadlineOption = None,
     measured: options.MeasuredOption = None,

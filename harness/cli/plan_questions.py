@@ -40,6 +40,7 @@ class PlanOptions:
     max_length: int | None = None
     batch_tokens: str | None = None
     tokens: str | None = None
+    epochs: float | None = None
     price: float | None = None
     min_gpus: bool = False
     cheapest: bool = False

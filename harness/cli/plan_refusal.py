@@ -50,6 +50,11 @@ def _refusal(mode: Mode, name: str, option: str, value: Any) -> UserError:
             f"a spec and {given} are both given",
             f"write `--set {shlex.quote(f'{key}={value}')}` with a spec",
         ),
+        (
+            value == "fp8",
+            "`harness launch` trains in no FP8, which GPUs before Ada do not have",
+            "ask `harness degrees`",
+        ),
         (name in DEGREE_OPTIONS, f"{given} goes with degrees of parallelism", "ask `harness degrees`, or leave it out"),
         (bool(need) and need != mode.name, f"{given} needs {need}", f"add {need}, or leave it out"),
         (name == "calibration", f"{given} is for the plan of one run, and {asked} answers another question", leave_out),

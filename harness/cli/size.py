@@ -18,6 +18,6 @@ size = make_command(
     "size",
     _TEXT,
     "model offline lora qlora params gpus gpu gpus_per_node host_memory nvme network gradients zero_stage max_length"
-    " batch_tokens overrides tokens prices deadline measured format long calibration plot html min_gpus cheapest"
+    " batch_tokens overrides tokens epochs prices deadline measured format long calibration plot html min_gpus cheapest"
     " longest largest_model price_file write table non_state_peak precision states",
 )

@@ -144,7 +144,14 @@ def _finding_of_error(item: Any, path: KeyPath, source: Source, suggestions: Sug
         expected = _expected_value(kind, path)
         message = f"`{key}` is {describe_value(value)} where {expected} belongs"
         return Finding("SP006", "error", message, key, source.place(path), fix=_type_fix(kind, path, value, expected))
-    return Finding("SP007", "error", _range_message(item, key), key, source.place(path), fix=_range_fix(item))
+    finding = Finding("SP007", "error", _range_message(item, key), key, source.place(path), fix=_range_fix(item))
+    return finding._replace(notes=_NOT_AN_OBJECTIVE) if path == ("objective",) else finding
+
+
+_NOT_AN_OBJECTIVE = (
+    "PPO and GRPO are neither trained nor planned as a whole: plan the policy as `causal_lm`, PPO's critic as `reward`",
+    "each frozen model beside them (reference, rewards) takes 2 bytes a parameter, over all GPUs under ZeRO-3",
+)
 
 
 def _rename_key(path: KeyPath, value: Any, source: Source, title: str) -> tuple[dict[str, Any], bool, str]:

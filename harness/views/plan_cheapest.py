@@ -9,7 +9,7 @@ from harness.check.cheapest_machine import CheapestMachine, MachineRow
 from harness.plan.time.cost_range import CostRange, check_deadline
 from harness.plan.time.step_time import StepTime
 from harness.units import format_bytes, format_count
-from harness.views.plan_fit_table import render_fit_table, table_as_dict
+from harness.views.plan_fit_table import render_fit_table, short_size, table_as_dict
 from harness.views.plan_lines import align_columns, format_hours_range, wrap_lines
 from harness.views.plan_numbers import (
     cost_as_dict,
@@ -17,7 +17,6 @@ from harness.views.plan_numbers import (
     describe_setting_briefly,
     format_range,
     format_share,
-    format_time_range,
 )
 from harness.views.style import Style
 
@@ -52,20 +51,24 @@ def _best_lines(result: CheapestMachine, tokens: str, style: Style) -> list[str]
 
 
 def _kind_lines(result: CheapestMachine, style: Style, width: int) -> list[str]:
-    rows = [("Kind", "GPUs", "step", "hours", "dollars", "a GPU h", "note", "settings")]
+    rows = [("Kind", "GPUs", "GPU", "host", "Gbit/s", "hours", "dollars", "a GPU h", "settings")]
     for index, row in enumerate(result.rows):
         name = f"{'>' if index == 0 else ' '} {row.machine.device.name}"
-        late = row.deadline if row.deadline and row.deadline != "met" else "-"
-        mark = late if row.machine.device.starts_ranks else "no launch"
-        numbers = (format_time_range(row.time.range), format_range(row.cost.hours_range), _money(row.cost))
-        setting = describe_setting_briefly(row.counted.settings)
-        rows.append((name, f"{row.machine.gpus}", *numbers, f"{row.machine.price.dollars:.2f}", mark, setting))
+        marks = [row.deadline, "" if row.machine.device.starts_ranks else "no launch"]
+        sizes = (short_size(row.counted.memory.gpu_peak), short_size(row.counted.memory.host_peak))
+        rate = row.counted.plan.rates.network or row.machine.device.network * row.machine.gpus_per_host
+        network = f"{rate * 8e-9:,.0f}" if row.counted.settings.num_hosts > 1 else "-"
+        costs = (format_range(row.cost.hours_range), _money(row.cost), f"{row.machine.price.dollars:.2f}")
+        setting = ", ".join(
+            [*(each for each in marks if each and each != "met"), describe_setting_briefly(row.counted.settings)]
+        )
+        rows.append((name, f"{row.machine.gpus}", *sizes, network, *costs, setting))
     lines = align_columns(rows, 16, width)
     return [style.paint(lines[0], "", bold=True), *lines[1:]]
 
 
 def _notes(result: CheapestMachine, width: int) -> str:
-    lines = []
+    lines = ["GPU, host: memory that each needs; Gbit/s: the network of a host, where several train (`--network`)."]
     others = [row.machine.device.name for row in result.rows if not row.machine.device.starts_ranks]
     if others:
         names = ", ".join(others)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.check.fit_table import FitCell, FitTable, needs_other_hosts
+from harness.check.training_ways import LONG_SEQUENCE
 from harness.units import pluralize
 from harness.views.plan_lines import align_columns, name_largest, wrap_lines
 from harness.views.plan_numbers import (
@@ -49,7 +50,7 @@ def render_fit_table(table: FitTable, style: Style, width: int = 100, gpus: int 
         lines.append(f"{name:<{_NAME}}" + "".join(f"{text:>{_COLUMN}}" for text in texts))
     notes = (
         "Time of a step; ~ is not certain, - does not fit; `RAM 1.2 TiB`, `disk 5 TiB`: it fits into the GPUs, if each "
-        "host has so much. Ranks have whole layers; tensor or pipeline ranks only where a step has too few rows."
+        "host has so much. Tensor and pipeline ranks are tried where whole layers or the rows of a step do not do."
     )
     lines += wrap_lines([notes, describe_hosts(table)], width)
     fewest = ["", *_fewest_lines(table, style, width)] if gpus is None and any(table.fewest.values()) else []
@@ -61,14 +62,15 @@ def cell_text(cell: FitCell | None) -> str:
     if cell is None or cell.state == "no":
         return "-"
     if cell.state == "host":
-        return f"RAM {_short_size(cell.best.host_peak)}"
+        return f"RAM {short_size(cell.best.host_peak)}"
     if cell.state == "disks":
-        return f"disk {_short_size(cell.best.nvme_bytes)}"
+        return f"disk {short_size(cell.best.nvme_bytes)}"
     time = format_time_range((cell.best.time.seconds,) * 2) if cell.best.time else "yes"
     return f"~{time}" if cell.state == "not certain" else time
 
 
-def _short_size(size: int) -> str:
+def short_size(size: int) -> str:
+    """`1.2 TiB`, `83 GiB`, for a cell."""
     return f"{size / 2**40:.1f} TiB" if size >= 1 << 40 else f"{size / 2**30:.0f} GiB"
 
 
@@ -123,10 +125,10 @@ def _fewest_texts(cell: FitCell | None) -> tuple[str, ...]:
     if cell is None:
         return ("-",) * 7
     best = cell.best
-    disks = _short_size(best.nvme_bytes) if best.nvme_bytes else "-"
+    disks = short_size(best.nvme_bytes) if best.nvme_bytes else "-"
     time = format_time_range(best.time.range) if best.time else "-"
     money = format_range(cell.cost.money_range) if cell.cost and cell.cost.money_range else "-"
-    sizes = (format_size(best.gpu_peak), _short_size(best.host_peak), disks)
+    sizes = (format_size(best.gpu_peak), short_size(best.host_peak), disks)
     return (f"{'~' if cell.state == 'not certain' else ''}{cell.gpus:,}", *sizes, time, money, _brief(cell))
 
 
@@ -160,7 +162,7 @@ def render_min_gpus(table: FitTable, style: Style, width: int = 100) -> str:
         lines.append(f"On {tight.gpus:,} it is not certain: {describe_setting(tight.best.settings)}.")
     floor = f"{table.raw_floor_gpus:,} x {table.gpu}"
     lines.append(f"The states alone are {table.state_bytes / 1e9:,.1f} GB, which {floor} would hold without more.")
-    if table.max_length >= 16_384:
+    if table.max_length >= LONG_SEQUENCE:
         lines.append("More GPUs divide states; activations of a sequence (SDPA) only sequence or tensor ranks do.")
     return "\n".join([*wrap_lines(lines, width), "", render_fit_table(table, style, width)])
 
@@ -210,16 +212,14 @@ def table_as_dict(table: FitTable) -> dict[str, Any]:
 
 
 def _cell_as_dict(cell: FitCell) -> dict[str, Any]:
-    best = cell.best
+    best, time = alternative_as_dict(cell.best), cell.best.time
     return {
         "gpus": cell.gpus,
         "state": cell.state,
-        "settings": describe_setting(best.settings),
-        "gpu_peak_bytes": best.gpu_peak,
-        "host_peak_bytes": best.host_peak,
-        "nvme_bytes": best.nvme_bytes,
-        "step_seconds": best.time.seconds if best.time else None,
-        "step_seconds_range": list(best.time.range) if best.time else None,
+        "settings": describe_setting(cell.best.settings),
+        **{name: best[name] for name in ("gpu_peak_bytes", "host_peak_bytes", "nvme_bytes")},
+        "step_seconds": time.seconds if time else None,
+        "step_seconds_range": list(time.range) if time else None,
         **(cost_as_dict(cell.cost) if cell.cost else {}),
     }
 

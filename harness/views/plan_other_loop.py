@@ -18,7 +18,9 @@ def fits_alone(plan: Plan) -> str:
 
 
 def says_otherwise(other: LoopMemory, plan: Plan) -> bool:
-    """Has the other loop another verdict? Whatever tier is unknown, a GPU inside the range is not certain."""
+    """Has the other loop another verdict? Of adapters only a loop that does not fit; a range of others counts, too."""
+    if plan.run.spec.model.lora is not None and other.fit.verdict is not False and not fits_alone(plan):
+        return False
     return (other.fit.verdict, bool(other.fit.uncertain)) != (plan.fit.verdict, bool(plan.fit.uncertain))
 
 

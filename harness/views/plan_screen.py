@@ -6,11 +6,13 @@ Counts nothing itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.check.plan_report import PlanReport
 from harness.facts.devices import is_before_ampere
-from harness.plan.memory.memory_estimate import MemoryEstimate
+from harness.plan.memory.memory_estimate import MemoryEstimate, estimate_memory
 from harness.plan.memory_peaks import peaks_of
 from harness.plan.planner import Plan
 from harness.plan.search.alternatives import Alternative
@@ -33,6 +35,7 @@ from harness.views.plan_numbers import (
     format_time_range,
 )
 from harness.views.plan_own_module import format_own_states
+from harness.views.plan_traffic import format_sent
 from harness.views.plan_verdict import PHASE_LABELS, format_verdict
 from harness.views.style import Style, escape_unprintable
 
@@ -129,8 +132,41 @@ def _format_peaks(plan: Plan, memory: MemoryEstimate) -> list[str]:
         there = f" of {format_size(available)}" if available else ""
         lines.append(f"{name.ljust(_LABEL)}{format_size(needed)}{there} {when}")
         if name == "GPU":
-            lines += _format_gpu_peaks(plan, memory)
-    return lines
+            lines += [*_format_gpu_peaks(plan, memory), *_format_divided(plan, memory)]
+    return [*lines, *(" " * _LABEL + text for text in _format_disks(plan, memory))]
+
+
+def _format_divided(plan: Plan, memory: MemoryEstimate) -> list[str]:
+    """The peak with twice the GPUs and the same micro-batch, and the largest parts that these do not divide."""
+    if plan.model is None or plan.settings is None or memory.pooled or not plan.settings.stage:
+        return []
+    more = replace(plan.settings, data_parallel_size=2 * plan.settings.data_parallel_size)
+    twice = estimate_memory(plan.model, more, plan.device)
+    now = {(item.kind, item.description): item.bytes for item in memory.items_of("gpu")}
+    there = [item for item in twice.items_of("gpu") if twice.gpu_peak_phase in item.phases and item.bytes >= 1 << 30]
+    whole = [item for item in there if item.bytes >= 0.9 * now.get((item.kind, item.description), 0)]
+    whole.sort(key=lambda item: -item.bytes)
+    parts = ", ".join(f"{format_size(item.bytes)} {item.description.partition(' (')[0]}" for item in whole[:2])
+    text = f"{' ' * _LABEL}with twice the GPUs {format_size(twice.gpu_peak)}"
+    return [f"{text}; not divided: {parts}" if parts else text]
+
+
+def _format_disks(plan: Plan, memory: MemoryEstimate) -> list[str]:
+    """The bytes of a parameter on disk, here and in DeepSpeed alone, and the buffers in host memory."""
+    settings = plan.settings
+    if plan.model is None or settings is None or not memory.nvme_bytes:
+        return []
+    alone = estimate_memory(plan.model, replace(settings, separate_offload_grads=True), plan.device)
+    count = plan.model.num_parameters / settings.num_hosts
+    width, of_alone = (f"{each.nvme_bytes / count:.3g}" for each in (memory, alone))
+    rules = [f"{width} bytes a parameter; DeepSpeed alone, which swaps gradients, {of_alone}"]
+    if settings.optimizer_device == "nvme":
+        each = settings.swap_buffers_per_sub_group
+        rules.append(f"`offload_optimizer.buffer_count` {settings.optimizer_buffers}: {each} a sub-group in flight")
+    if settings.param_device == "nvme":
+        rules.append(f"`offload_param.buffer_count` {settings.parameter_buffers}: one a gathered parameter")
+        rules.append(f"`offload_param.buffer_size` {settings.parameter_buffer_size:,}: a rank's share of the largest")
+    return rules
 
 
 def _format_gpu_peaks(plan: Plan, memory: MemoryEstimate) -> list[str]:
@@ -151,6 +187,7 @@ def _format_speed(plan: Plan) -> list[str]:
     lines = [
         f"Step       {format_time(time.seconds, time.range)}, limited by {time.bottleneck}",
         *_explain_limit(plan),
+        *(" " * _LABEL + text for text in format_sent(plan.traffic)),
         f"Speed      {format_estimate(time.tokens_per_second, speed)} tokens/s, MFU {format_share(time.mfu)}",
     ]
     if plan.model and plan.model.experts:
@@ -161,14 +198,15 @@ def _format_speed(plan: Plan) -> list[str]:
         hours = format_time(cost.hours * 3600, (cost.hours_range[0] * 3600, cost.hours_range[1] * 3600))
         gpu_hours = format_estimate(cost.gpu_hours, cost.gpu_hours_range)
         lost = f", {plan.lost_share(time):.1%} of it saves and failures" if plan.checkpoint_cost is not None else ""
-        lines += [f"Run        {format_count(cost.tokens)} tokens: {hours}, {gpu_hours} GPU hours{lost}"]
+        run = f"{format_count(cost.tokens)} tokens, {math.ceil(cost.tokens / time.tokens_per_step):,} steps"
+        lines += [f"Run        {run}: {hours}, {gpu_hours} GPU hours{lost}"]
         if cost.money is not None:
             lines.append(f"Cost       {format_estimate(cost.money, cost.money_range)}")
     return lines
 
 
 def _explain_limit(plan: Plan) -> list[str]:
-    """Of collectives: the network that would not limit the step, or what ZeRO-3 gathers; else the time of CPU Adam."""
+    """Of collectives: the network that would not limit the step; else the time of CPU Adam."""
     if plan.time is None or not (plan.model and plan.settings and plan.device):
         return []
     adam = next((part for part in plan.time.parts if part.name == "CPU optimizer" and part.exposed), None)
@@ -177,13 +215,10 @@ def _explain_limit(plan: Plan) -> list[str]:
         return [f"{' ' * _LABEL}CPU Adam takes {took} of it, whatever the batch, if cores are bound to ranks"]
     if plan.time.bottleneck != "collectives":
         return []
-    gathered = sum(row.sent for row in plan.traffic if row.carries.startswith("parameters forward"))
-    text = (
-        f"ZeRO-3 gathers {format_size(gathered)} of weights a GPU in the passes, other stages none" if gathered else ""
-    )
     if enough := find_enough_network(plan.model, plan.settings, plan.device, plan.rates):
         text = f"{enough[0] * 8e-9:,.6g} Gbit/s a host; from {enough[1] * 8e-9:,.0f} Gbit/s on {enough[2]} limits it"
-    return [" " * _LABEL + text] if text else []
+        return [" " * _LABEL + text]
+    return []
 
 
 def _format_unknown_inputs(plan: Plan) -> list[str]:
@@ -192,11 +227,8 @@ def _format_unknown_inputs(plan: Plan) -> list[str]:
     if not unknown:
         return []
     first = unknown[0]
-    same = [each for each in unknown if each.measured_by == first.measured_by]
-    keys = " and ".join(f"`{each.key}`" for each in same)
-    verb = "is" if len(same) == 1 else "are"
-    it = "it" if len(same) == 1 else "them"
-    return [f"{' ' * _LABEL}The range is wide: {keys} {verb} unknown; `{first.measured_by}` measures {it}"]
+    keys = " and ".join(f"`{each.key}`" for each in unknown if each.measured_by == first.measured_by)
+    return [f"{' ' * _LABEL}The range is wide: unknown {keys}, which `{first.measured_by}` measures"]
 
 
 def _format_alternatives(report: PlanReport, style: Style, width: int) -> list[str]:
@@ -205,7 +237,7 @@ def _format_alternatives(report: PlanReport, style: Style, width: int) -> list[s
         return []
     columns = _alternative_columns(report.plan, alternatives)
     widths = [max(map(len, column)) + 2 for column in columns]
-    room = max(24, min(64, width - sum(widths)))
+    room = max(24, min(72, width - sum(widths)))
     heads, *rows = (
         "".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in zip(*columns, strict=True)
     )

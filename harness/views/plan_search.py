@@ -9,7 +9,6 @@ from harness.check.auto_plan import SearchResult
 from harness.check.plan_report import PlanReport
 from harness.plan.plan_json import plan_json
 from harness.plan.search.alternatives import Alternative
-from harness.plan.search.nearest_fit import NearestFit
 from harness.plan.search.settings_search import filter_fitting
 from harness.plan.settings.checkpointed_layers import checkpointing_value
 
@@ -39,19 +38,11 @@ def report_as_dict(report: PlanReport) -> dict[str, Any]:
             refusal = report.searched.refusal_of(each)
             row["refused_by"] = refusal.gate if refusal else None
     if report.nearest_fit is not None:
-        body["nearest_fit"] = _nearest_fit_as_dict(report.nearest_fit)
+        fewest = None if report.fit_table is None else report.fit_table.fewest_of_all or report.fit_table.tight
+        sizes = {name: getattr(report.nearest_fit, name) for name in ("host_bytes", "nvme_bytes", "length")}
+        sizes |= {"closest": alternative_as_dict(report.nearest_fit.closest), "ranks": fewest.gpus if fewest else None}
+        body["nearest_fit"] = sizes
     return body
-
-
-def _nearest_fit_as_dict(nearest_fit: NearestFit) -> dict[str, Any]:
-    return {
-        "closest": alternative_as_dict(nearest_fit.closest),
-        "ranks": nearest_fit.ranks,
-        "ranks_per_host": nearest_fit.ranks_per_host,
-        "host_bytes": nearest_fit.host_bytes,
-        "nvme_bytes": nearest_fit.nvme_bytes,
-        "length": nearest_fit.length,
-    }
 
 
 def alternative_as_dict(alternative: Alternative | None) -> dict[str, Any]:

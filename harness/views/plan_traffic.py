@@ -27,3 +27,10 @@ def render_traffic(rows: Sequence[CollectiveTraffic], style: Style) -> str:
     if shares:
         lines.append(f"  data parallelism in all: {sum(shares):.2f} of DDP's one all-reduce of the same gradients")
     return "\n".join(lines)
+
+
+def format_sent(rows: Sequence[CollectiveTraffic]) -> list[str]:
+    """The bytes that a GPU sends in a step, by what they carry; nothing of one rank."""
+    names = (row.carries.partition(" in ")[0].partition(" forward")[0] for row in rows)
+    parts = ", ".join(f"{format_bytes(row.sent)} {name}" for row, name in zip(rows, names, strict=True))
+    return [f"a GPU sends {format_bytes(sum(row.sent for row in rows))}: {parts}"] if rows else []

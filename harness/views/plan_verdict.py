@@ -7,11 +7,12 @@ from harness.check.plan_report import PlanReport
 from harness.plan.memory.memory_estimate import MemoryEstimate
 from harness.plan.memory.memory_items import Phase
 from harness.plan.planner import Plan
+from harness.plan.search.alternatives import title_of
 from harness.plan.search.settings_search import HEADROOM, fits_with_headroom
 from harness.units import pluralize
 from harness.views.plan_fit_table import NOT_DIVIDED, summarise_ways
 from harness.views.plan_lines import name_as_terms, name_largest, wrap_terms
-from harness.views.plan_numbers import format_size, format_time_range
+from harness.views.plan_numbers import format_size, format_time_range, parallel_terms
 from harness.views.plan_other_loop import fits_alone, format_other_loop, says_otherwise
 from harness.views.style import Style
 
@@ -79,7 +80,7 @@ def _verdict_words(report: PlanReport, memory: MemoryEstimate) -> tuple[str, str
         word, colour = ("Fits", "green") if fit.fits else ("Fits, as far as known", "yellow")
         full = 1 - (fit.headroom or 0.0)
         word, colour = (word, colour) if full <= 1 - HEADROOM else ("Barely fits", "yellow")
-        why = f"{fit.binding} is the fullest, {full:.0%} of it used{_format_phase(fit.phase)}"
+        why = f"{fit.binding} is the fullest, {full:.0%} used{_format_phase(fit.phase)}"
         why = _format_unknown(plan, memory, why)
     if word == "Fits" and (alone := fits_alone(plan)):
         word, colour = alone, "yellow"
@@ -120,17 +121,17 @@ def _format_shortage(plan: Plan, memory: MemoryEstimate) -> str:
 
 def _format_offload(report: PlanReport, width: int) -> list[str]:
     """The reason for offload, or that it is not needed, and the number of GPUs that do without."""
-    without, plan = report.without_offload, report.plan
-    if without is None or plan.capacity.gpu is None:
+    each, plan = report.without_offload, report.plan
+    if each is None or plan.capacity.gpu is None:
         return []
-    each = without.thriftiest
-    sizes = f"{format_size(each.gpu_peak)} of {format_size(plan.capacity.gpu)} a GPU ({name_as_terms(each.settings)})"
+    kind = ", ".join([title_of(each.settings), *parallel_terms(each.settings)])
+    sizes = f"{format_size(each.gpu_peak)} of {format_size(plan.capacity.gpu)} a GPU ({kind})"
     if fits_with_headroom(each):
         step = f", {format_time_range(each.time.range)} a step" if each.time else ""
         return wrap_terms(f"Without offload it fits, too: {sizes}{step}", width, "  ")
-    others = f"{without.ranks:,} GPUs would do" if without.ranks else "no number of GPUs is sure to do"
+    others = f"; {report.gpus_without_offload:,} GPUs would do" if report.gpus_without_offload else ""
     needs = "it needs" if each.gpu_peak > plan.capacity.gpu else "it is too tight:"
-    return wrap_terms(f"Without offload {needs} {sizes}; {others} without", width, "  ")
+    return wrap_terms(f"Without offload {needs} {sizes}{others}", width, "  ")
 
 
 def _format_nearest_fit(report: PlanReport, width: int) -> list[str]:
@@ -139,10 +140,12 @@ def _format_nearest_fit(report: PlanReport, width: int) -> list[str]:
         return []
     kind = report.plan.device.name if report.plan.device else "ranks"
     ways = []
-    if nearest_fit.ranks is not None:
-        hosts = pluralize(nearest_fit.ranks // nearest_fit.ranks_per_host, "host")
-        count = f"{'probably ' if nearest_fit.is_unsure else ''}{nearest_fit.ranks:,}"
-        ways.append(f"{count} x {kind} ({hosts} of {nearest_fit.ranks_per_host})")
+    table = report.fit_table
+    all_trained = None if table is None or report.plan.run.spec.model.lora else table.fewest_of_all or table.tight
+    if table is not None and (fewest := all_trained):
+        count = f"{'probably ' if fewest is table.tight else ''}{fewest.gpus:,}"
+        per_host = min(fewest.gpus, table.gpus_per_host)
+        ways.append(f"{count} x {kind} ({pluralize(fewest.gpus // per_host, 'host')} of {per_host}, {fewest.way})")
     if nearest_fit.host_bytes is not None:
         ways.append(f"{format_size(nearest_fit.host_bytes)} of memory a host")
     if nearest_fit.nvme_bytes is not None:
@@ -150,8 +153,8 @@ def _format_nearest_fit(report: PlanReport, width: int) -> list[str]:
     if nearest_fit.length is not None:
         ways.append(f"sequences of {nearest_fit.length:,} tokens")
     world = report.plan.run.parallel_dims.world_size
-    if report.fit_table is not None and world is not None:
-        ways += [text for text in summarise_ways(report.fit_table, world) if "LoRA" in text]
+    if table is not None and world is not None:
+        ways += [text for text in summarise_ways(table, world) if "LoRA" in text]
     searched = () if report.searched is None else report.searched.alternatives
     if once := next((each for each in searched if each.fit.phase == "resume" and each.fit.fits_in_training), None):
         ways.append(f"this host for a run that never resumes ({name_as_terms(once.settings)})")
@@ -172,12 +175,8 @@ def _format_search(report: PlanReport, width: int) -> list[str]:
     text = f"Searched {len(searched.alternatives):,} settings of the same batch"
     if searched.best is not None:
         unsure = sum(each.fit.uncertain is not None for each in searched.usable)
-        others = (
-            f", {unsure:,} of them not for certain; of the others"
-            if unsure and not searched.best.fit.uncertain
-            else ","
-        )
-        text += f"; {len(searched.usable):,} fit and pass the gates{others} this one is the fastest"
+        others = f"; {unsure:,} others are not certain" if unsure and not searched.best.fit.uncertain else ""
+        text += f": {len(searched.usable) - (unsure if others else 0):,} fit, this one is the fastest{others}"
         if not searched.launchable:
             text += "; `harness launch` of this version refuses it, but it can be validated, planned and rendered"
     return wrap_terms(text, width, "  ")

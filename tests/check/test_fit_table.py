@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from harness.check.check_file import check_file
 from harness.check.fit_of_spec import search_of_run
-from harness.check.fit_table import WAYS, FitSearch, FitTable, make_fit_table
+from harness.check.fit_table import FitSearch, FitTable, make_fit_table
+from harness.check.training_ways import WAYS, way_named
 from harness.cli.app import build_app
 from harness.plan.search.plan_request import PlanRequest
 from harness.plan.trainer_loop import TRAINERS
@@ -73,7 +74,7 @@ def test_where_no_way_fits_the_reasons_stand_alone(table: FitTable) -> None:
 def test_hosts_that_nobody_has_are_no_fewest() -> None:
     """kimi-k2 by offload on one GPU: 21 TiB of memory, where a host has 1.76 TiB."""
     search = FitSearch(PlanRequest("kimi-k2", 1, "H100-80GB"))
-    cell = search.cell(1, WAYS[1])
+    cell = search.cell(1, way_named("CPU offload"))
     assert cell is not None
     assert (cell.state, cell.best.host_peak > 10 * 2**40) == ("host", True)
     assert search.fewest([cell]) is None
@@ -83,7 +84,7 @@ def test_hosts_that_nobody_has_are_no_fewest() -> None:
 
 def test_the_host_that_is_given_is_the_host(table: FitTable) -> None:
     given = FitSearch(PlanRequest("Qwen/Qwen3-32B", 1, "H100-80GB", host_memory="256GB", max_length=8192))
-    cell = given.cell(8, next(way for way in WAYS if way.name == "CPU offload"))
+    cell = given.cell(8, way_named("CPU offload"))
     assert cell is not None
     assert cell.state == "host"
     assert given.capacity(8).host == 256 * 10**9
@@ -145,7 +146,7 @@ def test_without_offload_no_host_has_to_be_known() -> None:
 def test_the_stage_that_is_given_is_that_of_the_ways(stage: int) -> None:
     request = PlanRequest("llama-3.2-1b", 1, "A100-40GB", stage=stage)
     cells = {way.name: FitSearch(request).cell(2, way) for way in WAYS}
-    assert [name for name, cell in cells.items() if cell] == ["all on GPUs", "LoRA", "QLoRA"]
+    assert [name for name, cell in cells.items() if cell] == ["all on GPUs", "8-bit Adam", "LoRA", "QLoRA"]
     assert {cell.best.settings.stage for cell in cells.values() if cell} == {stage}
 
 
@@ -203,7 +204,7 @@ def test_another_batch_is_whole_steps_of_accumulation() -> None:
 def test_a_way_that_fits_on_no_number_says_why() -> None:
     """Half a trillion parameters in 4 bits on each GPU: no stage divides them."""
     search = FitSearch(PlanRequest("llama-3.1-405b", 1, "H100-80GB"))
-    cells = tuple(cell for gpus in (8, 64) if (cell := search.cell(gpus, WAYS[4])))
+    cells = tuple(cell for gpus in (8, 64) if (cell := search.cell(gpus, way_named("QLoRA"))))
     table = make_fit_table(FitSearch(PlanRequest("qwen2.5-0.5b", 1, "H100-80GB")))
     table = replace(table, rows={**table.rows, "QLoRA": cells}, fewest={**table.fewest, "QLoRA": None})
     text = " ".join(render_min_gpus(table, Style(False), 110).split())

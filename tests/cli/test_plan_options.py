@@ -57,6 +57,7 @@ WORDS = {
     "max_length": "--max-length 1024",
     "batch_tokens": "--batch-tokens 65536",
     "tokens": "--tokens 1e9",
+    "epochs": "--epochs 3",
     "prices": "--price 2",
     "deadline": "--deadline 3h",
     "measured": "--measured 12e3",
@@ -100,6 +101,7 @@ WORDS = {
 BESIDE = {
     "prices": "--tokens 2e9",
     "deadline": "--tokens 2e9",
+    "epochs": "--tokens 2e9",
     "virtual_stages": "--pipeline 2",
     "schedule": "--pipeline 2",
     "timeline": "--pipeline 2",

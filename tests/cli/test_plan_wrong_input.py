@@ -86,7 +86,12 @@ CASES = (
     ("small.yaml --min-gpus", "a spec and `--min-gpus` are both given", "leave the spec out"),
     ("small.yaml --params 7e9", "a spec and `--params` are both given", "leave `--params` out"),
     ("small.yaml --write run.yaml", "there is nothing to write", "add `--search`"),
-    ("--zero-stage 2 --write run.yaml " + RUN, "there is nothing to write", "leave `--zero-stage` out"),
+    (RUN + "--epochs 3", "`--epochs` needs the tokens", "`--tokens 2e9`"),
+    (
+        RUN + "--precision fp8",
+        "`harness launch` trains in no FP8, which GPUs before Ada do not have",
+        "ask `harness degrees`",
+    ),
     ("small.yaml --trace step.json", "`--trace` needs `--simulate`", "add `--simulate`"),
     ("small.yaml --simulate --trace empty", "`--trace empty` is a folder", "name a file in it"),
     (

@@ -113,7 +113,9 @@ def test_hours_and_cost_are_ranges_of_two_figures() -> None:
     assert re.search(r"^Step +[\d.]+ min \([\d.]+ to [\d.]+\), limited by", text, re.MULTILINE)
     assert re.search(r"^Speed +[\d,]+0 \([\d,]+0 to [\d,]+0\) tokens/s, MFU \d+%$", text, re.MULTILINE)
     assert re.search(
-        r"^Run +2.00 B tokens: \d+ h \(\d+ to \d+\), [\d,]+0 \([\d,]+ to [\d,]+\) GPU hours(, |$)", text, re.MULTILINE
+        r"^Run +2.00 B tokens, [\d,]+ steps: \d+ h \(\d+ to \d+\), [\d,]+0 \([\d,]+ to [\d,]+\) GPU hours(, |$)",
+        text,
+        re.MULTILINE,
     )
     assert re.search(r"^Cost +[\d,]+00 \([\d,]+00 to [\d,]+00\)$", text, re.MULTILINE)
     alternatives = text[text.index("Alternatives") :].splitlines()
@@ -123,15 +125,12 @@ def test_hours_and_cost_are_ranges_of_two_figures() -> None:
 def test_a_step_that_collectives_limit_says_what_they_lack() -> None:
     cluster = {"gpu": "H100", "gpus_per_node": 8, "network_bandwidth": "100Gb/s"}
     text = " ".join(shown(plan_of(16, zero={"stage": 3}, cluster=cluster)).split())
-    assert re.search(r"limited by collectives 100 Gbit/s a host; from \d+ Gbit/s on compute limits it Speed", text), (
-        text
-    )
+    sent = r"a GPU sends [\d.]+ .iB: [\d.]+ .iB gradients, [\d.]+ .iB parameters Speed"
+    network = r"100 Gbit/s a host; from \d+ Gbit/s on compute limits it"
+    assert re.search(rf"limited by collectives {network} {sent}", text), text
     one_host = {"gpu": "H100", "gpus_per_node": 8, "link_bandwidth": "5GB/s"}
     text = " ".join(shown(plan_of(zero={"stage": 3, "offload_optimizer": {"device": "cpu"}}, cluster=one_host)).split())
-    assert re.search(
-        r"limited by collectives ZeRO-3 gathers [\d.]+ TiB of weights a GPU in the passes, other stages none Speed",
-        text,
-    ), text
+    assert re.search(r"limited by collectives a GPU sends [\d.]+ TiB: [\d.]+ .iB gradients, [\d.]+ .iB", text), text
 
 
 def test_rows_of_the_host_are_per_host_and_add_up() -> None:
@@ -172,7 +171,7 @@ def test_where_nothing_fits_it_says_what_would_do() -> None:
     text = shown(plan_of(cluster={"gpu": "H100", "host_memory": "100GB", "gpus_per_node": 8}))
     assert "Nothing fits: host memory" in text
     assert "of memory a host" in text
-    assert re.search(r"Would be enough: \d+ x H100-80GB \(\d+ hosts of 8\); or [\d.]+ [GT]iB of memory a host", text)
+    assert re.search(r"Would be enough: [\d.]+ [GT]iB of memory a host", text)
 
 
 def test_an_unknown_model_still_has_ranks_and_the_last_lines() -> None:
@@ -190,14 +189,14 @@ def test_unknown_ranks() -> None:
 
 def offloaded(gpu: str = "H100", **sections: Any) -> str:
     plan = plan_of(cluster={"gpu": gpu, "host_memory": "2TB", "gpus_per_node": 8}, **sections)
-    without = find_without_offload(plan.run, plan.model, plan.device, plan.capacity, plan.alternatives)  # type: ignore[arg-type]
+    without = find_without_offload(plan.run, plan.capacity, plan.alternatives)
     return render_plan(replace(report_of(plan), without_offload=without), Style(), 110).replace("\n  ", " ")
 
 
 def test_the_reason_for_offload_is_said() -> None:
     """70 B on eight GPUs needs it; 8 B does not."""
     text = offloaded()
-    assert re.search(r"Without offload it needs \d+\.\d GiB of 79\.1 GiB a GPU \(ZeRO-3, .*\); (16|24|32) GPUs", text)
+    assert re.search(r"Without offload it needs \d+\.\d GiB of 79\.1 GiB a GPU \(ZeRO-3.*\)", text)
     tight = offloaded(model={"name_or_path": "Qwen/Qwen3-32B"})
     assert re.search(r"Without offload it is too tight: 7[5-9]\.\d GiB of 79\.1 GiB a GPU", tight)
     text = offloaded(model={"name_or_path": "meta-llama/Llama-3.1-8B"})
@@ -208,7 +207,7 @@ def test_the_reason_for_offload_is_said() -> None:
 @pytest.mark.parametrize(
     ("gpu", "line"),
     [
-        ("RTX4090", "PCIe slots of 16 lanes without NVLink or P2P: 13 GB/s between two is assumed"),
+        ("RTX4090", "PCIe slots of 16 lanes without NVLink or P2P: 19 GB/s between two is assumed"),
         ("L40S", "PCIe without NVLink: 26 GB/s between two is assumed (`cluster.link_bandwidth`)"),
         ("H100", ""),
     ],

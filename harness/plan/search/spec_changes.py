@@ -73,6 +73,9 @@ def _zero_changes(settings: PlanSettings, model: ModelFacts, raw: Mapping[str, A
     )
     has_defaults = raw.get("tuned_defaults", True) and settings.tensor_parallel_size == 1 and not model.built
     zero: dict[str, Any] = {"stage": settings.stage}
+    is_divided = settings.zero_world_size > 1 == settings.pipeline_parallel_size and settings.optimizer_device == "none"
+    if settings.stage in (1, 2) and is_divided and raw_zero.get("overlap_comm") is None:  # stage 3 does by default
+        zero["overlap_comm"] = True
     for section, device in (("offload_optimizer", settings.optimizer_device), ("offload_param", settings.param_device)):
         written = value_at(raw_zero, (section, "device"))
         zero[section] = None if device == "none" else {"device": device}
@@ -117,8 +120,9 @@ def minimal_changes(
     ):
         if device != current_device:
             changes |= _offload_changes(("zero", name), zero[name], value_at(raw, ("zero", name)))
-    if "sub_group_size" in zero:
-        changes["zero", "sub_group_size"] = zero["sub_group_size"]
+    for key in ("overlap_comm", "sub_group_size"):
+        if key in zero:
+            changes["zero", key] = zero[key]
     if checkpointing_value(choice) != checkpointing_value(run):
         changes["train", "gradient_checkpointing"] = checkpointing_value(choice)
     if choice.micro_batch != run.micro_batch:

@@ -160,7 +160,7 @@ def time_parts(
         rates = replace(rates, spread=replace(rates.spread, cpu_optimizer=by_host))
     parts = [
         TimePart(_COMPUTE, compute.seconds, compute.seconds),
-        *_collective_parts(work.collectives, settings, links, fitted, compute.seconds),
+        *_collective_parts(work.collectives, settings, links, fitted, _overlappable(work, settings, compute.seconds)),
         *_offload_parts(work.optimizer, settings, device, rates, fitted, compute.seconds),
     ]
     scaled = [_scale_part(part, rates, compute.attention_share) for part in parts if part.seconds > 0]
@@ -183,11 +183,17 @@ def _scale_part(part: TimePart, rates: Rates, attention_share: float) -> TimePar
     return TimePart(part.name, part.seconds * factor, part.exposed * factor, scatter)
 
 
+def _overlappable(work: StepWork, settings: PlanSettings, compute: float) -> float:
+    """Seconds of compute beside collectives: below stage 3 backward passes alone, at stage 1 that of the last batch."""
+    times = {1: 1, 2: settings.accumulation}.get(settings.stage)
+    return compute * (1.0 if times is None else work.optimizer.last_backward * times)
+
+
 def _collective_parts(
     work: CollectiveWork, settings: PlanSettings, links: GroupRates, fitted: FittedRates, compute: float
 ) -> list[TimePart]:
     """Ring collectives: payload x (N - 1) / N over the slowest edge, and the issue of each gather and reduction. Where
-    they overlap with compute, a share of the shorter one is hidden.
+    they overlap with so many seconds of `compute`, a share of the shorter one is hidden.
     """
     ranks, hpz = settings.zero_world_size, settings.hpz_partition_size
     share = (ranks - 1) / ranks

@@ -158,7 +158,7 @@ def test_a_sure_failure_outside_training_is_certain() -> None:
     memory = planned().memory
     assert memory is not None
     gpu = sum(memory.gpu_peak_range) // 2
-    extra = replace(memory.items_of("gpu")[0], bytes=2 * gpu, phases=("resume",))
+    extra = memory.items_of("gpu")[0]._replace(bytes=2 * gpu, phases=("resume",))
     larger = replace(memory, items=(*memory.items, extra))
     assert check_fit(memory, Capacity(gpu, 10**13)).verdict is None
     assert check_fit(larger, Capacity(gpu, 10**13)).verdict is False

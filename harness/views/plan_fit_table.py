@@ -22,8 +22,8 @@ from harness.views.style import Style
 
 _NAME, _COLUMN = 14, 13
 NOT_DIVIDED = (
-    "Each GPU gathers whole layers, with all their experts, however many GPUs there are: larger ones hold them, expert "
-    "or tensor parallelism, as Megatron has it, divides them."
+    "Each GPU gathers whole layers, with any experts, however many GPUs there are: larger ones hold them, expert or "
+    "tensor parallelism, as Megatron has it, divides them."
 )
 _QUANTIZED = (
     ": the harness does not divide 4-bit weights (MD043); ZeRO-3 of other trainers does with `bnb_4bit_quant_storage`, "

@@ -164,7 +164,9 @@ def _format_nearest_fit(report: PlanReport, width: int) -> list[str]:
         lack = f"{short:.0%} short of {nearest_fit.closest.fit.binding}" if short > 0 else "its disks are not known"
         lack = "it is not certain" if nearest_fit.closest.fit.uncertain is not None else lack
         lines += wrap_terms(f"Closest: {name_as_terms(nearest_fit.closest.settings)}; {lack}", width, "  ")
-    no_number = f"No number of {kind} up to 4,096 hosts is sure to be enough. {NOT_DIVIDED}"
+    no_number = f"No number of {kind} up to 4,096 hosts is sure to be enough."
+    if nearest_fit.closest is None or nearest_fit.closest.settings.stage == 3:
+        no_number += f" {NOT_DIVIDED}"
     return [*lines, *wrap_terms(f"Would be enough: {'; or '.join(ways)}" if ways else no_number, width, "  ")]
 
 

@@ -429,3 +429,11 @@ def test_a_certain_setting_leads_where_the_fastest_is_not() -> None:
 def test_what_does_not_fit_names_the_largest_part() -> None:
     text = lines_of("--model llama-3-8b --gpus 1 --gpu RTX4090-24GB --max-length 131072 --host-memory 128GB")
     assert "in the backward pass; the most is 32.0 GiB inputs of 32 layers (gradient checkpointing), then" in text
+
+
+def test_shorter_sequences_are_no_way_out_at_a_stage_that_divides_no_weights() -> None:
+    arguments = "size --model llama-3-8b --gpus 2 --gpu RTX2080TI-11GB --lora"
+    pinned = " ".join(run(*arguments.split(), "--zero-stage", "2").stdout.split())
+    assert "Nothing fits" in pinned
+    assert "sequences of" not in pinned
+    assert "Nothing fits" not in run(*arguments.split()).stdout

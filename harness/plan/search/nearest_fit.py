@@ -18,7 +18,7 @@ from harness.plan.search.alternatives import (
 from harness.plan.search.sequence_lengths import find_longest
 from harness.plan.search.settings_search import HEADROOM, filter_fitting
 from harness.plan.settings.checkpointed_layers import with_checkpointing
-from harness.plan.settings.plan_settings import PlanSettings, settings_of
+from harness.plan.settings.plan_settings import OffloadDevice, PlanSettings, settings_of
 from harness.run.resolved_run import ResolvedRun
 
 
@@ -44,7 +44,10 @@ def find_nearest_fit(
         return None
     closest = _closest(alternatives, capacity)
     host_bytes, nvme_bytes = _enough_host(alternatives, capacity), _enough_disks(alternatives, capacity)
-    return NearestFit(closest, host_bytes, nvme_bytes, _shorter(run, model, device, capacity))
+    # What the user's own keys exclude was not searched.
+    searched = {(s.stage, s.optimizer_device, s.param_device) for s in (each.settings for each in alternatives)}
+    places = [place for place in STAGES_AND_OFFLOADS if place in searched and "nvme" not in place]
+    return NearestFit(closest, host_bytes, nvme_bytes, _shorter(settings, model, places, device, capacity))
 
 
 def find_without_offload(run: ResolvedRun, capacity: Capacity, others: Sequence[Alternative]) -> Alternative | None:
@@ -81,17 +84,22 @@ def _closest(alternatives: Sequence[Alternative], capacity: Capacity) -> Alterna
 _SHORTEST = 256
 
 
-def _shorter(run: ResolvedRun, model: ModelFacts, device: Device | None, capacity: Capacity) -> int | None:
+def _shorter(
+    settings: PlanSettings,
+    model: ModelFacts,
+    places: Sequence[tuple[int, OffloadDevice, OffloadDevice]],
+    device: Device | None,
+    capacity: Capacity,
+) -> int | None:
     """Tokens of the longest sequence with which the thriftiest settings fit on the same ranks."""
-    settings = settings_of(run)
-    if settings is None or settings.seq_length <= _SHORTEST:
+    if settings.seq_length <= _SHORTEST:
         return None
     thrifty = with_checkpointing(replace(settings, micro_batch=settings.sequences_a_row), checkpointing=True)
-    places = [place for place in STAGES_AND_OFFLOADS if is_stage_supported(place[0], thrifty) and "nvme" not in place]
     limit = settings.seq_length - 1
     lengths = (
         find_longest(model, with_offload(thrifty, *place), _SHORTEST, device, capacity, headroom=HEADROOM, limit=limit)
         for place in places
+        if is_stage_supported(place[0], thrifty)
     )
     return max(lengths, default=0) or None
 

@@ -26,8 +26,8 @@ NOT_DIVIDED = (
     "tensor parallelism, as Megatron has it, divides them."
 )
 _QUANTIZED = (
-    ": the harness does not divide 4-bit weights (MD043); ZeRO-3 of other trainers does with `bnb_4bit_quant_storage`, "
-    "once each GPU has loaded all of them"
+    ": the harness does not divide 4-bit weights (MD043); other trainers do with `bnb_4bit_quant_storage`, FSDP also "
+    "where they are loaded through the CPU, ZeRO-3 once each GPU has loaded all of them"
 )
 
 

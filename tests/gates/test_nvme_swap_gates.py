@@ -137,8 +137,9 @@ def test_a_json_that_another_program_trains_with_is_told_what_stays_in_memory(
         ({"deepspeed": {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}}}, "`torch_adam`"),
         ({"deepspeed": {"bf16": {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}}}, "in bf16"),
         ({"precision": {"fp16": True}}, None),
-        ({"model": {"config": LLAMA | {"num_hidden_layers": 40}}}, "1,000,000,000 elements, 14 bytes each, do not fit"),
-        ({"model": {"config": LLAMA | {"num_hidden_layers": 40}}, "zero": {"sub_group_size": HALVES}}, None),
+        ({"model": {"config": LLAMA | {"num_hidden_layers": 56}}}, "482,277,888 elements, 14 bytes each, do not fit"),
+        ({"model": {"config": LLAMA | {"num_hidden_layers": 40}}}, None),  # the last sub-group has 78 M
+        ({"model": {"config": LLAMA | {"num_hidden_layers": 56}, "lora": {"r": 8}}}, None),
     ],
 )
 def test_a_step_beside_the_backward_pass_is_refused_where_it_cannot_be_exact(

@@ -147,7 +147,7 @@ def test_the_last_backward_pass_hides_what_is_stepped_beside_it() -> None:
     """As much as it is long, with 12 more bytes a parameter for what is kept; by little memory as much as that holds."""
     train = {"gradient_accumulation_steps": 16, "gradient_checkpointing": True}
     whole = time_of(zero=offload("cpu", sub_group_size=10**8), train=train)
-    for gib in (500, 2):
+    for gib, most in ((500, 8.8e9), (2, 131.5e6)):  # the last sub-group has 131 M elements, that of the norms 0.2 M
         zero = offload("cpu", sub_group_size=10**8)
         zero["offload_optimizer"]["overlap_step_gib"] = gib
         early = time_of(zero=zero, train=train)
@@ -155,7 +155,7 @@ def test_the_last_backward_pass_hides_what_is_stepped_beside_it() -> None:
         elements = 70.55e9 / settings(zero=zero).zero_world_size
         backward = early.seconds_of("compute") / 16 * 3 / 4
         in_time = backward / (1 + 12 / 28)
-        by_memory = gib * 2**30 // (14 * 10**8) * 10**8 / elements * whole.seconds_of("CPU optimizer")
+        by_memory = most / elements * whole.seconds_of("CPU optimizer")
         hidden = whole.seconds_of("CPU optimizer") - part.exposed
         assert hidden == pytest.approx(min(in_time, by_memory), rel=0.02)
         assert part.seconds > whole.seconds_of("CPU optimizer")
@@ -163,11 +163,11 @@ def test_the_last_backward_pass_hides_what_is_stepped_beside_it() -> None:
 
 @pytest.mark.parametrize(("pinned", "is_hidden"), [({}, False), ({"pin_memory_backend": "native"}, True)])
 def test_the_budget_counts_what_torch_rounds(pinned: dict[str, str], is_hidden: bool) -> None:
-    """1.34 GiB hold 14 bytes of each of 100 M elements, but not 12 and a block of 2^28 bytes."""
+    """1.7175 GiB hold 14 bytes of each of 131.3 M elements, but not 12 and a block of 2^28 bytes."""
     zero = offload("cpu", sub_group_size=10**8) | pinned
-    zero["offload_optimizer"] |= {"overlap_step_gib": 1.34, "pin_memory": True}
+    zero["offload_optimizer"] |= {"overlap_step_gib": 1.7175, "pin_memory": True}
     part = next(part for part in time_of(zero=zero).parts if part.name == "CPU optimizer")
-    assert (part.exposed < part.seconds) == is_hidden
+    assert (part.exposed < 0.99 * part.seconds) == is_hidden
 
 
 def test_nothing_is_hidden_where_no_sub_group_is_stepped_early() -> None:

@@ -399,9 +399,12 @@ def _why_not_overlapped(ctx: Context) -> Iterator[tuple[bool, str, str]]:
     yield facts.param_device == "nvme", "16-bit weights are on NVMe", "zero.offload_param.device"
     is_wide = facts.offload_ratio < 1 or ctx.ds("data_types.grad_accum_dtype") in _NAMES_OF_FP32
     yield ctx.is_enabled("fp16") and is_wide, "gradients in fp32 are scaled in place", "precision.fp16"
-    size = min(get_sub_group_size(ctx), sum(list_shard_sizes(ctx) or ()))
+    model = ctx.run.spec.model
+    trains_all = not (model.lora or model.freeze or model.train_only)
+    held, limit = sum(list_shard_sizes(ctx) or ()) if trains_all else 0, get_sub_group_size(ctx)
+    size = held % limit or min(held, limit)  # the last sub-group, which is stepped first
     gib = ctx.run.spec.zero.overlap_step_gib
-    reason = f"copies of one of {size:,} elements, {KEPT_BYTES} bytes each, do not fit into {gib:g} GiB"
+    reason = f"copies of the last one of {size:,} elements, {KEPT_BYTES} bytes each, do not fit into {gib:g} GiB"
     yield KEPT_BYTES * size > gib * 2**30, reason, "zero.sub_group_size"
 
 

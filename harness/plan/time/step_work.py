@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from harness.facts.kept_copies import kept_bytes
+from harness.facts.kept_copies import count_overlapped
 from harness.facts.model_facts import ModelFacts, once_a_model
 from harness.plan.memory.activation_bytes import MicroBatchShape, all_layer_bytes
 from harness.plan.memory.zero_partitions import (
     count_trainable,
     local_num_parameters,
+    partition_model,
     rounds_pinned_weights,
     tensor_parallel_shard,
 )
@@ -227,8 +230,12 @@ def _count_optimizer(model: ModelFacts, settings: PlanSettings, size: float, hel
         frozen = count_quantized(split_parameters(model, settings.trainable).frozen, model, settings.quantization)
         weights -= frozen.numel * settings.param_bytes - frozen.bytes
     up, after = comm_volume.host_to_device_bytes(shard, settings, weights / settings.zero_world_size)
-    groups = max(1, round(shard / settings.sub_group_size))
-    is_hidden = settings.steps_in_one_pass and settings.stage == 3
+    is_offloaded = settings.stage == 3 and settings.optimizer_device != "none"
+    groups = partition_model(model, settings).sub_groups if is_offloaded else ()
+    is_hidden = settings.steps_in_one_pass and bool(groups)
+    # A sub-group's copy, 2 bytes an element, runs while the next one is stepped, 28 bytes an element.
+    beside = (min(copied, 14 * stepped) for copied, stepped in pairwise(groups))
+    hidden = sum(beside) / sum(groups) if is_hidden else 0.0
     passes = 1 + _passes(model, settings) / settings.accumulation
     on_host = settings.offload_ratio if settings.optimizer_device != "none" else 0.0
     return OptimizerWork(
@@ -240,18 +247,18 @@ def _count_optimizer(model: ModelFacts, settings: PlanSettings, size: float, hel
         pcie_weights=up - fetched,
         pcie_step=boundary,
         upload=after,
-        pcie_hidden=after * (1 - 1 / groups) if is_hidden else 0.0,
+        pcie_hidden=after * hidden,
         nvme=comm_volume.nvme_bytes(host_elements, settings, held / settings.zero_world_size * settings.ranks_per_host),
-        early_share=_early_share(settings, shard * on_host),
+        early_share=_early_share(settings, groups),
         last_backward=(passes - 1) / passes / settings.accumulation,
     )
 
 
-def _early_share(settings: PlanSettings, elements: float) -> float:
-    """Of a rank's elements that the CPU steps, those in whole sub-groups whose copies fit; never all of them."""
-    size = min(settings.sub_group_size, math.ceil(elements))
-    if not settings.overlap_step_gib or not size:
+def _early_share(settings: PlanSettings, groups: Sequence[int]) -> float:
+    """Of a rank's elements that the CPU steps, those in the last sub-groups whose copies fit; never all of them."""
+    stepped = groups[int((1 - settings.offload_ratio) * len(groups)) :]
+    if not settings.overlap_step_gib or not stepped:
         return 0.0
-    each = kept_bytes(size, is_rounded=rounds_pinned_weights(settings))
-    kept = min(settings.overlap_step_gib * 2**30 // each, math.ceil(elements / size) - 1)
-    return kept * size / elements
+    is_rounded = rounds_pinned_weights(settings)
+    early = count_overlapped(stepped[1:], settings.overlap_step_gib, is_rounded=is_rounded)
+    return sum(stepped[len(stepped) - early :]) / sum(stepped)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from harness.check.fit_table import FitCell, FitTable, needs_other_hosts
@@ -110,7 +111,7 @@ def describe_hosts(table: FitTable) -> str:
 
 def _fewest_lines(table: FitTable, style: Style, width: int) -> list[str]:
     heads = ("Fewest", "GPUs", "GPU", "host", "disks", "step", "dollars", "settings")
-    rows = [heads, *((name, *_fewest_texts(cell)) for name, cell in table.fewest.items())]
+    rows = [heads, *((name, *_fewest_texts(cell, table.rows[name])) for name, cell in table.fewest.items())]
     lines = align_columns(rows, _NAME, width)
     lines[0] = style.paint(lines[0], "", bold=True)
     if table.price is not None:
@@ -121,15 +122,17 @@ def _fewest_lines(table: FitTable, style: Style, width: int) -> list[str]:
     return lines
 
 
-def _fewest_texts(cell: FitCell | None) -> tuple[str, ...]:
+def _fewest_texts(cell: FitCell | None, row: Sequence[FitCell | None]) -> tuple[str, ...]:
     if cell is None:
         return ("-",) * 7
+    unsure = next((each.gpus for each in row if each and each.state == "not certain"), cell.gpus)
     best = cell.best
     disks = short_size(best.nvme_bytes) if best.nvme_bytes else "-"
     time = format_time_range(best.time.range) if best.time else "-"
     money = format_range(cell.cost.money_range) if cell.cost and cell.cost.money_range else "-"
     sizes = (format_size(best.gpu_peak), short_size(best.host_peak), disks)
-    return (f"{'~' if cell.state == 'not certain' else ''}{cell.gpus:,}", *sizes, time, money, _brief(cell))
+    fewer = f"~{unsure:,} or " if unsure < cell.gpus else "~" if cell.state == "not certain" else ""
+    return (f"{fewer}{cell.gpus:,}", *sizes, time, money, _brief(cell))
 
 
 def _say_why_not(table: FitTable, name: str) -> str:

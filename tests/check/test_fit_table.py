@@ -209,8 +209,15 @@ def test_a_way_that_fits_on_no_number_says_why() -> None:
     table = replace(table, rows={**table.rows, "QLoRA": cells}, fewest={**table.fewest, "QLoRA": None})
     text = " ".join(render_min_gpus(table, Style(False), 110).split())
     assert "QLoRA fits on none: 64 GPUs need " in text
-    assert "the harness does not divide 4-bit weights (MD043); ZeRO-3 of other trainers does with" in text
+    assert "the harness does not divide 4-bit weights (MD043); other trainers do with" in text
     assert "LoRA fits on none" not in text.replace("QLoRA", "")
     assert "More GPUs divide states" not in text
     long = " ".join(render_min_gpus(replace(table, max_length=32_768), Style(False), 110).split())
     assert "activations of a sequence (SDPA) only sequence or tensor ranks do." in long
+
+
+def test_a_smaller_number_that_may_be_enough_stands_beside_the_fewest() -> None:
+    """13B with all states on 8 cards of 40 GB: in the printed range of memory."""
+    table = make_fit_table(FitSearch(PlanRequest("llama-2-13b", 1, "A100-40GB")))
+    fewest = render_min_gpus(table, Style(False), 110).partition("\nFewest")[2].splitlines()
+    assert fewest[1].split()[:6] == ["all", "on", "GPUs", "~8", "or", "16"]

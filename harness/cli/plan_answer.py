@@ -88,7 +88,8 @@ def print_plan(values: dict[str, Any]) -> None:
     report = report_plan(planned, searched, checked, request, choose_next_command(planned, searched, given, spec))
     tables = _fit_tables(given, run, trainer_name) if report.nothing_fits or given.html else []
     report = replace(report, fit_table=tables[0]) if tables else report
-    if (other := report.without_offload) and not fits_with_headroom(other) and (ways := _fit_search(given, run, "")):
+    other = report.without_offload
+    if other and not fits_with_headroom(other) and (ways := _fit_search(given, run, trainer_name)):
         fewest = ways.fewest(ways.without_offload(planned.run.parallel_dims.world_size or 1)[1])
         report = replace(report, gpus_without_offload=fewest.gpus if fewest and fewest.state == "fits" else None)
     answers = [each for each in (answer_deadline(planned, given), _answer_measured(planned, given)) if each is not None]

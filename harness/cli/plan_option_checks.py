@@ -19,7 +19,9 @@ def check_options(options: PlanOptions) -> None:
         raise usage_error("`--cheapest` compares kinds of GPU, and `--price` names none", "write `--price KIND=X`")
     if options.price is not None and options.tokens is None:
         raise needs_tokens("--price")
-    if options.epochs is not None and not (options.tokens and 0 < options.epochs <= 1e6):
+    if options.epochs is not None and not 0 < options.epochs <= 1e6:
+        raise usage_error(f"`--epochs {options.epochs:g}` is no number of epochs", "give one above 0, at most 1e6")
+    if options.epochs is not None and not options.tokens:
         raise needs_tokens("--epochs")
     if options.deadline is not None:
         parse_deadline(options.deadline)

@@ -143,7 +143,8 @@ def _format_divided(plan: Plan, memory: MemoryEstimate) -> list[str]:
     more = replace(plan.settings, data_parallel_size=2 * plan.settings.data_parallel_size)
     twice = estimate_memory(plan.model, more, plan.device)
     now = {(item.kind, item.description): item.bytes for item in memory.items_of("gpu")}
-    there = [item for item in twice.items_of("gpu") if twice.gpu_peak_phase in item.phases and item.bytes >= 1 << 30]
+    held = [item for item in twice.items_of("gpu") if twice.gpu_peak_phase in item.phases and not item.assumed]
+    there = [item for item in held if item.bytes >= 1 << 30]
     whole = [item for item in there if item.bytes >= 0.9 * now.get((item.kind, item.description), 0)]
     whole.sort(key=lambda item: -item.bytes)
     parts = ", ".join(f"{format_size(item.bytes)} {item.description.partition(' (')[0]}" for item in whole[:2])
@@ -210,9 +211,9 @@ def _explain_limit(plan: Plan) -> list[str]:
     if plan.time is None or not (plan.model and plan.settings and plan.device):
         return []
     adam = next((part for part in plan.time.parts if part.name == "CPU optimizer" and part.exposed), None)
-    if plan.time.bottleneck != "collectives" and adam is not None:
+    if plan.time.bottleneck != "collectives" and adam is not None and adam.exposed > 0.01 * plan.time.seconds:
         took = format_time(adam.exposed, (adam.exposed / adam.scatter, adam.exposed * adam.scatter))
-        return [f"{' ' * _LABEL}CPU Adam takes {took} of it, whatever the batch, if cores are bound to ranks"]
+        return [f"{' ' * _LABEL}CPU Adam takes {took} of it, whatever the batch"]
     if plan.time.bottleneck != "collectives":
         return []
     if enough := find_enough_network(plan.model, plan.settings, plan.device, plan.rates):

@@ -31,6 +31,7 @@ def render_traffic(rows: Sequence[CollectiveTraffic], style: Style) -> str:
 
 def format_sent(rows: Sequence[CollectiveTraffic]) -> list[str]:
     """The bytes that a GPU sends in a step, by what they carry; nothing of one rank."""
-    names = (row.carries.partition(" in ")[0].partition(" forward")[0] for row in rows)
+    names = [row.carries.partition(" in ")[0].partition(" forward")[0] for row in rows]
+    names = [f"{name} ({row.group})" if names.count(name) > 1 else name for row, name in zip(rows, names, strict=True)]
     parts = ", ".join(f"{format_bytes(row.sent)} {name}" for row, name in zip(rows, names, strict=True))
-    return [f"a GPU sends {format_bytes(sum(row.sent for row in rows))}: {parts}"] if rows else []
+    return [f"a GPU sends {format_bytes(sum(row.sent for row in rows))} a step: {parts}"] if rows else []

@@ -128,7 +128,8 @@ def _format_offload(report: PlanReport, width: int) -> list[str]:
     sizes = f"{format_size(each.gpu_peak)} of {format_size(plan.capacity.gpu)} a GPU ({kind})"
     if fits_with_headroom(each):
         step = f", {format_time_range(each.time.range)} a step" if each.time else ""
-        return wrap_terms(f"Without offload it fits, too: {sizes}{step}", width, "  ")
+        fits = "it is not certain" if each.fit.uncertain is not None else "it fits, too"
+        return wrap_terms(f"Without offload {fits}: {sizes}{step}", width, "  ")
     others = f"; {report.gpus_without_offload:,} GPUs would do" if report.gpus_without_offload else ""
     needs = "it needs" if each.gpu_peak > plan.capacity.gpu else "it is too tight:"
     return wrap_terms(f"Without offload {needs} {sizes}{others}", width, "  ")
@@ -164,7 +165,7 @@ def _format_nearest_fit(report: PlanReport, width: int) -> list[str]:
         lack = f"{short:.0%} short of {nearest_fit.closest.fit.binding}" if short > 0 else "its disks are not known"
         lack = "it is not certain" if nearest_fit.closest.fit.uncertain is not None else lack
         lines += wrap_terms(f"Closest: {name_as_terms(nearest_fit.closest.settings)}; {lack}", width, "  ")
-    no_number = f"No number of {kind} up to 4,096 hosts is sure to be enough."
+    no_number = f"No number of {kind} up to 512 hosts is sure to be enough."
     if nearest_fit.closest is None or nearest_fit.closest.settings.stage == 3:
         no_number += f" {NOT_DIVIDED}"
     return [*lines, *wrap_terms(f"Would be enough: {'; or '.join(ways)}" if ways else no_number, width, "  ")]

@@ -137,7 +137,9 @@ def test_ulysses_exchanges_queries_keys_values_and_outputs() -> None:
     facts = find_model("llama-3.1-8b").facts
     assert facts is not None
     plan_settings = settings("llama-3.1-8b", parallel={"sequence_parallel_size": 4}, **ONCE)
-    assert comm_volume.sequence_parallel_bytes(facts, plan_settings) == 2 * 32 * 1024 * 2 * (2 * 40 * 128) * 3 / 4
+    for checkpointing, passes in ((False, 2), (True, 3)):
+        each = plan_settings.with_values(checkpointing=checkpointing)
+        assert comm_volume.sequence_parallel_bytes(facts, each) == passes * 32 * 1024 * 2 * (2 * 40 * 128) * 3 / 4
 
 
 def test_pipelined_swapping_hides_behind_adam() -> None:

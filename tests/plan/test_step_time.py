@@ -74,7 +74,7 @@ def test_the_cpu_step_moves_48_bytes_a_parameter_at_a_share_of_the_hosts_bandwid
 
 def test_a_thread_a_rank_limits_the_cpu_step_of_few_ranks() -> None:
     """At most a stream: 64 threads of each of 8 ranks do not make the host's memory faster."""
-    for threads, ranks, reached in ((1, 1, THREAD_BANDWIDTH), (1, 8, 8 * THREAD_BANDWIDTH), (64, 8, 0.8 * 580e9)):
+    for threads, ranks, reached in ((1, 1, THREAD_BANDWIDTH), (1, 8, 8 * THREAD_BANDWIDTH), (64, 8, 0.4 * 580e9)):
         time = time_of("llama-3.1-8b", ranks, zero=offload("cpu"), launch={"env": {"OMP_NUM_THREADS": str(threads)}})
         assert time.seconds_of("CPU optimizer") == pytest.approx(28 * 8.03e9 / reached, rel=0.01)
 
@@ -85,11 +85,12 @@ def test_the_range_of_the_cpu_step_follows_what_is_known_of_the_host() -> None:
         next(part.scatter for part in time_of(zero=offload("cpu"), **sections).parts if part.name == "CPU optimizer")
         for sections in (
             {"launch": {"env": {"OMP_NUM_THREADS": "1"}}},
+            {"launch": {"env": {"OMP_NUM_THREADS": "64"}}},
             {"cluster": {"host_memory_bandwidth": "300GB/s"}},
             {},
         )
     ]
-    assert scatters == [1.7, 2.0, 3.0]
+    assert scatters == [1.7, 2.0, 2.0, 3.0]
     h100, least, most = 48 * 3.2e9 / 2.85, 0.06 * 580e9, 0.39 * 580e9  # benchmarks/results/gpu-h100-2026-11-26.md
     for reached in (h100, least, most):
         assert 1 / 3 < reached / (FITTED.host_memory_share * 580e9) < 3
@@ -103,17 +104,24 @@ def test_stage_3_fetches_gradients_back_on_the_stream_that_sent_them() -> None:
 
 
 def test_weights_that_are_page_locked_do_not_wait_for_gradients_that_are_not() -> None:
-    """Nothing hides a pageable copy; the weights' two for each of 4 micro-batches go by the link's own rate."""
+    """Nothing hides a pageable copy. Trained weights are page-locked whatever their key says: their two copies for each
+    of 4 micro-batches go by the link's own rate.
+    """
     both, slow = 51.2e9, 6.9e9
     shard = 8.03e9 / 8
-    for pins, pageable in (((False, True), 16 / slow), ((True, False), 16 / slow), ((False, False), 32 / slow)):
+    for pins in ((False, True), (False, False)):
         zero = offload("cpu", "cpu")
         zero["offload_optimizer"]["pin_memory"], zero["offload_param"]["pin_memory"] = pins
         part = next(part for part in time_of("llama-3.1-8b", zero=zero).parts if part.name == "PCIe")
-        assert part.exposed == pytest.approx(pageable * shard, rel=0.01)
-        assert part.seconds == pytest.approx(
-            max(pageable, 8 / (both if pins[0] else slow) + 16 / (both if pins[1] else slow)) * shard, rel=0.01
-        )
+        assert part.exposed == pytest.approx(16 / slow * shard, rel=0.01)
+        assert part.seconds == pytest.approx(max(16 / slow, 8 / slow + 16 / both) * shard, rel=0.01)
+    frozen = {"model": {"train_only": ["lm_head.weight"]}}
+    by_key = []
+    for pin in (True, False):
+        zero = offload("cpu", "cpu")
+        zero["offload_param"]["pin_memory"] = pin
+        by_key += [next(part for part in time_of("llama-3.1-8b", zero=zero, **frozen).parts if part.name == "PCIe")]
+    assert by_key[1].seconds > 5 * by_key[0].seconds
 
 
 def test_frozen_weights_are_moved_but_not_stepped() -> None:

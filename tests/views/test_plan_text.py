@@ -125,12 +125,12 @@ def test_hours_and_cost_are_ranges_of_two_figures() -> None:
 def test_a_step_that_collectives_limit_says_what_they_lack() -> None:
     cluster = {"gpu": "H100", "gpus_per_node": 8, "network_bandwidth": "100Gb/s"}
     text = " ".join(shown(plan_of(16, zero={"stage": 3}, cluster=cluster)).split())
-    sent = r"a GPU sends [\d.]+ .iB: [\d.]+ .iB gradients, [\d.]+ .iB parameters Speed"
+    sent = r"a GPU sends [\d.]+ .iB a step: [\d.]+ .iB gradients, [\d.]+ .iB parameters Speed"
     network = r"100 Gbit/s a host; from \d+ Gbit/s on compute limits it"
     assert re.search(rf"limited by collectives {network} {sent}", text), text
     one_host = {"gpu": "H100", "gpus_per_node": 8, "link_bandwidth": "5GB/s"}
     text = " ".join(shown(plan_of(zero={"stage": 3, "offload_optimizer": {"device": "cpu"}}, cluster=one_host)).split())
-    assert re.search(r"limited by collectives a GPU sends [\d.]+ TiB: [\d.]+ .iB gradients, [\d.]+ .iB", text), text
+    assert re.search(r"limited by collectives a GPU sends [\d.]+ TiB a step: [\d.]+ .iB gradients, [\d.]+ .iB", text), text
 
 
 def test_rows_of_the_host_are_per_host_and_add_up() -> None:

@@ -57,7 +57,7 @@ def find_without_offload(run: ResolvedRun, capacity: Capacity, others: Sequence[
     if settings is None or not _offloads(settings) or not kept or capacity.gpu is None:
         return None
     if fitting := list(filter_fitting(kept)):
-        return min(fitting, key=lambda each: each.time.seconds if each.time else 0.0)
+        return min(fitting, key=lambda each: (each.fit.uncertain is not None, each.time.seconds if each.time else 0.0))
     return min(kept, key=lambda each: each.gpu_peak)
 
 

@@ -303,10 +303,11 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         steps_in_one_pass=(one_pass := _is_patched(run, facts, "one-pass-adam") and master == state == 4),
         overlap_step_gib=one_pass * _is_patched(run, facts, "overlapped-step") * spec.zero.overlap_step_gib,
         keeps_first_step_states=not _is_patched(run, facts, "nvme-release", stage=3, optimizer_device="nvme"),
-        trainable=TrainableChoice.from_spec(spec.model),
+        trainable=(trainable := TrainableChoice.from_spec(spec.model)),
         compiled=bool(spec.train.torch_compile),
         binds_cores=bool(spec.launch.bind_cores_to_rank),
-        pins_parameters=parameters.pin_memory if parameters else True,
+        # Trained ones are always page-locked: stage3.py, `param_groups_fp16_flat_cpu_memory`.
+        pins_parameters=not (parameters and trainable) or parameters.pin_memory,
         step_threads=run.step_threads,
         keeps_first_states=kind.keeps_first_states(stage=stage, is_offloaded=is_offloaded, mixed_precision=mixed),
         flattens_masters=stage > 0 or kind.is_fused,

@@ -86,13 +86,16 @@ def tensor_parallel_bytes(model: ModelFacts, settings: PlanSettings) -> float:
 
 
 def sequence_parallel_bytes(model: ModelFacts, settings: PlanSettings) -> float:
-    """Wire bytes a rank: Ulysses exchanges queries and outputs, keys and values, forward and backward."""
+    """Wire bytes a rank: Ulysses exchanges queries and outputs, keys and values, forward and backward, and once more
+    where layers are recomputed.
+    """
     ranks = settings.sequence_parallel_size
     if ranks == 1:
         return 0.0
     width = 2 * (model.heads + model.kv_heads) * model.head_dim
     tokens = settings.tokens_per_micro_batch * settings.accumulation * settings.param_bytes
-    return 2 * model.num_layers * tokens * width * (ranks - 1) / ranks
+    passes = 2 + recompute_shares(settings, model.num_layers).attention
+    return passes * model.num_layers * tokens * width * (ranks - 1) / ranks
 
 
 def pipeline_bytes(model: ModelFacts, settings: PlanSettings) -> float:

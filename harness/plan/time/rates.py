@@ -19,9 +19,9 @@ CPU_ADAM_BYTES = 28
 """Host memory traffic of CPU Adam a parameter: reads of 4 fp32 tensors, writes of 3; 0.97 of a stream was measured."""
 CPU_STEP_BYTES = 42
 """The same with unscaling (8) and the cast to 16 bits (6): runtime/zero/stage3.py `unscale_and_clip_grads`."""
-MEASURED_SHARE, STREAM_SHARE = 0.4, 0.8
-"""Of a stream, what the CPU optimizer reaches, and the most: 0.25 and 0.4 on published hosts of two sockets whose ranks
-shared the cores, 0.75 on two cores (benchmarks/results/cpu-step-2026-11-29.md).
+MEASURED_SHARE = 0.4
+"""Of a stream, what the CPU optimizer reaches: 0.25 and 0.4 on published hosts of two sockets whose ranks shared the
+cores, 0.75 on two cores that had nothing else to do.
 """
 THREAD_BANDWIDTH = 10.6e9
 """Bytes a second of one thread of DeepSpeed's order: 8 ranks of a thread each, DeepCompile's 70B on 16 H100."""

@@ -16,9 +16,9 @@ from harness.facts.kept_copies import OLD_BYTES
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.time.compute_time import compute_time
-from harness.plan.time.fitted_rates import FITTED, THREAD_SPREAD, FittedRates
+from harness.plan.time.fitted_rates import FITTED, MEASURED_HOST_SPREAD, THREAD_SPREAD, FittedRates
 from harness.plan.time.link_rates import GroupRates, group_rates, link_rates
-from harness.plan.time.rates import MEASURED_SHARE, PAGEABLE_COPY, STREAM_SHARE, THREAD_BANDWIDTH, Rates
+from harness.plan.time.rates import MEASURED_SHARE, PAGEABLE_COPY, THREAD_BANDWIDTH, Rates
 from harness.plan.time.step_work import CollectiveWork, OptimizerWork, StepWork, count_step_work
 from harness.plan.weights.flops import model_flops_per_token
 
@@ -156,7 +156,8 @@ def time_parts(
     """The parts of a step that take time. The bubble of a pipeline is part of compute."""
     compute = compute_time(work.compute, settings, device, rates, fitted)
     if settings.step_threads:
-        by_host = min(rates.spread.cpu_optimizer, THREAD_SPREAD)
+        by_threads = _thread_rate(settings) < rates.host_bandwidth(device) * MEASURED_SHARE
+        by_host = min(rates.spread.cpu_optimizer, THREAD_SPREAD if by_threads else MEASURED_HOST_SPREAD)
         rates = replace(rates, spread=replace(rates.spread, cpu_optimizer=by_host))
     parts = [
         TimePart(_COMPUTE, compute.seconds, compute.seconds),
@@ -249,9 +250,13 @@ def cpu_step_rate(settings: PlanSettings, device: Device, rates: Rates, fitted: 
     """Bytes a second of host memory that the CPU optimizer of all ranks of a host moves."""
     stream = rates.host_bandwidth(device)
     if settings.step_threads:
-        return min(THREAD_BANDWIDTH * settings.step_threads * settings.ranks_per_host, stream * STREAM_SHARE)
+        return min(_thread_rate(settings), stream * MEASURED_SHARE)
     share = MEASURED_SHARE if rates.host_memory else fitted.host_memory_share
     return stream * share * (fitted.bound_cores if settings.binds_cores else 1.0)
+
+
+def _thread_rate(settings: PlanSettings) -> float:
+    return THREAD_BANDWIDTH * settings.step_threads * settings.ranks_per_host
 
 
 def _early_share(work: OptimizerWork, host: float, compute: float) -> tuple[float, float]:

@@ -87,6 +87,7 @@ CASES = (
     ("small.yaml --params 7e9", "a spec and `--params` are both given", "leave `--params` out"),
     ("small.yaml --write run.yaml", "there is nothing to write", "add `--search`"),
     (RUN + "--epochs 3", "`--epochs` needs the tokens", "`--tokens 2e9`"),
+    (RUN + "--tokens 1e9 --epochs 0", "`--epochs 0` is no number of epochs", "give one above 0"),
     (
         RUN + "--precision fp8",
         "`harness launch` trains in no FP8, which GPUs before Ada do not have",

@@ -128,7 +128,7 @@ def _format_offload(report: PlanReport, width: int) -> list[str]:
     sizes = f"{format_size(each.gpu_peak)} of {format_size(plan.capacity.gpu)} a GPU ({kind})"
     if fits_with_headroom(each):
         step = f", {format_time_range(each.time.range)} a step" if each.time else ""
-        fits = "it is not certain" if each.fit.uncertain is not None else "it fits, too"
+        fits = "it fits, too" if each.fit.uncertain is None else "it is not certain"
         return wrap_terms(f"Without offload {fits}: {sizes}{step}", width, "  ")
     others = f"; {report.gpus_without_offload:,} GPUs would do" if report.gpus_without_offload else ""
     needs = "it needs" if each.gpu_peak > plan.capacity.gpu else "it is too tight:"

@@ -306,8 +306,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         trainable=(trainable := TrainableChoice.from_spec(spec.model)),
         compiled=bool(spec.train.torch_compile),
         binds_cores=bool(spec.launch.bind_cores_to_rank),
-        # Trained ones are always page-locked: stage3.py, `param_groups_fp16_flat_cpu_memory`.
-        pins_parameters=not (parameters and trainable) or parameters.pin_memory,
+        pins_parameters=not (parameters and trainable) or parameters.pin_memory,  # trained ones always: stage3.py
         step_threads=run.step_threads,
         keeps_first_states=kind.keeps_first_states(stage=stage, is_offloaded=is_offloaded, mixed_precision=mixed),
         flattens_masters=stage > 0 or kind.is_fused,

@@ -86,9 +86,7 @@ def tensor_parallel_bytes(model: ModelFacts, settings: PlanSettings) -> float:
 
 
 def sequence_parallel_bytes(model: ModelFacts, settings: PlanSettings) -> float:
-    """Wire bytes a rank: Ulysses exchanges queries and outputs, keys and values, forward and backward, and once more
-    where layers are recomputed.
-    """
+    """Wire bytes a rank: Ulysses exchanges queries, keys, values and outputs in each pass, recomputation too."""
     ranks = settings.sequence_parallel_size
     if ranks == 1:
         return 0.0

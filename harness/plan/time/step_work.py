@@ -232,10 +232,9 @@ def _count_optimizer(model: ModelFacts, settings: PlanSettings, size: float, hel
     up, after = comm_volume.host_to_device_bytes(shard, settings, weights / settings.zero_world_size)
     is_offloaded = settings.stage == 3 and settings.optimizer_device != "none"
     groups = partition_model(model, settings).sub_groups if is_offloaded else ()
-    is_hidden = settings.steps_in_one_pass and bool(groups)
     # A sub-group's copy, 2 bytes an element, runs while the next one is stepped, 28 bytes an element.
-    beside = (min(copied, 14 * stepped) for copied, stepped in pairwise(groups))
-    hidden = sum(beside) / sum(groups) if is_hidden else 0.0
+    beside = sum(min(copied, 14 * stepped) for copied, stepped in pairwise(groups))
+    hidden = beside / sum(groups) if groups and settings.steps_in_one_pass else 0.0
     passes = 1 + _passes(model, settings) / settings.accumulation
     on_host = settings.offload_ratio if settings.optimizer_device != "none" else 0.0
     return OptimizerWork(

@@ -182,9 +182,9 @@ def test_the_screen_says_what_more_gpus_do_not_divide_and_what_is_sent() -> None
     with_twice, whole = re.findall(r"with twice the GPUs ([\d.]+) GiB; not divided: ([\d.]+) GiB activations", text)[0]
     assert peak / 2 < float(with_twice) < peak
     assert float(whole) < float(with_twice)
-    sent, gradients, weights = re.findall(r"sends ([\d.]+) TiB: ([\d.]+) GiB gradients, ([\d.]+) GiB parameters", text)[
-        0
-    ]
+    sent, gradients, weights = re.findall(
+        r"sends ([\d.]+) TiB a step: ([\d.]+) GiB gradients, ([\d.]+) GiB parameters", text
+    )[0]
     assert float(sent) * 1024 == pytest.approx(float(gradients) + float(weights), rel=0.01)
     assert "30.00 M tokens, 29 steps: " in text
 

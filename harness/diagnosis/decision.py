@@ -57,6 +57,7 @@ _WAIT, _NETWORK_CAUSES = "LG070", ("LG072", "LG073", "LG210")
 _FEW_STEPS = 5
 _REFUSED = re.compile(
     r"system error|ncclSystemError|internal error|ncclInternalError|invalid usage|no socket|NET/IB(?!.*async)"
+    "|a network error"
 )
 _REASONS: Mapping[Action, str] = {
     "retry": "the input is not at fault: the same start may work",

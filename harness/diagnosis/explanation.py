@@ -108,8 +108,9 @@ def _explain_failure(
     remedy = find_stated_remedy(first.text)
     if not first.cause or _NAMED_BY_THE_MESSAGE.match(change):
         change = remedy or change
-    elif remedy and not first.change and first.cause not in causes_by_id() and not _share_words(remedy, change):
-        change = f"{remedy}; or {change}"  # of a gate, which sees one remedy of several
+    elif remedy and not first.change and first.cause not in causes_by_id():  # of a gate: one remedy of several
+        is_another = set(re.findall(r"\w{8,}", remedy)).isdisjoint(re.findall(r"\w{8,}", change))
+        change = f"{remedy}; or {change}" if is_another else change
     return Diagnosis(
         "failed",
         _confidence_of(selection, first),
@@ -203,11 +204,6 @@ def describe_cause(cause: str, *, needs_change: bool = True) -> tuple[str, str]:
         return cause, f"`harness explain {cause}` explains it"
     sentence = " ".join(page.text.partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
     return _begin_small(sentence), f"`harness explain {cause}` explains it"
-
-
-def _share_words(text: str, other: str) -> bool:
-    """Do both name a setting, or another long word?"""
-    return not set(re.findall(r"\w{8,}", text)).isdisjoint(re.findall(r"\w{8,}", other))
 
 
 def _begin_small(sentence: str) -> str:

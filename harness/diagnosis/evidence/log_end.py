@@ -45,7 +45,8 @@ def describe_open_end(tail: bytes) -> str:
         return END_TEXTS["started"]["text"]
     parts = (name for row in reversed(rows) for pattern, name in _PARTS if pattern.search(row))
     part = next(parts, "")
-    return END_TEXTS["open"]["text"].format(part=part) if part else END_TEXTS["unknown"]["text"]
+    text = END_TEXTS[part].get("text", END_TEXTS["open"]["text"]) if part else END_TEXTS["unknown"]["text"]
+    return text.format(part=part)
 
 
 def note_memory(first: LogEvent, tail: bytes, *, has_phase: bool) -> tuple[LogEvent, tuple[str, ...]]:

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Short quotes and tracebacks of releases, dtypes, files and processes that do not fit. Needs nothing; seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.diagnosis.decision import decide_action
+from tests.support.tracebacks import diagnose_text, traceback_text
+
+MAIN = ("/job/fit.py", "<module>", "main()")
+ZERO = "deepspeed/runtime/zero"
+
+
+def answer_of(text: str) -> tuple[str, str, str]:
+    diagnosis = diagnose_text(text)
+    decision = decide_action(diagnosis)
+    assert decision is not None, diagnosis.title
+    return diagnosis.cause, diagnosis.confidence, decision.action
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ("AttributeError: 'PairSet' object has no attribute 'real_epoch'", "LG227"),
+        ("AttributeError: 'OddConfig' object has no attribute 'layer_kinds'", "LG227"),
+        ("AttributeError: 'DeepSpeedDataLoader' object has no attribute 'shards'", "LG227"),
+        ("TypeError: __init__() got an unexpected keyword argument 'odd_batches'", "LG227"),
+        ("ImportError: cannot import name 'odd_helper'", "LG089"),
+        ("IndexError: pop from an empty deque", "LG101"),
+        ("RuntimeError: 'weight' must be 2-D", "LG083"),
+    ],
+)
+def test_a_quote_without_frames_leads_to_releases_and_settings(message, cause):
+    assert answer_of(message) == (cause, "likely", "change and retry")
+
+
+def test_a_cut_import_is_named_by_its_line_of_source():
+    lines = "    from odd.kernels.api import launch, odd_helper, stop\nImportError: cannot import name 'odd_helper'\n"
+    diagnosis = diagnose_text(lines)
+    assert diagnosis.cause == "LG089"
+    assert "`odd_helper` in `odd.kernels.api`" in diagnosis.title
+    other = diagnose_text(lines.replace("launch, odd_helper,", "launch, odd_helpers,"))
+    assert "odd.kernels.api" not in other.title
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RuntimeError: Found dtype Float but expected BFloat16",
+        "RuntimeError: mask dtype (float) must match query dtype (c10::BFloat16)",
+        "RuntimeError: expected dtype float for `end` but got dtype c10::Half",
+        "RuntimeError: Tensor for argument weight is of dtype Half, expected Float",
+        "RuntimeError: Model and optimizer dtypes do not match: model torch.bfloat16, optimizer torch.float32",
+        "ValueError: Type torch.bfloat16 is not supported with fp16 enabled",
+    ],
+)
+def test_two_dtypes_in_a_message_ask_for_one(message):
+    assert answer_of(message) == ("LG081", "likely", "change and retry")
+
+
+def test_one_dtype_in_a_message_is_no_mixture():
+    assert diagnose_text("RuntimeError: odd dtype float of the float buffer").cause == ""
+
+
+@pytest.mark.parametrize("arch", ["Ampere", "Hopper"])
+def test_an_attention_that_this_gpu_lacks_asks_for_another(arch):
+    diagnosis = diagnose_text(f"RuntimeError: FlashAttention only supports {arch} GPUs or newer.")
+    assert diagnosis.cause == "LG019"
+    assert arch in diagnosis.title
+    assert "attn_implementation: sdpa" in diagnosis.change
+    assert "bf16" not in diagnosis.change
+
+
+def test_a_kernel_without_a_dtype_does_not_advise_that_dtype():
+    diagnosis = diagnose_text("RuntimeError: \"odd_cpu\" not implemented for 'BFloat16'")
+    assert (diagnosis.cause, diagnosis.confidence) == ("LG019", "likely")
+    assert "use bf16" not in diagnosis.change
+    assert "odd_cpu" in diagnosis.title
+
+
+def test_a_missing_op_is_not_certain_and_says_where_its_error_is():
+    line = "ImportError: /scratch/ext/async_io/async_io.so: cannot open shared object file: No such file or directory"
+    frames = [MAIN, ("torch/utils/cpp_extension.py", "_import_module_from_library", "module = load(spec)")]
+    for text in (line, traceback_text(frames, line)):
+        diagnosis = diagnose_text(text)
+        assert (diagnosis.cause, diagnosis.confidence) == ("LG025", "likely")
+        assert "first error of its build" in diagnosis.change
+
+
+def test_accelerate_that_reads_its_own_state_is_a_release():
+    frames = [MAIN, ("accelerate/accelerator.py", "__init__", "plugins = AcceleratorState().deepspeed_plugins")]
+    message = "ValueError: Please make sure to properly initialize your accelerator via `accelerator = Accelerator()`"
+    text = traceback_text([*frames, ("accelerate/state.py", "__init__", "raise ValueError(")], message)
+    assert answer_of(text) == ("LG186", "likely", "change and retry")
+    assert diagnose_text(text).change.startswith("install accelerate 1.9")
+
+
+def test_an_empty_weight_leads_to_an_engine_for_a_second_model():
+    change = diagnose_text("RuntimeError: 'weight' must be 2-D").change
+    assert "engine of its own" in change
+    assert "ZeRO stage 2" in change
+
+
+def test_nothing_trainable_names_the_targets_of_lora():
+    message = "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn"
+    assert "target_modules" in diagnose_text(message).change
+
+
+def test_a_network_error_before_any_step_asks_for_the_interface():
+    line = "torch.distributed.DistBackendError: NCCL error in: a.cpp:1333, remote process exited or there was a network error"
+    assert answer_of(line) == ("LG073", "likely", "change and retry")
+    steps = "".join(f"{{'loss': 2.1, 'step': {i}}}\n 9%|# | {i}/900 [00:09<01:00, 1.00it/s]\n" for i in range(8))
+    assert answer_of(steps + line)[2] == "retry"
+
+
+def test_a_file_that_another_rank_renamed():
+    message = "FileNotFoundError: [Errno 2] No such file or directory: '/cache/tmp.odd.bin' -> '/cache/odd.bin'"
+    text = traceback_text([MAIN, ("/job/get.py", "fetch", "move(part, whole)")], message)
+    assert answer_of(text) == ("LG054", "likely", "change and retry")
+    assert "another one renamed it first" in diagnose_text(text).title
+    assert "renamed it first" not in diagnose_text(text.replace(" -> '/cache/odd.bin'", "")).title
+
+
+def test_an_engine_that_a_program_builds_itself():
+    own = ("/job/odd/engines.py", "__init__", "super().__init__(None, *args)")
+    inner = [
+        ("deepspeed/runtime/engine.py", "__init__", "self._check()"),
+        ("deepspeed/runtime/engine.py", "_check", "x"),
+    ]
+    message = "AttributeError: 'NoneType' object has no attribute 'odd_name'"
+    assert answer_of(traceback_text([MAIN, own, *inner], message)) == ("LG227", "likely", "change and retry")
+    usual = ("deepspeed/__init__.py", "initialize", "engine = DeepSpeedEngine(args=args,")
+    assert "builds DeepSpeed's engine" not in diagnose_text(traceback_text([MAIN, usual, *inner], message)).title
+
+
+@pytest.mark.parametrize("check", ["len({t.device for t in parts}) == 1", "part.is_cuda"])
+def test_a_check_of_zero_on_devices(check):
+    text = traceback_text([MAIN, (f"{ZERO}/stage3.py", "odd_pack", f"assert {check}")], "AssertionError")
+    assert answer_of(text) == ("LG081", "likely", "change and retry")
+    other = traceback_text([MAIN, (f"{ZERO}/stage3.py", "odd_pack", "assert a.is_odd")], "AssertionError")
+    assert diagnose_text(other).cause == "LG109"
+
+
+def test_what_a_package_has_not_implemented():
+    frames = [MAIN, ("deepspeed/runtime/pipe/engine.py", "_exec_odd", "raise NotImplementedError()")]
+    assert answer_of(traceback_text(frames, "NotImplementedError")) == ("LG291", "likely", "change and retry")
+    own = traceback_text([MAIN, ("/job/model.py", "odd", "raise NotImplementedError()")], "NotImplementedError")
+    assert diagnose_text(own).cause == ""
+
+
+def test_a_cpu_optimizer_that_crashes_before_the_first_step():
+    start = "Adam Optimizer #0 is created with AVX512 arithmetic capability.\n"
+    crash = "Segmentation fault (core dumped)\n"
+    assert answer_of(start + crash) == ("LG160", "likely", "change and retry")
+    assert diagnose_text(f"{start}{{'loss': 2.0}}\n{crash}").cause == "LG018"
+
+
+def test_a_log_that_ends_in_the_build_of_an_op_names_its_folder():
+    line = "Using /home/u/.cache/torch_extensions as PyTorch extensions root...\nTime to load odd op: 0.1 seconds\nOddManager:\n  count .... 4\n"
+    assert any("remove the folders below TORCH_EXTENSIONS_DIR" in note for note in diagnose_text(line).notes)
+
+
+def test_a_slot_without_quotes_is_one_of_the_hostfile():
+    assert answer_of("No slot 3 specified on host odd7") == ("LG061", "certain", "change and retry")
+
+
+def test_a_parameter_that_an_optimizer_does_not_take_is_named():
+    message = "TypeError: Adam.__init__() got an unexpected keyword argument 'odd_mode'"
+    frames = [MAIN, ("deepspeed/runtime/engine.py", "_configure_basic_optimizer", "o = Adam(**settings)")]
+    diagnosis = diagnose_text(traceback_text(frames, message))
+    assert diagnosis.cause == "OP005"
+    assert "`odd_mode`" in diagnosis.change

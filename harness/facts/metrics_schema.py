@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The schema of `metrics.jsonl`: its types of lines and the meaning of each field. Data for writers and readers.
 
-Reads and writes no file. `python -m harness.facts.metrics_schema` prints it as the page `METRICS.md`.
+Reads and writes no file. `python -m harness.facts.metrics_schema` prints it as the page `docs/metrics-fields.md`.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def test_the_sdist_builds_the_same_package(sdist: Path, wheel: Path, tmp_path: P
     assert sorted(again) == sorted(files)
     assert [name for name in files if files[name] != again[name]] == []
     listed = subprocess.run(["git", "ls-files", "harness"], cwd=ROOT, stdout=-1, check=True, text=True).stdout.split()
-    missing = set(listed) - set(files) - {"harness/README.md", "harness/facts/METRICS.md", "harness/gates/TABLE.md"}
+    missing = set(listed) - set(files) - {"harness/README.md", "harness/gates/TABLE.md"}
     assert {name for name in missing if (ROOT / name).is_file()} == set()
 
 

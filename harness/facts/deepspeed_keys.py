@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,11 +85,13 @@ def block_keys(path: str) -> dict[str, Key] | None:
     lines = _load_tables().get(path)
     if lines is None:
         return None
-    keys = {key.name: key for key in map(_parse_line, lines)}
-    for name, key in keys.items():
+    keys = {key.name: key for line in lines for key in _parse_line(line)}
+    for name, key in [*keys.items()]:
         if key.alias:
             own = keys[key.alias]
             keys[name] = own._replace(name=name, alias=own.name)
+        elif name.startswith("stage3_") and not key.successor:  # a field of this alias, and pydantic reads both names
+            keys[name[7:]] = key._replace(name=name[7:], alias=name)
     return keys
 
 
@@ -115,15 +118,14 @@ def _load_tables() -> dict[str, list[str]]:
     return tables
 
 
-def _parse_line(line: str) -> Key:
-    name, kind, *attributes = line.split()
-    if not attributes:  # the common case, and this runs on every start
-        return Key(name, kind.rstrip("?"), kind.endswith("?"))
+def _parse_line(line: str) -> Iterator[Key]:
+    names, kind, *attributes = line.split()
     values: dict[str, Any] = {}
     bounds: list[Bound] = []
     for attribute in attributes:
         _parse_attribute(attribute, values, bounds)
-    return Key(name, kind.rstrip("?"), kind.endswith("?"), bounds=tuple(bounds), **values)
+    key = Key("", kind.rstrip("?"), kind.endswith("?"), bounds=tuple(bounds), **values)
+    yield from (key._replace(name=name) for name in names.split(","))
 
 
 def _parse_attribute(attribute: str, values: dict[str, Any], bounds: list[Bound]) -> None:

@@ -48,8 +48,9 @@ def interpret_value(key: Key, value: Any, *, is_typed: bool, version: Version) -
 
 
 def _interpret_by_type(key: Key, value: Any, is_typed: bool) -> ValueReading:
-    if key.type == "flag":  # no text: DeepSpeed compares its value or passes it on
-        return _interpret_bool(value, is_typed=False)
+    if key.type == "flag":  # no text: DeepSpeed compares its value, passes it on, or joins it by `|` (`exact`)
+        is_refused = key.exact and isinstance(value, float)
+        return ValueReading("refused", value) if is_refused else _interpret_bool(value, is_typed=False)
     if key.type in ("bool", "switch"):
         return _interpret_bool(value, is_typed=True) if is_typed and key.type == "bool" else _interpret_switch(value)
     if key.type == "int":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks every model type of the installed `transformers`, and writes the table `harness/facts/model_table.json`.
+"""Asks every model type of the installed `transformers`, and writes the table `harness/facts/model_table.txt`.
 
     python benchmarks/model_table.py                    all types that WORK/answers lacks, then the table
     python benchmarks/model_table.py llama gemma3       these again, the others as they are in the table
@@ -34,13 +34,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.model_table_text import IN_TABLE, table_lines  # noqa: E402
+from harness.facts import model_table  # noqa: E402
 from harness.facts.model_lookup import facts_from_config, has_attention_dropout  # noqa: E402
-from harness.facts.model_table import read_table  # noqa: E402
+from harness.facts.model_table import find_row  # noqa: E402
 from harness.hostinfo import model_answers  # noqa: E402
-from harness.hostinfo.model_answers import QUESTIONS  # noqa: E402
+from harness.hostinfo.model_answers import QUESTIONS, unknown_answers  # noqa: E402
 from harness.workers import model_behavior_worker as worker  # noqa: E402
 
-TABLE = ROOT / "harness/facts/model_table.json"
+TABLE = ROOT / "harness/facts/model_table.txt"
 SECONDS = 600
 """That a child may wait for a busy machine; the worker limits its CPU time."""
 BOUND = 15
@@ -69,7 +71,8 @@ def main() -> int:
     options = parser.parse_args()
     os.environ |= {"HF_HUB_OFFLINE": "1", "USE_HUB_KERNELS": "0", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
     if options.seconds:
-        return print_seconds(options.types or random.Random(1).sample([*read_table()["rows"]], options.seconds))  # noqa: S311
+        known = model_table.read_table().types
+        return print_seconds(options.types or random.Random(1).sample(known, options.seconds))  # noqa: S311
     began = time.process_time()
     worker.prepare()
     imports = time.process_time() - began
@@ -147,16 +150,13 @@ def child_seconds() -> float:
 
 def read_rows() -> dict[str, Any]:
     """The answers of the table as it is, by type; none where another release of transformers gave them."""
-    table = json.loads(TABLE.read_text())
-    if table["releases"]["transformers"] != version("transformers"):
+    table = model_table.read_table()
+    if table.releases["transformers"] != version("transformers"):
         return {}
-    signs, reasons = {1: True, 0: False, -1: None}, table["reasons"]
+    found = {name: find_row(name) or unknown_answers("") for name in table.types}
     return {
-        name: {
-            question: [signs[sign], reasons[reason], names]
-            for question, (sign, reason, *names) in zip(table["questions"], cells, strict=True)
-        }
-        for name, cells in table["rows"].items()
+        name: {q: [a.holds, a.reason, [*a.names]] for q in IN_TABLE for a in [row.answer_to(q)]}
+        for name, row in found.items()
     }
 
 
@@ -243,33 +243,22 @@ def format_answers(answers: dict[str, Any]) -> str:
 
 
 def write(rows: dict[str, Any]) -> None:
-    """The table as data. A reason that many rows have is written once."""
-    questions = [*QUESTIONS, "planned"]
-    reasons = sorted({row[question][1] for row in rows.values() for question in questions})
-    index = {reason: i for i, reason in enumerate(reasons)}
-    signs = {True: 1, False: 0, None: -1}
-    lines = []
-    for name, row in rows.items():
-        cells = [[signs[row[q][0]], index[row[q][1]], *row[q][2]] for q in questions]
-        lines.append(f"{json.dumps(name)}: {json.dumps(cells, separators=(',', ':'))}")
+    """The table as text, which must read back. Raises ValueError."""
     head = {
         "made": f"{datetime.now(UTC):%F}",
         "command": "python benchmarks/model_table.py",
-        "releases": {package: version(package) for package in PACKAGES},
-        "questions": questions,
+        "releases": ", ".join(f"{package} {version(package)}" for package in PACKAGES),
     }
-    by_type = {name: find_tensor_plan(name) for name, row in rows.items() if row["causal"][0]}
-    plans = sorted({json.dumps(plan) for plan in by_type.values() if plan})
-    plan_of = {name: plans.index(json.dumps(plan)) for name, plan in by_type.items() if plan}
-    parts = {
-        "reasons": "[\n" + ",\n".join(map(json.dumps, reasons)) + "\n ]",
-        "plans": "[\n" + ",\n".join(plans) + "\n ]",
-        "attention_dropout": json.dumps([name for name in rows if drops_attention(name)]),
-        "plan_of": json.dumps(plan_of),
-        "rows": "{\n" + ",\n".join(lines) + "\n }",
-    }
-    text = json.dumps(head, indent=1)[:-2]
-    TABLE.write_text(text + "".join(f',\n "{key}": {part}' for key, part in parts.items()) + "\n}\n")
+    plans = {name: find_tensor_plan(name) for name, row in rows.items() if row["causal"][0]}
+    lines = table_lines(head, rows, [name for name in rows if drops_attention(name)], plans)
+    TABLE.write_text("\n".join(lines) + "\n")
+    model_table.read_table.cache_clear()
+    for name, row in rows.items():
+        known = find_row(name)
+        for question in IN_TABLE:
+            holds, reason, names = row[question]
+            if known is None or known.answer_to(question) != (holds, reason, tuple(names)):
+                raise ValueError(f"{name}: {question} reads back as {known and known.answer_to(question)}")
 
 
 def drops_attention(name: str) -> bool:
@@ -305,8 +294,6 @@ def find_tensor_plan(name: str) -> dict[str, str]:
 
 def check(names: list[str]) -> int:
     """Compare; returns the exit code."""
-    from harness.facts.model_table import find_row
-
     changed = 0
     for name in names:
         row, answers = find_row(name), ask(name)

@@ -81,7 +81,7 @@ class Outcome(NamedTuple):
 
 def draw(way: str, *, answer: bool) -> list[str]:
     """All types of this answer, in the order in which they are tried; the same at each call."""
-    rows = model_table.read_table()["rows"]
+    rows = model_table.read_table().types
     known = [kind for kind in rows if model_table.holds(kind, "causal") and model_table.holds(kind, way) is answer]
     return random.Random(way).sample(known, len(known))  # noqa: S311
 
@@ -298,7 +298,7 @@ def main() -> int:
 def render_page(rows: list[tuple[str, str, Outcome]], today: str) -> str:
     """Sums by question and answer, then every run."""
     known = [row for row in rows if row[2].holds is not None]
-    types, releases = {kind for _, kind, _ in known}, model_table.read_table()["releases"]
+    types, releases = {kind for _, kind, _ in known}, model_table.read_table().releases
     right = [row for row in known if row[2].holds is model_table.holds(row[1], row[0])]
     lines = [
         f"# Answers of the table of models, seen by training, {today}",

@@ -351,7 +351,7 @@ def has_attention_dropout(config: Mapping[str, Any]) -> bool:
     written = [merged[key] for key in _DROPOUT_KEYS if key in merged]
     if written:
         return any(isinstance(value, int | float) and value > 0 for value in written)
-    return merged.get("model_type") in read_table()["attention_dropout"]
+    return merged.get("model_type") in read_table().cells["dropout"]
 
 
 _POSITIONS = [

@@ -28,13 +28,13 @@ _COLUMNS = {
 def render_page() -> Iterator[str]:
     """The lines of docs/models.md."""
     table = read_table()
-    releases = ", ".join(f"{name} {release}" for name, release in table["releases"].items())
+    releases = ", ".join(f"{name} {release}" for name, release in table.releases.items())
     yield "# Models"
     yield ""
     yield "<!-- python -m harness.views.models_page > docs/models.md -->"
     yield ""
-    yield f"Every causal and image-text `model_type` of `transformers`, asked on {table['made']} by"
-    yield f"`{table['command']}` ({releases}). A small copy of its default configuration answered"
+    yield f"Every causal and image-text `model_type` of `transformers`, asked on {table.head['made']} by"
+    yield f"`{table.head['command']}` ({releases}). A small copy of its default configuration answered"
     yield "([questions](model-questions.md)); `harness doctor --model FOLDER` asks a configuration of your own."
     yield ""
     yield "`yes`, `no`, `part`: in some of its layers only; `-`: not tried. The notes below have the reason of each"
@@ -45,7 +45,7 @@ def render_page() -> Iterator[str]:
     yield f"| --- |{' --- |' * len(_COLUMNS)}"
     notes: dict[str, list[str]] = {}
     others = []
-    for name in table["rows"]:
+    for name in table.types:
         row = find_row(name) or unknown_answers("")
         if row.causal is not True:
             others.append((name, row.why_causal))

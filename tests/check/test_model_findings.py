@@ -302,5 +302,5 @@ def test_the_table_of_another_release_says_so_or_asks(asked: list[Any], monkeypa
     assert not found_for({"model_type": "mamba"}, data={"packing": True}), "the installed one keeps documents apart"
     assert asked[0] == {"model_type": "mamba"}
     recompute = found_for({"model_type": "ctrl"}, train={"gradient_checkpointing": True})["MD168"]
-    measured = model_table.read_table()["releases"]["transformers"]
+    measured = model_table.read_table().releases["transformers"]
     assert f"measured with transformers {measured}, and 5.31.0 is installed here" in recompute.notes[0]

@@ -30,7 +30,7 @@ DECODERS = (
     "afmoe apertus arcee bart codegen ctrl doge exaone4 glm4_moe granitemoe helium jetmoe mamba minicpm3 olmoe phimoe"
 )
 DECODERS += " recurrent_gemma rwkv xglm youtu"
-KNOWN = [name for name in model_table.read_table()["rows"] if model_table.holds(name, "causal")]
+KNOWN = [name for name in model_table.read_table().types if model_table.holds(name, "causal")]
 CAUSAL = [name for name in KNOWN if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES]
 LEAKING = [name for name in CAUSAL if model_table.holds(name, "apart") is False]
 APART = [name for name in CAUSAL if model_table.holds(name, "apart")]

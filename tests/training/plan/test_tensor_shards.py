@@ -150,10 +150,11 @@ def test_plans_are_those_of_the_installed_transformers(family: str) -> None:
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**case.config))
     shipped = {name: style for name, style in (_get_hf_tp_plan(model) or {}).items() if style != "embedding_rowwise"}
     ours = model_table.tensor_plan(family)
-    assert set(shipped.values()) == set(ours.values())
+    unknown = {*shipped.values()} - KNOWN_STYLES  # of a plan that DeepSpeed refuses, the table has these alone
+    assert {*ours.values()} == (unknown or {*shipped.values()})
     assert bool(shipped) != (family in GUESSED_SPECS or family == "gpt2")
     theirs, mine = convert_transformers_plan(shipped), convert_transformers_plan(ours)
-    for name, parameter in model.named_parameters():
+    for name, parameter in model.named_parameters() if not unknown else ():
         if parameter.dim() == 2:
             pair = [find_spec(specs, name, family) for specs in (theirs, mine)]
             assert len({None if spec is None else role_of(spec) for spec in pair}) == 1, name

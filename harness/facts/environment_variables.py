@@ -12,7 +12,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.entry_file import read_entries
 from harness.secret_text import has_password
 
 
@@ -24,13 +23,15 @@ class CodeVariable(NamedTuple):
     values: str
 
 
-_VALUES = {"": r"(?s).", "any": "", "path or command": r"[^\w.+-]"}
+_VALUES = {"-": r"(?s).", "any": "", "command": r"[^\w.+-]"}
 """Patterns that the file names by a word. A path or a command is not the name of a program or a library that is looked
 for in the usual places.
 """
 CODE_VARIABLES = tuple(
-    CodeVariable(names, fields["reason"], _VALUES.get(values := fields.get("values", ""), values))
-    for names, fields in read_entries(Path(__file__).with_suffix(".txt")).items()
+    CodeVariable(names, reason, _VALUES.get(values, values))
+    for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+    for names, values, reason in [line.split(maxsplit=2)]
 )
 """Every variable that is known to make a rank, its launcher or its compiler run code of the value's choosing."""
 

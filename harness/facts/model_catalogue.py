@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Well-known models as their published configurations. Parameter counts are never stored: they are computed.
 
-`model_catalogue.json` has them, with its date and the command that adds one. A text in the place of a configuration is
-the name of a model with the same one; fields left out are the defaults of `transformers`. A
-folder or the local Hugging Face cache wins over this list, since a run trains that one.
+`model_catalogue.json` has them, with its date and the command that adds one, and below `same` the models with the
+configuration of another one; fields left out are the defaults of `transformers`. A folder or the local Hugging Face
+cache wins over this list, since a run trains that one.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 _DATA: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-_MODELS: Mapping[str, Mapping[str, Any] | str] = _DATA["models"]
 LANGUAGE_PART_ONLY: tuple[str, ...] = tuple(_DATA["language_part_only"])
 """Starts of the names of repositories that hold a vision tower, which is not counted."""
 CLASS_DEFAULTS: frozenset[str] = frozenset(_DATA["class_defaults"])
 """Models whose own file was not read: the defaults of the class of `transformers` whose documentation names them."""
 CATALOGUE: Mapping[str, Mapping[str, Any]] = {
-    name: _MODELS[config] if isinstance(config, str) else config  # type: ignore[misc]
-    for name, config in _MODELS.items()
+    each: config for name, config in _DATA["models"].items() for each in (name, *_DATA["same"].get(name, ()))
 }
 _STAGE_WORDS = frozenset("instruct chat it pt base hf thinking meta fp8 bf16 sft dpo".split())
 """Parts of a name that say how a model was trained further, or how it is stored, not what its sizes are."""

@@ -54,40 +54,8 @@ def is_before_ampere(name: str) -> bool:
     return name.lower().startswith(("v100", "t4", "p100", "rtx 20", "rtx20", "titan"))
 
 
-_TORCH_GIB = {
-    "V100-16GB": 15.77,
-    "V100-32GB": 31.75,
-    "A100-40GB": 39.50,
-    "A100-80GB": 79.33,
-    "A800-80GB": 79.33,
-    "H100-80GB": 79.11,
-    "H100-NVL-94GB": 93.11,
-    "H20-96GB": 95.00,
-    "H200-141GB": 139.80,
-    "B200-180GB": 178.35,
-    "L40S-48GB": 44.40,
-    "A6000-48GB": 47.53,
-    "RTX6000-Ada-48GB": 47.50,
-    "A40-48GB": 44.40,
-    "A10G-24GB": 22.18,
-    "L4-24GB": 22.03,
-    "T4-16GB": 14.56,
-    "RTX3090-24GB": 23.69,
-    "RTX4090-24GB": 23.64,
-    "RTX5090-32GB": 31.36,
-}
-"""GiB that torch reports, as in "total capacity of" of users' out-of-memory messages; drivers differ by 0.1. A100-80GB,
-V100-32GB, A100-40GB, RTX4090 and RTX3090 were looked up on 2026-11-28, the others are as remembered.
-"""
 _DRIVER_RESERVE = 512
-"""MiB that NVIDIA's driver keeps of kinds that are not in the table: 250 to 690 of those that are."""
-
-
-def _torch_memory(name: str, mib: int, source: str) -> int:
-    """Bytes that torch reports, of a kind whose driver reports so many MiB."""
-    if name in _TORCH_GIB:
-        return round(_TORCH_GIB[name] * 1024) * MIB
-    return (mib - (_DRIVER_RESERVE if "NVIDIA" in source else 0)) * MIB
+"""MiB that NVIDIA's driver keeps of kinds of which torch's figure is not known: 250 to 690 of the others."""
 
 
 def _read_devices() -> Iterator[Device]:
@@ -95,12 +63,14 @@ def _read_devices() -> Iterator[Device]:
     for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
         if not line or line.startswith("#"):
             continue
-        name, *words, source = line.split(maxsplit=9)
+        name, mib, of_torch, *words, source = line.split(maxsplit=10)
+        reserve = _DRIVER_RESERVE if "NVIDIA" in source else 0
+        memory = (int(mib) - reserve if of_torch == "-" else int(of_torch)) * MIB
         numbers = [_SLOT_NETWORK if word == "-" else float(word) for word in words]
-        mib, flops_16, flops_32, flops_8, bandwidth, link, pcie, network = numbers
+        flops_16, flops_32, flops_8, bandwidth, link, pcie, network = numbers
         flops = (flops_16 * TERA, flops_32 * TERA, flops_8 * TERA)
         rates = (bandwidth * GIGA, link * GIGA, pcie * GIGA, network * GIGA)
-        yield Device(name, _torch_memory(name, int(mib), source), *flops, *rates, source)
+        yield Device(name, memory, *flops, *rates, source)
 
 
 _TABLE = tuple(_read_devices())
@@ -120,21 +90,9 @@ _DRIVER_PATTERNS = {
     "A6000": r"rtx ?a6000",
     "Gaudi2": r"gaudi ?2|hl-225",
     "Gaudi3": r"gaudi ?3|hl-325",
-    "RTX2080Ti": r"rtx ?2080 ti",
-    "RTX3060": r"rtx ?3060",
-    "RTX3080": r"rtx ?3080",
-    "RTX3090": r"rtx ?3090",
-    "RTX4080": r"rtx ?4080",
-    "RTX4500-Ada": r"rtx ?4500 ada",
-    "RTX5000-Ada": r"rtx ?5000 ada",
-    "RTX6000-Ada": r"rtx ?6000 ada",
-    "RTX4090": r"rtx ?4090",
-    "RTX5090": r"rtx ?5090",
-    "RTX5080": r"rtx ?5080",
     "RTX-PRO-6000": r"rtx pro 6000 blackwell",
-    "TITAN-RTX": r"titan rtx",
 }
-"""Driver names that do not hold the kind's own name as one word."""
+"""Driver names that follow from no rule."""
 _OTHER_BOARDS = re.compile(
     r"laptop|max-q|30[689]0 ti|4080 super|[45]090 d|h20-3e|h800 pcie|h800 nvl|h20 nvl|p100-(?:sxm2|pcie-12gb)"
 )
@@ -230,8 +188,11 @@ def device_by_driver_name(name: str, memory: int) -> Device | None:
 
 
 def _driver_pattern(device: Device) -> str:
-    stem = _stem(device)
-    return rf"(?<![a-z0-9])(?:{_DRIVER_PATTERNS.get(stem, stem.split('-')[0].lower())})(?![a-z0-9])"
+    stem = _stem(device).lower()
+    is_card = "rtx" in stem  # whose driver name has all of its words
+    words = re.sub(r"^rtx(?=\d)", "rtx ?", stem).replace("-", " ").replace("0ti", "0 ti")
+    pattern = _DRIVER_PATTERNS.get(_stem(device), words if is_card else stem.split("-")[0])
+    return rf"(?<![a-z0-9])(?:{pattern})(?![a-z0-9])"
 
 
 VARIABLE = "TORCH_CUDA_ARCH_LIST"

@@ -276,7 +276,7 @@ def find_tensor_plan(name: str) -> dict[str, str]:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from harness.facts.tiny_config import shrink_config
+    from harness.runtime.tiny_config import shrink_config
 
     merged: dict[str, str] = {}
     try:

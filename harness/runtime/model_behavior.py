@@ -17,8 +17,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from harness.facts.tiny_config import ATTEMPTS, VOCAB_SIZE, shrink_config
 from harness.hostinfo.model_answers import ModelAnswers
+from harness.runtime.tiny_config import ATTEMPTS, VOCAB_SIZE, shrink_config
 
 RANK_SECONDS = 60.0
 """Of a question that a rank puts to a small copy."""

@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MULTIMODAL_LM_MAPPING,
 )
 
-from harness.facts.tiny_config import ATTEMPTS, VOCAB_SIZE, shrink_config
+from harness.runtime.tiny_config import ATTEMPTS, VOCAB_SIZE, shrink_config
 
 SOURCE_KIND = "text_part_of"
 """A field of the configuration of a text model that a run loads out of a composite: the composite's `model_type`."""

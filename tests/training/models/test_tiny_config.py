@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 
-from harness.facts.tiny_config import ATTEMPTS, MAX_LAYERS, VOCAB_SIZE, shrink_config
+from harness.runtime.tiny_config import ATTEMPTS, MAX_LAYERS, VOCAB_SIZE, shrink_config
 
 DENSE = {
     "model_type": "made-up",

@@ -2,8 +2,8 @@
 """The model families by `model_type`: the function that builds each one, and the defaults of `transformers`.
 
 The functions are in `harness.facts.dense_model_families` and `harness.facts.moe_model_families`. `model_families.json`
-has the rest, a line a family (`options`: arguments of its function), with its date and the command that compares it
-with the installed `transformers`.
+has the rest: the parameters of a family themselves, or its function and the arguments of it (`options`), with the date
+and the command that compares it with the installed `transformers`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _read_families() -> dict[str, Family]:
     data = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     return {
         kind: Family(
-            partial(getattr(dense, row["build"], None) or getattr(moe, row["build"]), **row.get("options", {})),
+            _function_of(row),
             row["defaults"],
             row.get("layers", "model.layers"),
             row.get("aliases", {}),
@@ -44,6 +44,14 @@ def _read_families() -> dict[str, Family]:
         )
         for kind, row in data["families"].items()
     }
+
+
+def _function_of(row: Mapping[str, Any]) -> Callable[[ConfigFields], Parts]:
+    if "layer" in row:
+        return partial(
+            dense.build_written, **{key: row[key] for key in ("before", "layer", "after", "head") if key in row}
+        )
+    return partial(getattr(dense, row["build"], None) or getattr(moe, row["build"]), **row.get("options", {}))
 
 
 FAMILIES: Mapping[str, Family] = _read_families()

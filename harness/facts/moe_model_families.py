@@ -21,7 +21,6 @@ from harness.facts.model_parts import (
     linear,
     norms,
     qk_norms,
-    repeat_layer,
 )
 
 SparseLayers = Callable[[ConfigFields], tuple[bool, ...]]
@@ -58,18 +57,6 @@ def mixture(
     return decoder(fields, tuple(sparse if is_sparse else dense for is_sparse in find_sparse(fields)))
 
 
-def mixtral(fields: ConfigFields) -> Parts:
-    """Mixtral: a router and experts in every layer."""
-    return _experts_everywhere(fields, attention(fields, False, False))
-
-
-def _experts_everywhere(fields: ConfigFields, heads: Parameters) -> Parts:
-    hidden = fields.count("hidden_size")
-    router = linear("mlp.gate", fields.count("num_local_experts"), hidden)
-    experts = fused_experts(fields, fields.count("intermediate_size"))
-    return decoder(fields, repeat_layer(fields, (*heads, *router, *experts, *norms(hidden, *TWO_NORMS))))
-
-
 def is_sparse_layer(fields: ConfigFields) -> tuple[bool, ...]:
     """Does this layer of a Qwen mixture have experts?"""
     dense, every = fields.numbers("mlp_only_layers"), fields.count("decoder_sparse_step")
@@ -101,24 +88,6 @@ def qwen3_moe(fields: ConfigFields) -> Parts:
     )
     heads = (*attention(fields, bias, bias), *qk_norms(fields))
     return mixture(fields, heads, block, is_sparse_layer)
-
-
-def gpt_oss(fields: ConfigFields) -> Parts:
-    """gpt-oss: a sink a head, biases everywhere, expert weights stored input first."""
-    hidden, intermediate = fields.count("hidden_size"), fields.count("intermediate_size")
-    experts = fields.count("num_local_experts")
-    bias = fields.flag("attention_bias")
-    layer = (
-        Parameter("self_attn.sinks", (fields.count("num_attention_heads"),)),
-        *attention(fields, bias, bias),
-        *linear("mlp.router", experts, hidden, True),
-        Parameter("mlp.experts.gate_up_proj", (experts, hidden, 2 * intermediate)),
-        Parameter("mlp.experts.gate_up_proj_bias", (experts, 2 * intermediate)),
-        Parameter("mlp.experts.down_proj", (experts, intermediate, hidden)),
-        Parameter("mlp.experts.down_proj_bias", (experts, hidden)),
-        *norms(hidden, *TWO_NORMS),
-    )
-    return decoder(fields, repeat_layer(fields, layer))
 
 
 def deepseek(fields: ConfigFields) -> Parts:
@@ -177,11 +146,6 @@ def deepseek_v32(fields: ConfigFields) -> Parts:
         *linear("self_attn.indexer.weights_proj", index_heads, hidden),
     )
     return mixture(fields, heads, routed_experts(fields), follows_dense)
-
-
-def minimax_m2(fields: ConfigFields) -> Parts:
-    """MiniMax M2: norms over all queries and keys, experts in every layer."""
-    return _experts_everywhere(fields, (*attention(fields, False, False), *qk_norms(fields, width="all")))
 
 
 def ernie_moe(fields: ConfigFields) -> Parts:

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-OLD_BYTES = 12
-KEPT_BYTES = OLD_BYTES + 2
-"""Of an element: old master and states, and new weights in 16 bits."""
+STATE_BYTES = 12
+KEPT_BYTES = STATE_BYTES + 2
+"""Of an element: a second master and second states, and new weights in 16 bits."""
 
 
 def kept_bytes(size: int, *, is_rounded: bool) -> int:
     """Of a sub-group with so many elements. `is_rounded`: torch pins the new weights, in a power of two."""
-    return OLD_BYTES * size + (1 << (2 * size - 1).bit_length() if is_rounded else 2 * size)
+    return STATE_BYTES * size + (1 << (2 * size - 1).bit_length() if is_rounded else 2 * size)
 
 
 def count_overlapped(sizes: Sequence[int], gib: float, *, is_rounded: bool = False) -> int:

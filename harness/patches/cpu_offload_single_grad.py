@@ -7,7 +7,8 @@ for the step: 4 bytes a parameter over all ranks, plus rounding to powers of two
 
 Patch: Each sub-group's gradients are cast when it is stepped, into one buffer of the size of the largest sub-group. The
 steps are the same to the bit, except for a parameter that got no gradient: DeepSpeed uses its previous gradient again,
-the patch steps it without one. Runs with a plug-in are not patched, since it may read gradients through DeepSpeed.
+the patch steps it without one. Of such parameters alone the gradient is set to zero, since a first micro-batch writes
+over the others'. Runs with a plug-in are not patched, since it may read gradients through DeepSpeed.
 
 Gain: 1.30 instead of 1.61 TiB of host memory at the peak for a 70B model, by the plan; the bytes of a small model
 are counted in `tests/training/patches/test_offloaded_grads.py`.
@@ -15,9 +16,9 @@ are counted in `tests/training/patches/test_offloaded_grads.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 from harness.patches.patch_registry import Patch, PatchFacts, RankAgreement, Target
@@ -78,11 +79,33 @@ def cast_grads_on_step(engine: Any, _: RankAgreement) -> None:
     def forget(sub_group: int, timers: Any) -> None:
         release(sub_group, timers)
         masters[sub_group].grad = None
-        flat.narrow(0, starts[sub_group], sizes[sub_group]).zero_()
 
     zero._offload_grad_partition_at_boundary = at_boundary
     zero._prepare_sub_group = prepare
     zero._release_sub_group = forget
+    _clear_old_gradients(zero)
+
+
+def _clear_old_gradients(zero: Any) -> None:
+    """Those of the last step that nothing writes over in this one: before one is added to, and before the step."""
+    gradients = zero._DeepSpeedZeroOptimizer_Stage3__param_id_to_grad_partition
+    pre_step, partition = zero._pre_step, zero.partition_grads
+
+    def clear(parameters: Iterable[Any]) -> None:
+        for parameter in parameters:
+            if parameter.ds_id not in zero._offload_boundary_param_ids and parameter.ds_id in gradients:
+                gradients[parameter.ds_id].zero_()
+
+    def begin_step() -> None:
+        clear(chain.from_iterable(zero.fp16_groups))
+        pre_step()  # forgets which parameters got a gradient
+
+    def write_or_add(parameters: list[Any], partitions: list[Any]) -> Any:
+        if zero.micro_step_id > 0:
+            clear(parameters)
+        return partition(parameters, partitions)
+
+    zero._pre_step, zero.partition_grads = begin_step, write_or_add
 
 
 def _is_supported(zero: Any) -> bool:
@@ -114,6 +137,8 @@ PATCH = Patch(
         Target(f"{_OPTIMIZER}._offload_grad_partition_at_boundary", "b869d413059e6906"),
         Target(f"{_OPTIMIZER}._prepare_sub_group", "411d89bb387bf49b"),
         Target(f"{_OPTIMIZER}._release_sub_group", "7577e656ac3986b9"),
+        Target(f"{_OPTIMIZER}._pre_step", "dd5219fe31ca7e9b"),
+        Target(f"{_OPTIMIZER}.partition_grads", "4c6115da7e394e62"),
         Target(f"{_OPTIMIZER}._constant_buffered_norm2", "ef33c8a6f89852e2"),
     ),
     remove_when="`initialize_optimizer_states` allocates no second buffer for gradients",

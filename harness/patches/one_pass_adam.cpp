@@ -93,8 +93,22 @@ struct Walk {
     float scale;
     size_t count;
     size_t threads = 0;
-    float* kept[3] = {};  // where master, exp_avg and exp_avg_sq are copied before they are stepped; null: nowhere
+    float* target[3] = {};  // where the new master, exp_avg and exp_avg_sq are written; null: over the old ones
 };
+
+// Around the caches where it can be: a store that is not read first takes half of the memory traffic of one that is.
+inline void stream_out(const void* from, void* to, size_t bytes)
+{
+    size_t done = 0;
+#if defined(__SSE2__)
+    const size_t vectors = reinterpret_cast<uintptr_t>(to) % 16 == 0 ? bytes / 16 : 0;
+    for (size_t i = 0; i < vectors; ++i) {
+        _mm_stream_si128(static_cast<__m128i*>(to) + i, _mm_loadu_si128(static_cast<const __m128i*>(from) + i));
+    }
+    done = vectors * 16;
+#endif
+    if (done < bytes) { std::memcpy(static_cast<char*>(to) + done, static_cast<const char*>(from) + done, bytes - done); }
+}
 
 // So many threads; 0: as torch computes with. Never destroyed: a forked child that exits has none of them to join.
 PinnedThreadPool& pool(size_t wanted)
@@ -112,17 +126,27 @@ PinnedThreadPool& pool(size_t wanted)
 template <typename Grad, typename Weight>
 inline void step_block(Adam_Optimizer& adam, const Walk& w, Grad* grads, Weight* weights, size_t at, size_t count)
 {
-    if (w.kept[0] != nullptr) {
-        std::memcpy(w.kept[0] + at, w.master + at, count * sizeof(float));
-        std::memcpy(w.kept[1] + at, w.exp_avg + at, count * sizeof(float));
-        std::memcpy(w.kept[2] + at, w.exp_avg_sq + at, count * sizeof(float));
+    float *master = w.master + at, *first = w.exp_avg + at, *second = w.exp_avg_sq + at;
+    alignas(64) float beside[3][kBlock];
+    if (w.target[0] != nullptr) {
+        std::memcpy(beside[0], master, count * sizeof(float));
+        std::memcpy(beside[1], first, count * sizeof(float));
+        std::memcpy(beside[2], second, count * sizeof(float));
+        master = beside[0], first = beside[1], second = beside[2];
     }
     alignas(64) float scaled[kBlock];
     float* gradient = scaled;
     if constexpr (std::is_same_v<Grad, float>) { gradient = grads + at; }
     if (!std::is_same_v<Grad, float> || w.scale != 1.0f) { cast_and_scale(grads + at, w.scale, gradient, count); }
-    adam.Step_8(w.master + at, gradient, w.exp_avg + at, w.exp_avg_sq + at, count, false);
-    if constexpr (!std::is_same_v<Weight, float>) { cast_out(w.master + at, weights + at, count); }
+    adam.Step_8(master, gradient, first, second, count, false);
+    if constexpr (!std::is_same_v<Weight, float>) {
+        alignas(64) Weight narrow[kBlock];
+        cast_out(master, narrow, count);
+        stream_out(narrow, weights + at, count * sizeof(Weight));
+    }
+    for (size_t i = 0; i < 3 && w.target[0] != nullptr; ++i) {
+        stream_out(beside[i], w.target[i] + at, count * sizeof(float));
+    }
 }
 
 template <typename Grad, typename Weight>
@@ -131,6 +155,9 @@ __attribute__((flatten)) void step_share(Walk w, Grad* grads, Weight* weights, s
     Adam_Optimizer adam = *w.adam;
     for (; begin + kBlock <= end; begin += kBlock) { step_block(adam, w, grads, weights, begin, kBlock); }
     if (begin < end) { step_block(adam, w, grads, weights, begin, end - begin); }
+#if defined(__SSE2__)
+    _mm_sfence();  // streamed stores are not ordered by what tells the caller that this thread is done
+#endif
 }
 
 template <typename Grad, typename Weight>
@@ -160,10 +187,10 @@ void check(const torch::Tensor& tensor, const char* name, int64_t count)
                 name, " must be ", count, " contiguous elements in host memory");
 }
 
-void step_and_keep(int optimizer_id, size_t number, float lr, float beta1, float beta2, float epsilon, float weight_decay,
+void step_beside(int optimizer_id, size_t number, float lr, float beta1, float beta2, float epsilon, float weight_decay,
           bool bias_correction, torch::Tensor& master, torch::Tensor& grads, torch::Tensor& exp_avg,
           torch::Tensor& exp_avg_sq, float scale, c10::optional<torch::Tensor> weights,
-          std::vector<torch::Tensor> kept, size_t threads)
+          std::vector<torch::Tensor> targets, size_t threads)
 {
     const int64_t count = master.numel();
     check(master, "the master", count);
@@ -178,12 +205,12 @@ void step_and_keep(int optimizer_id, size_t number, float lr, float beta1, float
     adam->update_state(lr, epsilon, weight_decay, bias_correction);
     Walk w{adam, master.data_ptr<float>(), exp_avg.data_ptr<float>(), exp_avg_sq.data_ptr<float>(), scale,
            static_cast<size_t>(count), threads};
-    if (!kept.empty()) {
-        TORCH_CHECK(kept.size() == 3, "three tensors are kept, not ", kept.size());
-        TORCH_CHECK(scale == 1.0f || grads.scalar_type() != torch::kFloat, "a gradient that is scaled in place is not kept");
+    if (!targets.empty()) {
+        TORCH_CHECK(targets.size() == 3, "three tensors are written, not ", targets.size());
+        TORCH_CHECK(scale == 1.0f || grads.scalar_type() != torch::kFloat, "no gradient is scaled in place beside a pass");
         for (size_t i = 0; i < 3; ++i) {
-            check(kept[i], "what is kept", count);
-            w.kept[i] = kept[i].data_ptr<float>();
+            check(targets[i], "what is written", count);
+            w.target[i] = targets[i].data_ptr<float>();
         }
     }
     switch (grads.scalar_type()) {
@@ -198,7 +225,7 @@ void step(int optimizer_id, size_t number, float lr, float beta1, float beta2, f
           bool bias_correction, torch::Tensor& master, torch::Tensor& grads, torch::Tensor& exp_avg,
           torch::Tensor& exp_avg_sq, float scale, c10::optional<torch::Tensor> weights)
 {
-    step_and_keep(optimizer_id, number, lr, beta1, beta2, epsilon, weight_decay, bias_correction, master, grads, exp_avg,
+    step_beside(optimizer_id, number, lr, beta1, beta2, epsilon, weight_decay, bias_correction, master, grads, exp_avg,
                   exp_avg_sq, scale, weights, {}, 0);
 }
 
@@ -211,5 +238,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
     m.def("create_adam", &create_adam_optimizer);
     m.def("destroy_adam", &destroy_adam_optimizer);
     m.def("adam_update_in_one_pass", &step, pybind11::call_guard<pybind11::gil_scoped_release>());
-    m.def("adam_update_and_keep", &step_and_keep, pybind11::call_guard<pybind11::gil_scoped_release>());
+    m.def("adam_update_beside", &step_beside, pybind11::call_guard<pybind11::gil_scoped_release>());
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps sub-groups of CPU Adam while the backward pass still runs, and takes back those whose guess was wrong.
+"""Steps sub-groups of CPU Adam while the backward pass still runs, and drops those whose guess was wrong.
 
 Upstream: ZeRO-3 steps all sub-groups after the backward pass, since only then the norm is known by which gradients are
 clipped. SuperOffload (`runtime/superoffload`), for CUDA alone, steps them earlier in a process of its own, but only
@@ -8,14 +8,14 @@ which rounds.
 
 Patch: As in SuperOffload, a sub-group is stepped once each of its gradients is final in the last micro-batch; by a
 thread with the op of `one-pass-adam`, in the order in which gradients come, with the scale that the step has where it
-does not clip. The op keeps a copy of master and states, and writes 16-bit weights beside, so that the pass reads the
-old ones. The step then compares: where scale, learning rate and counts are those that were guessed, only the weights
-are sent; else the copy is put back and the sub-group is stepped in its turn. So weights are those of the plain order to
-the bit. After three steps in a row that clipped, nothing is guessed until a step does not clip. The copies take at most
-`zero.offload_optimizer.overlap_step_gib` of host memory a rank, for the sub-groups whose gradients come first.
+does not clip. The op writes new master, states and 16-bit weights beside the old ones, which stay as they are; nothing
+is copied, and it moves as many bytes as a step in place. The step then compares: where scale, learning rate and counts
+are those that were guessed, old and new change places and the weights are sent; else the sub-group is stepped in its
+turn. So weights are those of the plain order to the bit. After three steps in a row that clipped, nothing is guessed
+until a step does not clip. What is written beside takes at most `zero.offload_optimizer.overlap_step_gib` of host
+memory a rank, for the sub-groups whose gradients come first.
 
-Gain: by the plan 9.7 of 23.7 s of the CPU step of a 70B model with 50 GiB a rank, as its last backward pass is not
-longer (`tests/plan/test_step_time.py`); no GPU has run it.
+Gain: @GAIN@
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ _MISSES = 3
 """Steps in a row that clipped, after which nothing is guessed."""
 _READERS = {
     "_overflow_clean_up": "42b39a5af45d85ed",
-    "checkpoint_event_prologue": "e2fdc3ed251b416c",
     "load_state_dict": "9a58f1e8ac585243",
     "_get_fp32_opt_state_partition": "0b29744952c1f4a1",
     "_get_fp32_grad_state_partition": "81d911cade272bd5",
 }
-"""Methods that find masters and states as the plain order has them, with their digests."""
+"""Methods after which masters, states or gradients may be others, so that nothing holds that was stepped before."""
 
 
 class StepThread:
@@ -69,16 +68,16 @@ class StepThread:
 
 
 class _SubGroup:
-    """A sub-group that may be stepped early: where its old values and its new weights are kept."""
+    """A sub-group that may be stepped early: where its new master, states and weights are written."""
 
     def __init__(self, zero: Any, group: int, *, is_pinned: bool) -> None:
         import torch
         from deepspeed.accelerator import get_accelerator
 
         self.master: torch.Tensor = zero.fp32_partitioned_groups_flat[group]
-        self.old = [torch.empty_like(self.master, requires_grad=False) for _ in range(3)]
-        new = torch.empty_like(zero.fp16_partitioned_groups_flat[group], device="cpu")
-        self.new = get_accelerator().pin_memory(new) if is_pinned else new
+        self.new: list[torch.Tensor] = []
+        weights = torch.empty_like(zero.fp16_partitioned_groups_flat[group], device="cpu")
+        self.weights = get_accelerator().pin_memory(weights) if is_pinned else weights
         self._expected = sum(_has_data(zero, parameter) for parameter in zero.fp16_groups[group])
         self.final: set[int] = set()
         """Parameters whose gradient is final."""
@@ -106,19 +105,19 @@ class OverlappedStep:
         self._threads = max(1, torch.get_num_threads() - 1)  # one launches kernels
         self._misses, self._is_compared = 0, False
         self.early: Counter[str] = Counter()
-        """Sub-groups that were `begun` during backward passes, and of these `kept`, `undone` and `cancelled`."""
+        """Sub-groups that were `begun` during backward passes, and of these `kept`, `dropped` and `cancelled`."""
         self._partition, self._pre_step, self._step = zero.partition_grads, zero._pre_step, zero._optimizer_step
         zero.partition_grads, zero._pre_step, zero._optimizer_step = self.partition, self.begin_step, self.step
         for name in _READERS:
-            setattr(zero, name, self._after_undo(getattr(zero, name)))
+            setattr(zero, name, self._after_drop(getattr(zero, name)))
 
     def partition(self, parameters: list[Any], partitions: list[Any]) -> Any:
-        """Gradients are written to the host: what was stepped with earlier ones is taken back before."""
+        """Gradients are written to the host: what was stepped with earlier ones is dropped before."""
         zero = self._zero
         owners = [(zero.grad_position[zero.get_param_id(p)][0], p) for p in parameters]
         owners = [(group, p) for group, p in owners if group in self._groups and _has_data(zero, p)]
         for group, _ in owners:
-            self._undo(group)
+            self._drop(group)
         buffers = self._partition(parameters, partitions)
         if not zero.is_gradient_accumulation_boundary() or self._misses >= _MISSES or self._op.is_observed():
             return buffers
@@ -150,18 +149,20 @@ class OverlappedStep:
         if each is None or each.work is None:
             self._step(group)
         elif is_plain or each.guess != (self._op.scale, *self._numbers(group)):
-            self._undo(group)
+            self._drop(group)
             self._step(group)
         else:
             self._keep(group, each)
 
     def _keep(self, group: int, each: _SubGroup) -> None:
-        """DeepSpeed counts the step; the op has made it."""
+        """DeepSpeed counts the step; the op has made it, and old values are where the next new ones are written."""
         each.work = None
+        for tensor, new in zip(self._values(each), each.new, strict=True):
+            tensor.data, new.data = new.data, tensor.data
         self.early["kept"] += 1
         self._op.adam_update = lambda *_: None
         try:
-            self._one_pass.step_with(group, each.new)
+            self._one_pass.step_with(group, each.weights)
         finally:
             del self._op.adam_update
 
@@ -175,22 +176,21 @@ class OverlappedStep:
             return  # the op computes powers of beta by the one that was stepped before, so that the order counts
         numbers = self._numbers(group)
         each.guess = (scale, *numbers)
-        tensors = each.master.data, gradient, state["exp_avg"], state["exp_avg_sq"]
-        update, old, new, threads = self._op.adam_update_and_keep, each.old, each.new, self._threads
+        master, *states = self._values(each)
+        each.new = each.new or [tensor.new_empty(tensor.shape) for tensor in (master, *states)]
+        update, weights, new, threads = self._op.adam_update_beside, each.weights, each.new, self._threads
         self.early["begun"] += 1
-        each.work = self._thread.submit(event, lambda: update(*numbers, *tensors, scale, new, old, threads))
+        tensors = master.data, gradient, *states
+        each.work = self._thread.submit(event, lambda: update(*numbers, *tensors, scale, weights, new, threads))
 
-    def _undo(self, group: int) -> None:
-        """Master and states are again those of the last step."""
+    def _drop(self, group: int) -> None:
+        """Nothing of it holds; it no longer reads its gradient."""
         each = self._groups[group]
         if self._cancel(each) or each.work is None:
             return
         each.work.result()
         each.work = None
-        self.early["undone"] += 1
-        state = self._zero.optimizer.state[each.master]
-        for tensor, old in zip((each.master.data, state["exp_avg"], state["exp_avg_sq"]), each.old, strict=True):
-            tensor.copy_(old)
+        self.early["dropped"] += 1
 
     def _cancel(self, each: _SubGroup) -> bool:
         """Is it one that has not begun? It is forgotten."""
@@ -200,13 +200,17 @@ class OverlappedStep:
         self.early["cancelled"] += 1
         return True
 
-    def _after_undo(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _after_drop(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
             for group in self._groups:
-                self._undo(group)
+                self._drop(group)
             return method(*arguments, **named)
 
         return call
+
+    def _values(self, each: _SubGroup) -> tuple[torch.Tensor, ...]:
+        state = self._zero.optimizer.state[each.master]
+        return each.master, state["exp_avg"], state["exp_avg_sq"]
 
     def _numbers(self, group: int) -> tuple[Any, ...]:
         """Those that `DeepSpeedCPUAdam.step` passes to its op."""
@@ -305,7 +309,7 @@ PATCH = Patch(
         Target(f"{_ZERO3}._optimizer_step", "80e89fe6e8aa6878"),
         *(Target(f"{_ZERO3}.{name}", digest) for name, digest in _READERS.items()),
     ),
-    remove_when="DeepSpeed steps sub-groups during the backward pass with clipping, and restores them exactly",
+    remove_when="DeepSpeed steps sub-groups during the backward pass with clipping, and drops wrong ones exactly",
     when="`zero.offload_optimizer.overlap_step_gib`, at stage 3 with Adam or AdamW in host memory, `one-pass-adam` and"
     " no plug-in",
     is_needed=_is_needed,

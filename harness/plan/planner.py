@@ -271,13 +271,10 @@ def _resolve_device(cluster: ClusterSpec, gpu: str | None) -> tuple[Device | Non
     """The kind of GPU with the spec's own figures. An unreadable figure is a finding and is left out."""
     name = cluster.gpu or gpu or ""
     memory, findings = parse_size("cluster.gpu_memory", cluster.gpu_memory, parse_bytes)
-    bandwidth, rate_findings = parse_size("cluster.gpu_memory_bandwidth", cluster.gpu_memory_bandwidth, _parse_rate)
+    key, rate = "cluster.gpu_memory_bandwidth", cluster.gpu_memory_bandwidth
+    bandwidth, rate_findings = parse_size(key, rate, lambda text: int(parse_rate(text)))
     flops = cluster.gpu_tflops and cluster.gpu_tflops * TERA
     return describe_device(name, memory, flops, bandwidth, find_device(name)), findings + rate_findings
-
-
-def _parse_rate(text: str | int) -> int:
-    return int(parse_rate(text))
 
 
 def _logits_findings(

@@ -139,13 +139,13 @@ def test_the_gates_refuse_zenflow_below_stage_3() -> None:
 
 @pytest.mark.parametrize(("compute", "least", "most"), [(100.0, 1.8, 2.0), (0.0, 10.0, 10.0), (5.0, 4.9, 5.1)])
 def test_zenflow_hides_a_step_behind_the_next(compute: float, least: float, most: float) -> None:
-    """Of 10 s: 8 of 42 bytes are unscaled on the training thread, the rest hides behind the compute that there is."""
+    """Of 10 s: 8 of 44 bytes are unscaled on the training thread, the rest hides behind the compute that there is."""
     assert least <= zenflow_exposed_seconds(ZenFlow(is_overlapped=True), 10.0, compute) <= most
     assert zenflow_exposed_seconds(ZenFlow(), 10.0, compute) == 10.0
 
 
 def test_super_offload_waits_for_the_last_sub_group() -> None:
-    unscale = 10.0 * 8 / 42
+    unscale = 10.0 * 8 / 44
     exposed = super_offload_exposed_seconds(SuperOffload(is_clipped=False), 10.0, 1000.0, 8)
     assert exposed == pytest.approx(unscale + (10.0 - unscale) / 8)
     assert super_offload_exposed_seconds(SuperOffload(is_clipped=False), 10.0, 1000.0, 1) == pytest.approx(10.0)

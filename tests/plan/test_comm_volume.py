@@ -92,9 +92,9 @@ def test_offload_at_stage_2_goes_down_once_without_accumulation() -> None:
 @pytest.mark.parametrize(
     ("deepspeed", "bytes_a_parameter"),
     [
-        ({"bf16": {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}}, 22),
-        ({"optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "torch_adam": True}}}, 94),
-        ({}, 42),
+        ({"bf16": {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}}, 24),
+        ({"optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "torch_adam": True}}}, 96),
+        ({}, 44),
     ],
 )
 def test_the_cpu_step_moves_the_bytes_of_its_formats(deepspeed: dict[str, Any], bytes_a_parameter: int) -> None:

@@ -57,14 +57,14 @@ def test_a_large_batch_is_limited_by_compute_and_a_small_one_by_the_cpu_step() -
     assert time_of(zero=offload("nvme"), **short).bottleneck == "NVMe"
 
 
-def test_the_cpu_step_moves_48_bytes_a_parameter_at_a_share_of_the_hosts_bandwidth() -> None:
-    """42, and 6 to cast gradients that are held once; in one pass 28, and 34 where fp32 gradients are scaled in place. A
+def test_the_cpu_step_moves_54_bytes_a_parameter_at_a_share_of_the_hosts_bandwidth() -> None:
+    """44, and 10 to cast gradients that are held once; in one pass 28, and 34 where fp32 gradients are scaled in place. A
     measured bandwidth replaces that of such hosts, of whose streams less was reached.
     """
     in_order = {"patches": {"one-pass-adam": "off"}}
     measured = {"host_memory_bandwidth": "200GB/s"}
     for reached, cluster in ((580e9 * FITTED.host_memory_share, {}), (200e9 * MEASURED_SHARE, measured)):
-        for launch, bytes_at_three, bytes_at_two in ((in_order, 48, 42), ({}, 28, 34)):
+        for launch, bytes_at_three, bytes_at_two in ((in_order, 54, 44), ({}, 28, 34)):
             sections = {"cluster": cluster, "launch": launch}
             three = time_of(zero=offload("cpu"), **sections).seconds_of("CPU optimizer")
             two = time_of(zero=offload("cpu", stage=2), **sections).seconds_of("CPU optimizer")
@@ -152,7 +152,7 @@ def test_copies_are_slow_where_host_memory_is_not_page_locked() -> None:
 
 
 def test_the_last_backward_pass_hides_what_is_stepped_beside_it() -> None:
-    """As much as it is long, with 12 more bytes a parameter for what is kept; by little memory as much as that holds."""
+    """As much as it is long, as the step beside it moves no more bytes; by little memory as much as that holds."""
     train = {"gradient_accumulation_steps": 16, "gradient_checkpointing": True}
     whole = time_of(zero=offload("cpu", sub_group_size=10**8), train=train)
     for gib, most in ((500, 8.8e9), (2, 131.5e6)):  # the last sub-group has 131 M elements, that of the norms 0.2 M
@@ -162,11 +162,10 @@ def test_the_last_backward_pass_hides_what_is_stepped_beside_it() -> None:
         part = next(part for part in early.parts if part.name == "CPU optimizer")
         elements = 70.55e9 / settings(zero=zero).zero_world_size
         backward = early.seconds_of("compute") / 16 * 3 / 4
-        in_time = backward / (1 + 12 / 28)
         by_memory = most / elements * whole.seconds_of("CPU optimizer")
         hidden = whole.seconds_of("CPU optimizer") - part.exposed
-        assert hidden == pytest.approx(min(in_time, by_memory), rel=0.02)
-        assert part.seconds > whole.seconds_of("CPU optimizer")
+        assert hidden == pytest.approx(min(backward, by_memory), rel=0.02)
+        assert part.seconds == whole.seconds_of("CPU optimizer")
 
 
 @pytest.mark.parametrize(("pinned", "is_hidden"), [({}, False), ({"pin_memory_backend": "native"}, True)])

@@ -486,7 +486,7 @@ FAULTS = (
         (
             CodeEdit(
                 f"{_EARLY}.partition",
-                "            self._undo(group)\n        buffers = self._partition(parameters, partitions)\n"
+                "            self._drop(group)\n        buffers = self._partition(parameters, partitions)\n"
                 "        if not zero.is_gradient_accumulation_boundary() or ",
                 "            pass\n        buffers = self._partition(parameters, partitions)\n        if ",
             ),
@@ -494,14 +494,14 @@ FAULTS = (
         (_ON_CPU, _EARLY_SETTINGS),
     ),
     SeededFault(
-        "early-step-taken-back-before-it-ends",
+        "early-step-dropped-before-it-ends",
         ("zero3_cpu",),
         "race",
-        "A guess that is wrong: neither `begin_step` nor `_undo` waits for the thread, and old masters and states are put"
-        " back while it writes new ones.",
+        "A guess that is wrong: neither `begin_step` nor `_drop` waits for the thread, which reads old masters and states"
+        " while the sub-group's turn writes them.",
         (
             CodeEdit(f"{_EARLY}.begin_step", "each.work.result()", "pass"),
-            CodeEdit(f"{_EARLY}._undo", "each.work.result()", "pass"),
+            CodeEdit(f"{_EARLY}._drop", "each.work.result()", "pass"),
             CodeEdit(f"{_EARLY}.step", "is_plain or each.guess != (self._op.scale, *self._numbers(group))", "True"),
         ),
         (_ON_CPU, _EARLY_SETTINGS),
@@ -515,9 +515,9 @@ FAULTS = (
         (
             CodeEdit(
                 f"{_EARLY}._begin",
-                "each.work = self._thread.submit(event, lambda: update(*numbers, *tensors, scale, new, old, threads))",
-                "each.work = self._thread.submit(event, lambda: update(*numbers, *tensors, scale, new, old, threads))\n"
-                "        self._one_pass._copies.send(new, self._zero.fp16_partitioned_groups_flat[group])",
+                "each.work = self._thread.submit(event, lambda: update(*numbers, *tensors, scale, weights, new, threads))",
+                "each.work = self._thread.submit(event, lambda: update(*numbers, *tensors, scale, weights, new, threads))\n"
+                "        self._one_pass._copies.send(weights, self._zero.fp16_partitioned_groups_flat[group])",
             ),
         ),
         (_ON_CPU, _EARLY_SETTINGS),

@@ -14,7 +14,7 @@ from harness.diagnosis.evidence.flight_recorder import MAX_DUMP_BYTES, FlightDum
 from harness.diagnosis.evidence.stack_traces import StackPlace
 from harness.diagnosis.first_cause import FIRST_DATE
 from harness.diagnosis.reader.line_prefix import parse_line
-from harness.diagnosis.reader.log_archives import NULL_RUN, ChainedStream, LogText, PeekedStream, Readable, open_logs
+from harness.diagnosis.reader.log_archives import NULL_RUN, ChainedStream, PeekedStream, Readable, open_logs
 from harness.diagnosis.reader.log_files import parse_log_name
 from harness.diagnosis.reader.log_reader import LineKinds, LogReader
 from harness.diagnosis.reader.log_scanner import LogScanner
@@ -54,7 +54,7 @@ def read_logs(streams: Iterable[BinaryIO], scanner: LogScanner) -> JobLogs:
             if is_flight_dump(peeked.head):
                 _read_dump(peeked, log.name, logs, scanner)
             elif not _is_text(peeked.head):
-                logs.refusals.append(f"{_name(log)} is no text")
+                logs.refusals.append(f"{log.name or 'this'} is no text")
             elif not log.refusal:
                 _read_text(_unfold_error_file(peeked), log.name, logs, kinds, scanner)
             logs.notes += [log.note] if log.note and not log.refusal else []
@@ -71,10 +71,6 @@ def _is_text(head: bytes) -> bool:
     text = NULL_RUN.sub(b"", head).rstrip(b"\0")
     is_binary = (head and not text) or head.startswith(b"\x7fELF")
     return not is_binary and len(text.translate(None, _TEXT_BYTES)) * _CONTROLS_OF_TEXT <= len(text)
-
-
-def _name(log: LogText) -> str:
-    return log.name or "this"
 
 
 def _read_text(stream: Readable, name: str, logs: JobLogs, kinds: LineKinds, scanner: LogScanner) -> None:

@@ -145,6 +145,7 @@ def _stage_work(model: ModelFacts, memory: StageMemory, request: DegreesRequest,
         products += head_products(model, degrees, tokens, round(micro_batches))
     layer_passes = round(len(stage.layers) * micro_batches)
     heads = model.heads / degrees.tensor
+    cost = PassCost(1.0, 3.0 if is_full else 2.0, 1.0)  # the forward pass may be computed again in the backward one
     pairs = layer_passes * request.micro_batch * request.seq_length**2 / 2 / degrees.context
     attention = AttentionWork(request.seq_length, round(heads), model.head_dim, pairs, 1.0 if is_full else 0.0)
     tokens_of_step = request.planned_tokens
@@ -156,9 +157,7 @@ def _stage_work(model: ModelFacts, memory: StageMemory, request: DegreesRequest,
         traffic=stage_traffic(model, stage, request, memory.parameters, expert_hosts),
         micro_batches=request.micro_batches,
         layer_passes=layer_passes,
-        bubble=bubble_overhead(
-            degrees.schedule, degrees.pipeline, request.micro_batches, degrees.virtual_stages, _pass_cost(request)
-        ),
+        bubble=bubble_overhead(degrees.schedule, degrees.pipeline, request.micro_batches, degrees.virtual_stages, cost),
         elementwise_bytes=_elementwise_bytes(model, request, layer_passes * tokens)
         + (_loss_bytes(model, request, micro_batches * tokens) if stage.has_head else 0.0),
         optimizer_bytes=_optimizer_bytes(memory, request),
@@ -168,11 +167,6 @@ def _stage_work(model: ModelFacts, memory: StageMemory, request: DegreesRequest,
         is_moe=model.experts > 0,
         gpus_per_host=min(degrees.gpus_per_host, degrees.world_size),
     )
-
-
-def _pass_cost(request: DegreesRequest) -> PassCost:
-    """A backward pass is two forwards, three where the forward is computed again; a third of it is the weights'."""
-    return PassCost(1.0, 3.0 if request.checkpointing == "full" else 2.0, 1.0)
 
 
 def _elementwise_bytes(model: ModelFacts, request: DegreesRequest, layer_tokens: float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from harness.facts.kept_copies import OLD_BYTES, count_overlapped
+from harness.facts.kept_copies import STATE_BYTES, count_overlapped
 from harness.plan.memory.memory_items import (
     BACKWARD,
     MICRO_BATCH,
@@ -204,8 +204,8 @@ def _cpu_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions, sou
     early = count_overlapped(partitions.sub_groups[first:], settings.overlap_step_gib, is_rounded=is_rounded)
     if early:
         groups, source = partitions.sub_groups[-early:], "harness/patches/overlapped_step.py"
-        label = ("temporary", "old masters and states of sub-groups that are stepped beside the backward pass")
-        yield memory_item("host", label, ElementBytes(OLD_BYTES, sum(groups), "sub-groups / N"), source)
+        label = ("temporary", "new masters and states of sub-groups that are stepped beside the backward pass")
+        yield memory_item("host", label, ElementBytes(STATE_BYTES, sum(groups), "sub-groups / N"), source, TRAINING)
         label = ("temporary", "their new weights")
         new = ElementBytes(settings.param_bytes, sum(groups), "sub-groups / N")
         is_pinned = settings.param_device == "none"

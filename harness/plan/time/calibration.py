@@ -142,7 +142,8 @@ def fit_rates(
     floor = MIN_SPREAD if num_runs > 1 else MIN_SPREAD_OF_ONE
     return {
         name: RateFactor(
-            factor=_bound(math.exp(log)), spread=max(floor, math.exp(math.sqrt(variance + scatter * share)))
+            factor=max(1 / MAX_FACTOR, min(MAX_FACTOR, math.exp(log))),
+            spread=max(floor, math.exp(math.sqrt(variance + scatter * share))),
         )
         for name, log, variance, share in zip(MEASURED_RATES, logs, variances, told, strict=True)
     }
@@ -201,10 +202,6 @@ def _mean_ratio(ratios: Sequence[float]) -> RateFactor | None:
         return RateFactor(factor=ratios[0], spread=MIN_SPREAD_OF_ONE)
     deviation = math.sqrt(sum((log - mean) ** 2 for log in logs) / (len(logs) - 1))
     return RateFactor(factor=math.exp(mean), spread=max(MIN_SPREAD, math.exp(deviation)))
-
-
-def _bound(factor: float) -> float:
-    return max(1 / MAX_FACTOR, min(MAX_FACTOR, factor))
 
 
 def sum_by_rate(seconds: Mapping[str, float], rate_of: Mapping[str, str]) -> dict[str, float]:

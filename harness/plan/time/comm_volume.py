@@ -131,7 +131,8 @@ def host_to_device_bytes(partition: float, settings: PlanSettings, held: float |
 def cpu_optimizer_bytes(host_parameters: float, settings: PlanSettings) -> float:
     """Host memory traffic of the optimizer step for one host's parameters, with the cast of gradients in the step.
     Adam reads and writes master and states. In one pass only the gradient, as it is, and the 16-bit weights come to
-    that; in DeepSpeed's order the gradient is scaled in place before, and the master is read again to be cast.
+    that; in DeepSpeed's order the gradient is scaled in place before, and the master is read again to be cast. What a
+    cast of torch's writes is read before, as any line that the cache does not hold; our op streams it.
     """
     if settings.optimizer_device == "none":
         return 0.0
@@ -147,8 +148,8 @@ def cpu_optimizer_bytes(host_parameters: float, settings: PlanSettings) -> float
         and not settings.separate_offload_grads
         and (settings.optimizer_device == "nvme" or settings.grad_bytes != settings.master_bytes)
     )
-    cast = settings.grad_bytes + master if casts_in_step else 0
-    return (adam + 3 * master + settings.param_bytes + cast) * host_parameters * settings.offload_ratio
+    cast = settings.grad_bytes + 2 * master if casts_in_step else 0
+    return (adam + 3 * master + 2 * settings.param_bytes + cast) * host_parameters * settings.offload_ratio
 
 
 def nvme_bytes(host_parameters: float, settings: PlanSettings, held: float | None = None) -> NvmeBytes:

@@ -17,8 +17,10 @@ from harness.units import parse_bytes, pluralize
 
 CPU_ADAM_BYTES = 28
 """Host memory traffic of CPU Adam a parameter: reads of 4 fp32 tensors, writes of 3; 0.97 of a stream was measured."""
-CPU_STEP_BYTES = 42
-"""The same with unscaling (8) and the cast to 16 bits (6): runtime/zero/stage3.py `unscale_and_clip_grads`."""
+CPU_STEP_BYTES = 44
+"""The same with unscaling (8) and the cast to 16 bits (8, with the lines that are read before torch writes them):
+runtime/zero/stage3.py `unscale_and_clip_grads`.
+"""
 MEASURED_SHARE = 0.4
 """Of a stream, what the CPU optimizer reaches: 0.25 and 0.4 on published hosts of two sockets whose ranks shared the
 cores, 0.75 on two cores that had nothing else to do.
@@ -89,7 +91,7 @@ class Rates:
             + (f", {self.network / 1e9:g} GB/s in each direction" if self.network else ", one per GPU"),
             f"host memory {self.host_bandwidth(device) / 1e9:.0f} GB/s per node, of which the CPU optimizer reaches"
             f" {MEASURED_SHARE if self.host_memory else FITTED.host_memory_share:.0%} (published hosts); CPU Adam moves"
-            f" {CPU_ADAM_BYTES} bytes per parameter, {CPU_STEP_BYTES} with unscaling and the cast, 6 more if it casts"
+            f" {CPU_ADAM_BYTES} bytes per parameter, {CPU_STEP_BYTES} with unscaling and the cast, 10 more if it casts"
             f" gradients; {CPU_ADAM_BYTES} in all in one pass over memory",
             f"NVMe {self.nvme_read / 1e9:.0f} GB/s read and {self.nvme_write / 1e9:.0f} GB/s written per node",
             f"checkpoints written at {self.checkpoint_write / 1e9:.0f} GB/s per node, by all nodes together at"

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.facts.devices import Device
-from harness.facts.kept_copies import OLD_BYTES
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.time.compute_time import compute_time
@@ -230,7 +229,7 @@ def _offload_parts(
     during = max(work.pcie / pcie, work.pcie_fetched / pcie + work.pcie_weights / weights, pageable)
     boundary = work.pcie_step / pcie + work.upload / upload
     host = work.host_bytes / cpu_step_rate(settings, device, rates, fitted)
-    early, beside = _early_share(work, host, compute)
+    early = min(work.early_share, work.last_backward * compute / host) if host else 0.0
     gpu = work.gpu_elements * fitted.optimizer_bytes / (device.bandwidth * fitted.memory_share) + fitted.step_seconds
     nvme = work.nvme
     swap = _swap_seconds(work, settings, rates, host)
@@ -240,7 +239,7 @@ def _offload_parts(
         TimePart("PCIe", during, max(during - compute, fitted.pcie_exposed * during, pageable)),
         TimePart("PCIe at the step", boundary, boundary - min(host, work.pcie_hidden / upload)),
         TimePart("GPU optimizer", gpu, gpu),
-        TimePart(_CPU_OPTIMIZER, host * (1 - early) + beside, host * (1 - early)),
+        TimePart(_CPU_OPTIMIZER, host, host * (1 - early)),
         TimePart(_NVME, swap + written, swap + written),
         TimePart("parameters from NVMe", read, max(0.0, read - compute) if settings.prefetch_bucket_size else read),
     ]
@@ -257,15 +256,6 @@ def cpu_step_rate(settings: PlanSettings, device: Device, rates: Rates, fitted: 
 
 def _thread_rate(settings: PlanSettings) -> float:
     return THREAD_BANDWIDTH * settings.step_threads * settings.ranks_per_host
-
-
-def _early_share(work: OptimizerWork, host: float, compute: float) -> tuple[float, float]:
-    """Of the CPU step, what the last backward pass hides, and its seconds with the copies that are kept."""
-    if not work.early_share or not work.host_bytes:
-        return 0.0, 0.0
-    whole = host * (1 + OLD_BYTES * work.host_elements / work.host_bytes)
-    early = min(work.early_share, work.last_backward * compute / whole)
-    return early, early * whole
 
 
 def _swap_seconds(work: OptimizerWork, settings: PlanSettings, rates: Rates, step: float) -> float:

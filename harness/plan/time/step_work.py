@@ -81,16 +81,14 @@ class CollectiveWork:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerWork:
-    """The optimizer step: elements of this rank's shard that the GPU steps, and of the host's ranks that its CPUs step;
-    bytes of a rank over PCIe during the passes, of gradients one after the other (`pcie`), of them fetched back, and of
-    weights (`pcie_weights`); of gradients at the step (`pcie_step`) and of what was stepped (`upload`), of the latter
-    those that are copied while the CPU steps the next sub-group (`pcie_hidden`); the host's `nvme` bytes and memory
-    traffic. `early_share`: of the elements that may be stepped beside the last backward pass, which is `last_backward`
-    of the passes.
+    """The optimizer step: elements of this rank's shard that the GPU steps; bytes of a rank over PCIe during the
+    passes, of gradients one after the other (`pcie`), of them fetched back, and of weights (`pcie_weights`); of
+    gradients at the step (`pcie_step`) and of what was stepped (`upload`), of the latter those that are copied while
+    the CPU steps the next sub-group (`pcie_hidden`); the host's `nvme` bytes and memory traffic. `early_share`: of the
+    elements that may be stepped beside the last backward pass, which is `last_backward` of the passes.
     """
 
     gpu_elements: float
-    host_elements: float
     host_bytes: float
     pcie: float
     pcie_fetched: float
@@ -136,6 +134,7 @@ def _count_compute(model: ModelFacts, settings: PlanSettings, trained_share: flo
     if settings.packing and settings.attention == "sdpa":  # a kernel with a mask computes them all
         attention *= 2
     local = settings.tokens_per_micro_batch
+    narrowest = min(model.hidden, model.intermediate) if model.experts else model.hidden
     micro_batch = MicroBatchShape(local, settings.seq_length, settings.param_bytes, settings.attention)
     divided = settings.tensor_parallel_size * settings.pipeline_parallel_size
     saved = sum(all_layer_bytes(model, micro_batch, model.num_layers)) / divided
@@ -145,7 +144,7 @@ def _count_compute(model: ModelFacts, settings: PlanSettings, trained_share: flo
         attention_backward_flops=attention * _BACKWARD_PRODUCTS / ranks,
         activation_bytes=saved * (1 + again.layers / 2),
         logits=tokens * model.vocab / ranks,
-        width=_narrowest_width(model) / math.sqrt(settings.tensor_parallel_size),
+        width=narrowest / math.sqrt(settings.tensor_parallel_size),
         rows=local * (model.experts_per_token / model.experts if model.experts else 1.0),
         layer_passes=(2 + again.layers) * model.num_layers / settings.pipeline_parallel_size,
         micro_batches=settings.accumulation,
@@ -172,10 +171,6 @@ def _repeated_work(model: ModelFacts, settings: PlanSettings) -> float:
     if not shard.is_known or shard.refusal:
         return 1.0
     return 1 + shard.repeated_share * (degree - 1)
-
-
-def _narrowest_width(model: ModelFacts) -> int:
-    return min(model.hidden, model.intermediate) if model.experts else model.hidden
 
 
 def _count_collectives(model: ModelFacts, settings: PlanSettings, size: float, stepped: float) -> CollectiveWork:
@@ -239,7 +234,6 @@ def _count_optimizer(model: ModelFacts, settings: PlanSettings, size: float, hel
     on_host = settings.offload_ratio if settings.optimizer_device != "none" else 0.0
     return OptimizerWork(
         gpu_elements=(shard if settings.stage else size) * (1 - on_host),
-        host_elements=host_elements * on_host,
         host_bytes=comm_volume.cpu_optimizer_bytes(host_elements, settings),
         pcie=down + fetched if settings.stage == 3 else max(down, fetched),
         pcie_fetched=fetched,

@@ -60,14 +60,10 @@ def tile_mlps(model: PreTrainedModel, num_tiles: int) -> None:
         )
     parents: list[torch.nn.Module] = [*dense, model.base_model]
     tiled: list[Any] = [layer.mlp for layer in dense]
-    tiled += [child for parent in parents for child in parent.children() if _is_norm(child)]
+    norms = (child for parent in parents for child in parent.children() if type(child).__name__.endswith("Norm"))
+    tiled += norms  # of hidden states: those of heads are inside the attention
     for module in tiled:
         module.forward = TiledForward(module.forward, num_tiles)
-
-
-def _is_norm(module: torch.nn.Module) -> bool:
-    """Is it one of hidden states? Those of heads are inside the attention."""
-    return type(module).__name__.endswith("Norm")
 
 
 def _routes(mlp: Any) -> bool:

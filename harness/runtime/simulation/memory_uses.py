@@ -18,9 +18,10 @@ _aten: Any = torch.ops.aten
 _COPIES = (_aten.copy_.default, _aten._to_copy.default)
 _INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put")
 _NO_KERNEL = ("empty", "new_empty", "record_stream", "is_pinned")
-READ_OPERANDS = dict.fromkeys(
-    ("adam_update", "adam_update_in_one_pass", "adam_update_and_keep", "lion_update", "adagrad_update"), (1,)
-)
+READ_OPERANDS = {
+    **dict.fromkeys(("adam_update", "adam_update_in_one_pass", "lion_update", "adagrad_update"), (1,)),
+    "adam_update_beside": (0, 1, 2, 3),
+}
 """Of DeepSpeed's compiled functions: which of their tensors are only read (the gradients); the others are written."""
 IsPinned = Callable[[torch.Tensor], bool]
 

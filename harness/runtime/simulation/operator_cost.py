@@ -70,7 +70,7 @@ def work_of_operator(
     devices = {use.tensor.device.type for use in uses if use.tensor.dim() or use.tensor.device.type == "cuda"}
     traits = _traits(func)
     if "cuda" not in devices:
-        return OperatorWork("host", _num_bytes(uses, traits) * rates.host_memory, host_waits)
+        return OperatorWork("host", _num_bytes(uses, traits, reads_lines=True) * rates.host_memory, host_waits)
     if len(devices) == 2 and traits.name in ("copy_", "_to_copy"):
         return _copy_between(uses, rates, host_waits)
     if traits.formula is not None:
@@ -97,15 +97,17 @@ def _product_seconds(traits: _Traits, args: Any, kwargs: dict[str, Any], out: An
     return float(operations * rate) * (0.5 if is_causal else 1.0)
 
 
-def _num_bytes(uses: list[MemoryUse], traits: _Traits) -> int:
-    """Bytes read and written: of a tensor that is expanded those of its storage at most."""
+def _num_bytes(uses: list[MemoryUse], traits: _Traits, *, reads_lines: bool = False) -> int:
+    """Bytes read and written: of a tensor that is expanded those of its storage at most. `reads_lines`: also those that
+    are only written, as a CPU does.
+    """
     result = 0
     largest_write = 0
     for tensor, is_write, _ in uses:
         size = min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
         if is_write:
             largest_write = max(largest_write, size)
-            result += size * (2 if traits.reads_written else 1)
+            result += size * (2 if traits.reads_written or reads_lines else 1)
         elif not traits.reads_rows:
             result += size
     return result + (largest_write if traits.reads_rows else 0)

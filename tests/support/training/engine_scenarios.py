@@ -75,7 +75,8 @@ def _train_offloaded(side: Side, place: dict[str, Any], *, bf16: bool) -> dict[s
 
 
 def _sum_of_old_grads(zero: Any) -> float:
-    """Of gradients that are still there after a step, but for sub-groups too small for the disk they belong on."""
+    """Of gradients that the next step would find, but for sub-groups too small for the disk they belong on."""
+    zero._pre_step()
     sizes = [int(size) for size in zero.fp16_partitioned_groups_flat_numel]
     parts = zero.grad_partitions_flat_buffer.split(sizes)
     small = [zero.swap_optimizer and not zero._swappable_optimizer_subgroup(i) for i in range(len(parts))]
@@ -83,7 +84,7 @@ def _sum_of_old_grads(zero: Any) -> float:
 
 
 def measure_walks(side: Side) -> Measurement:
-    """Operators of torch that cast, scale or copy a whole sub-group in a step of CPU Adam, besides the compiled op."""
+    """Operators of torch that walk over a whole sub-group in a step of CPU Adam, besides the compiled op."""
     found, results = [], []
     for stage in (2, 3):
         zero: dict[str, Any] = {"stage": stage, "offload_optimizer": {"device": "cpu"}}
@@ -111,7 +112,7 @@ def measure_late_steps(side: Side) -> Measurement:
 
 
 class _Walks(TorchDispatchMode):
-    """Counts casts, products and copies of 1,000 elements and more."""
+    """Counts casts, products, copies and zeroing of 1,000 elements and more."""
 
     count = 0
 
@@ -122,7 +123,8 @@ class _Walks(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-_WALKS = (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default, torch.ops.aten.mul_.Tensor)
+_ATEN = torch.ops.aten
+_WALKS = (_ATEN.copy_.default, _ATEN._to_copy.default, _ATEN.mul_.Tensor, _ATEN.zero_.default)
 
 
 def _is_same(args: Any) -> bool:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`unused_gradients.py OUT.json`: a part of the model that is used in the first step alone, plain SGD on the CPU at stage 3.
-How far its weights move in the second step, as DeepSpeed holds gradients and held once.
+How far its weights move in the second step, as DeepSpeed holds gradients and held once; and of two micro-batches a step
+where it is used in both of the first step, by rows that are large, and in the last one of the second, by rows of zeros.
 """
 
 import json
@@ -52,8 +53,26 @@ def moved(once):
     return float((weights[1] - weights[0]).abs().max())
 
 
+def moved_by_old():
+    """The same, held once."""
+    torch.manual_seed(0)
+    model = TwoParts()
+    with skip_cpu_grad_copies():
+        config = {**CONFIG, "gradient_accumulation_steps": 2}
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)
+    cast_grads_on_step(engine, bool)
+    weights = []
+    for size, uses in ((100.0, (True, True)), (0.0, (False, True))):
+        for both in uses:
+            engine.backward(engine(torch.full((1, 8), size, dtype=torch.bfloat16), both) * size)
+            engine.step()
+        weights.append(deepspeed.utils.safe_get_full_fp32_param(model.sometimes.weight).clone())
+    engine.destroy()
+    return float((weights[1] - weights[0]).abs().max())
+
+
 ranks = init_process_group()
-found = {"twice": moved(False), "once": moved(True)}
+found = {"twice": moved(False), "once": moved(True), "added to": moved_by_old()}
 if ranks.is_main_process:
     Path(sys.argv[1]).write_text(json.dumps(found))
 destroy_process_group()

@@ -15,7 +15,8 @@ turn. So weights are those of the plain order to the bit. After three steps in a
 until a step does not clip. What is written beside takes at most `zero.offload_optimizer.overlap_step_gib` of host
 memory a rank, for the sub-groups whose gradients come first.
 
-Gain: @GAIN@
+Gain: by the plan 14.5 of 23.7 s of the CPU step of a 70B model with 86 GiB a rank, as its last backward pass is not
+longer; 15.4 by the simulated clock (`tests/plan/test_step_time.py`). No GPU has run it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.plan.memory.memory_estimate import Capacity, MemoryEstimate, check_fit, estimate_memory
-from harness.plan.memory.memory_items import PHASES, MemoryItem, pinned_rounding_bytes
+from harness.plan.memory.memory_items import PHASES, MemoryItem, Phase, pinned_rounding_bytes
 from harness.plan.planner import Plan, make_plan
 from harness.plan.settings.plan_settings import settings_of
 from harness.run.resolved_run import resolve_run
@@ -284,6 +284,20 @@ def test_each_stage_of_a_pipeline_has_the_mask_of_packed_rows() -> None:
         zero={"stage": 1},
     ).items
     assert [row.bytes for row in rows if row.description == "mask of attention"] == [4096**2]
+
+
+def test_states_written_beside_old_ones_are_there_from_the_first_step_on() -> None:
+    """12 bytes of each element of the last sub-groups that fit; a checkpoint is read before."""
+
+    def bytes_at(gib: int) -> dict[Phase, int]:
+        place = {"device": "cpu", "overlap_step_gib": gib}
+        plan = memory(zero={"stage": 3, "sub_group_size": 10**8, "offload_optimizer": place})
+        return {phase: plan.host_bytes_at(phase) for phase in ("resume", "step", "save")}
+
+    without, beside = bytes_at(0), bytes_at(50)
+    more = {phase: (beside[phase] - without[phase]) / 8 / 2**30 for phase in without}
+    assert more["step"] == more["save"] == pytest.approx(50, rel=0.02)
+    assert 50 * 2 / 14 <= more["resume"] < 10, "their weights, in page-locked blocks"
 
 
 def test_copies_from_the_gpu_take_two_page_locked_blocks_from_the_first_save_on() -> None:

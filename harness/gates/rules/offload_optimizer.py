@@ -421,7 +421,7 @@ def overlapped_step_not_here(ctx: Context) -> Findings:
     plug-in, ZenFlow, SuperOffload or DeepCompile, with the patch `one-pass-adam` switched off, with a `ratio` of 0, in
     fp16 with gradients summed in fp32 or `ratio` below 1, or in less memory than the copies of a sub-group take.
 
-    Why: The harness steps a sub-group early where it can put the old values back. Elsewhere gradients are not final in
+    Why: The harness steps a sub-group early where it keeps the old values. Elsewhere gradients are not final in
     time, others make the step, or the gradient itself is overwritten by it.
 
     Example:

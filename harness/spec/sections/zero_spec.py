@@ -23,8 +23,8 @@ class OffloadOptimizerSpec(Section):
     ratio: Fraction = 1.0
     """Stage 3: share of the parameters whose optimizer step runs on the CPU."""
     overlap_step_gib: Annotated[float, Field(ge=0)] = 0.0
-    """Stage 3, `cpu`, Adam or AdamW: step sub-groups while the backward pass still runs, with copies of them in so many
-    GiB of host memory a rank. 0: after it.
+    """Stage 3, `cpu`, Adam or AdamW: step sub-groups while the backward pass still runs, beside their old values, in so
+    many GiB of host memory a rank. 0: after it.
     """
     pipeline_read: bool = False
     """NVMe: read the next sub-group while this one is computed."""

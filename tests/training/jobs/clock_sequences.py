@@ -205,6 +205,14 @@ def cpu_adam_after_the_gpu() -> None:
 
 
 @sequence
+def cpu_adam_into_other_tensors() -> None:
+    """Four tensors are read and four written, past the caches: 8 x 400 bytes."""
+    from harness.runtime.simulation.compiled_ops import CompiledOps
+
+    CompiledOps("cpu_adam").adam_update_beside(*(torch.empty(100) for _ in range(8)))
+
+
+@sequence
 def a_value_is_read() -> None:
     """`item` waits for the product, and the read that follows begins then."""
     multiply()
@@ -240,7 +248,9 @@ def a_read_and_a_write() -> None:
 
 @sequence
 def a_poll_of_an_event() -> None:
-    """It says no until the host's time has come; then 400 bytes on the host, after the product."""
+    """It says no until the host's time has come; then 400 bytes on the host, after the product: read before they are
+    written, and read and written.
+    """
     event = torch.cuda.Event()
     multiply()
     event.record()

@@ -92,9 +92,8 @@ def _clear_old_gradients(zero: Any) -> None:
     pre_step, partition = zero._pre_step, zero.partition_grads
 
     def clear(parameters: Iterable[Any]) -> None:
-        for parameter in parameters:
-            if parameter.ds_id not in zero._offload_boundary_param_ids and parameter.ds_id in gradients:
-                gradients[parameter.ds_id].zero_()
+        for number in {each.ds_id for each in parameters} & gradients.keys() - zero._offload_boundary_param_ids:
+            gradients[number].zero_()
 
     def begin_step() -> None:
         clear(chain.from_iterable(zero.fp16_groups))
@@ -141,6 +140,7 @@ PATCH = Patch(
         Target(f"{_OPTIMIZER}.partition_grads", "4c6115da7e394e62"),
         Target(f"{_OPTIMIZER}._constant_buffered_norm2", "ef33c8a6f89852e2"),
     ),
+    private_names=("_DeepSpeedZeroOptimizer_Stage3__param_id_to_grad_partition",),
     remove_when="`initialize_optimizer_states` allocates no second buffer for gradients",
     when="stage 3 with `offload_optimizer.device: cpu` and `ratio` 1, without Muon, ZenFlow, SuperOffload, DeepCompile"
     " or a plug-in",

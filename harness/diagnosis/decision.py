@@ -37,12 +37,12 @@ _RELEASE = re.compile(r"install (?:a newer \w|[a-z][\w-]+ \d)")
 _NETWORK = re.compile(rf"{_RELEASE.pattern}|(?:set|check that) `?[A-Z_]+(?:_IFNAME|_ADDR)\b")
 """First words of a change that a job needs before the same start works: before its first step, in its network, too."""
 _REMEDIES = frozenset(
-    "add apply build change choose convert copy correct disable download enable export free install launch leave lower "
-    "move pass pip put raise reduce remove request resize resume set shorten start switch take train turn unset update "
-    "upgrade use write".split()
+    "accept add apply build change choose convert copy correct disable download enable export free install launch "
+    "leave lower move pass pip put raise reduce remove request resize resume set shorten start switch take train try "
+    "turn unset update upgrade use write".split()
 )
 """First words of a part of a change that settings, packages, files or options fulfil. Others ask to look."""
-_SETTING = re.compile(r"check (?:that )?the (?:name|path|file|folder)\b|give `[a-z]\w*`")
+_SETTING = re.compile(r"check (?:that )?the (?:name|path|file|folder)\b|give (?:`[a-z-]|the (?:folder|ranks)|a valid)")
 """The same of a part that names what a setting says."""
 _PART = re.compile(r"; |: |, (?=\w)|\b(?:or|and|then|to) ")
 _CALL = re.compile(r"`[^`]*\w\([^`]*`|\bfunctions?\b|\bclass\b")

@@ -171,3 +171,33 @@ def test_a_parameter_that_an_optimizer_does_not_take_is_named():
     diagnosis = diagnose_text(traceback_text(frames, message))
     assert diagnosis.cause == "OP005"
     assert "`odd_mode`" in diagnosis.change
+
+
+@pytest.mark.parametrize(
+    ("message", "cause", "words"),
+    [
+        ("AssertionError: Torch not compiled with CUDA enabled", "LG225", "install a torch with CUDA"),
+        ("ValueError: Expected more than 1 value per channel when training, got input size [1, 8]", "LG082", "drop_last"),
+        ("RuntimeError: The expanded size of the tensor (90) must match the existing size (80)", "LG082", "truncation"),
+        ("RuntimeError: probability tensor contains either `inf`, `nan` or element < 0", "LG048", "in place of fp16"),
+        ("RuntimeError: [3]: params[7] in this process with sizes [9] appears not to match sizes of the same param",
+         "LG212", "same configuration"),
+        ("ValueError: Target modules {'odd'} not found in the base model. Please check", "LG196", "all-linear"),
+        ("OSError: You are trying to access a gated repo.", "LG041", "accept its terms"),
+        ("torch.distributed.DistBackendError: NCCL error in: a.hpp:2, invalid usage (run with NCCL_DEBUG=WARN)",
+         "LG210", "no more ranks"),
+    ],
+)  # fmt: skip
+def test_a_quote_whose_remedy_is_a_setting_is_changed_and_tried_again(message, cause, words):
+    assert answer_of(message) == (cause, "likely", "change and retry")
+    assert words in diagnose_text(message).change
+
+
+def test_a_group_without_parameters_and_a_copy_of_an_engine():
+    group = ("deepspeed/runtime/zero/stage3.py", "_odd_setup", "dtype = optimizer.param_groups[0]['params'][0].dtype")
+    text = traceback_text([MAIN, group], "IndexError: list index out of range")
+    assert answer_of(text) == ("LG147", "likely", "change and retry")
+    copied = [MAIN, ("/usr/lib/python3.11/copy.py", "deepcopy", "rv = reductor(4)")]
+    text = traceback_text(copied, "TypeError: cannot pickle 'odd.Group' object")
+    assert answer_of(text) == ("LG216", "likely", "change and retry")
+    assert "before `deepspeed.initialize`" in diagnose_text(text).change

@@ -201,3 +201,36 @@ def test_a_group_without_parameters_and_a_copy_of_an_engine():
     text = traceback_text(copied, "TypeError: cannot pickle 'odd.Group' object")
     assert answer_of(text) == ("LG216", "likely", "change and retry")
     assert "before `deepspeed.initialize`" in diagnose_text(text).change
+
+
+def test_a_column_of_the_batch_is_no_setting():
+    call = ("odd/trainer.py", "step", "out = model(**batch)")
+    message = "TypeError: OddForCausalLM.forward() got an unexpected keyword argument 'odd_ids'"
+    diagnosis = diagnose_text(traceback_text([MAIN, call], message))
+    assert "which is in its batch" in diagnosis.title
+    settings = ("odd/trainer.py", "build", "out = Odd(**section)")
+    assert "dictionary of settings" in diagnose_text(traceback_text([MAIN, settings], message)).title
+
+
+def test_a_state_of_other_sizes_is_named_in_the_step_of_an_optimizer():
+    message = (
+        "RuntimeError: The size of tensor a (40) must match the size of tensor b (80) at non-singleton dimension 0"
+    )
+    step = [MAIN, ("torch/optim/odd.py", "_multi_tensor_odd", "torch._foreach_lerp_(a, b, 0.1)")]
+    assert answer_of(traceback_text(step, message)) == ("LG032", "likely", "change and retry")
+    assert diagnose_text(traceback_text([MAIN, ("/job/model.py", "forward", "a + b")], message)).cause == "LG082"
+
+
+def test_a_file_that_a_model_reads_below_zero_init_is_no_nvme_path():
+    init = (f"{ZERO}/partition_parameters.py", "wrapper", "f(module, *args, **kwargs)")
+    message = "FileNotFoundError: [Errno 2] No such file or directory: 'odd.pt'"
+    own = traceback_text([MAIN, init, ("/job/model.py", "__init__", "torch.load(path)")], message)
+    assert diagnose_text(own).cause == "LG054"
+    swap = (f"{ZERO}/stage3.py", "_configure_tensor_swapping", "os.makedirs(folder)")
+    assert diagnose_text(traceback_text([MAIN, swap], message)).cause == "OF026"
+
+
+def test_a_placeholder_that_a_check_refuses():
+    message = "TypeError: DummyScheduler is not a Scheduler"
+    frames = [MAIN, ("torch/optim/odd.py", "__init__", "raise TypeError(")]
+    assert answer_of(traceback_text(frames, message)) == ("LG293", "likely", "change and retry")

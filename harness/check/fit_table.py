@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from harness.check.auto_plan import check_request, name_of
 from harness.check.check_file import check_file
-from harness.check.training_ways import OF_ALL, WAYS, Way, degrees_of, places_of, way_named
+from harness.check.training_ways import LORA_ON_GPUS, OF_ALL, WAYS, Way, degrees_of, places_of, way_named
 from harness.errors import UserError
 from harness.facts.devices import find_device, usual_gpus_per_host
 from harness.facts.gpu_prices import GPU_PRICES, GpuPrice
@@ -28,13 +28,13 @@ from harness.plan.search.alternatives import (
 from harness.plan.search.machine_costs import lost_share
 from harness.plan.search.pinned_keys import keep_pinned
 from harness.plan.search.plan_request import PlanRequest, min_gpus_for_states, spec_from_request
-from harness.plan.search.settings_search import CandidateSettings, fits_with_headroom, may_fit, rank_alternatives
+from harness.plan.search.settings_search import HEADROOM, CandidateSettings, may_fit, rank_alternatives
 from harness.plan.search.spec_changes import merge_changes, spec_changes_for
 from harness.plan.settings.checkpointed_layers import with_checkpointing
 from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.time.cost_range import CostRange, cost_range
 from harness.plan.time.step_time import estimate_step_time
-from harness.run.resolved_run import resolve_run
+from harness.run.resolved_run import ResolvedRun, resolve_run
 from harness.spec.parse.source import KeyPath
 from harness.spec.run_spec import RunSpec
 from harness.spec.yaml_text import spec_as_yaml
@@ -92,6 +92,14 @@ class FitTable:
         """Does `harness launch` start it?"""
         return way not in self.refused
 
+    def fewest_for(self, run: ResolvedRun) -> FitCell | None:
+        """The smallest number, sure or not, for the run's own way: its adapters, else all parameters."""
+        model = run.spec.model
+        if model.lora is None:
+            return self.fewest_of_all or self.tight
+        cell = self.fewest.get("LoRA" if model.quantization is None else "QLoRA")
+        return cell if cell is not None and cell.state in ("fits", "not certain") else None
+
     @property
     def tight(self) -> FitCell | None:
         """A smaller number that is not certain."""
@@ -108,7 +116,7 @@ def state_of(best: Alternative, capacity: Capacity) -> State:
         return "no"
     if best.fit.fits is False:
         return "disks" if best.fit.binding == "NVMe" else "host" if best.fit.binding == "host memory" else "no"
-    if best.fit.uncertain is not None or not (fits_with_headroom(best) or best.nvme_bytes):
+    if best.fit.uncertain is not None or (best.fit.headroom or 0.0) < HEADROOM:
         return "not certain"
     if best.nvme_bytes and capacity.nvme is None:
         return "disks"
@@ -124,8 +132,8 @@ def needs_other_hosts(cell: FitCell, host_memory: int | None) -> bool:
 class FitSearch:
     """The cells of one model. `request`: the run; its number of GPUs is that of no cell, and its adapters are those of
     the ways. `sections`: the other keys of a spec, None without one. `trainer`: a key of `TRAINERS`, whose loop is
-    planned. `host_price`: whose hosts they are, by default those of the price table. Raises
-    UserError for a request that no cell can have.
+    planned. `host_price`: whose hosts they are, of a kind that the price table has not. Raises UserError for a
+    request that no cell can have.
     """
 
     def __init__(
@@ -144,7 +152,7 @@ class FitSearch:
         check_request(replace(self.request, gpus=1, gpus_per_node=None))
         device = find_device(request.gpu)
         listed = (row for row in GPU_PRICES if device is not None and row.kind == device.name)
-        self.price = host_price or next(listed, None)
+        self.price = next(listed, None) or host_price
         self.dollars = price if price is not None else self.price.dollars if self.price else None
 
     @property
@@ -246,16 +254,23 @@ class FitSearch:
         best = replace(cell.best, settings=settings, time=time)
         return replace(cell, best=best, cost=self._cost(plan.model, best))
 
-    def without_offload(self, gpus: int) -> tuple[list[int], list[FitCell]]:
+    def without_offload(self, gpus: int, way: Way = WAYS[0]) -> tuple[list[int], list[FitCell]]:
         """Numbers of GPUs, these among them, up to one on which all fits without offload, and the cells of that way."""
         numbers = sorted({*counts_of(self.gpus_per_host), gpus})
-        cells = [cell for each in numbers if (cell := self.cell(each, WAYS[0]))]
+        cells = [cell for each in numbers if (cell := self.cell(each, way))]
         while (
             cells and numbers[-1] < self.gpus_per_host * _MOST_HOSTS and not any(each.state == "fits" for each in cells)
         ):
             numbers.append(numbers[-1] * 2)
-            cells += [cell for cell in (self.cell(numbers[-1], WAYS[0]),) if cell]
+            cells += [cell for cell in (self.cell(numbers[-1], way),) if cell]
         return numbers, cells
+
+    def gpus_without_offload(self, run: ResolvedRun) -> int | None:
+        """The fewest that hold the run with its adapters; None where no number is sure, as for 4-bit weights."""
+        model, way = run.spec.model, WAYS[0] if run.spec.model.lora is None else LORA_ON_GPUS
+        row = [] if model.quantization else self.without_offload(run.parallel_dims.world_size or 1, way)[1]
+        fewest = self.fewest(row)
+        return fewest.gpus if fewest is not None and fewest.state == "fits" else None
 
     def fewest(self, row: Sequence[FitCell]) -> FitCell | None:
         """The first cell of a row that fits, or would on other hosts; between two numbers of hosts each is tried."""
@@ -283,8 +298,12 @@ class FitSearch:
         plan, raw = self._plan(cell.gpus, way), self._raw(cell.gpus, way)
         if plan.model is None:
             return None
-        raw = merge_changes(raw, spec_changes_for(cell.best.settings, plan.model, raw))
-        text = spec_as_yaml(merge_changes(raw, {"optimizer": {"type": "adamw8bit"}} if way.in_8_bits else {}))
+        if way.in_8_bits:
+            message = (
+                "no `optimizer.type` has states in 8 bits; a loop of your own can (`bitsandbytes.optim.AdamW8bit`)"
+            )
+            return Finding("SP007", "error", message)
+        text = spec_as_yaml(merge_changes(raw, spec_changes_for(cell.best.settings, plan.model, raw)))
         checked = check_file(name_of(self.request), text=text, world_size=cell.gpus, launching=True, allow_code=True)
         return next((each for each in checked.report.findings if each.is_error), None)
 

@@ -37,6 +37,10 @@ class PlanReport:
     """The same run without its offload, where it fits with it."""
     gpus_without_offload: int | None = None
     """The fewest that do without, where these do not."""
+    assumed: tuple[str, ...] = ()
+    """Options of the batch whose values are the program's."""
+    epochs: float | None = None
+    """Times that the tokens are trained, where `--epochs` says so."""
 
     @property
     def nothing_fits(self) -> bool:

@@ -39,6 +39,8 @@ WAYS = (
     Way("LoRA", ((3, "none", "none"), (2, "none", "none"), (3, "cpu", "cpu")), ADAPTERS),
     Way("QLoRA", ((2, "none", "none"),), (*ADAPTERS, *QUANTIZED)),
 )
+LORA_ON_GPUS = Way("LoRA on GPUs", _ON_GPUS, ADAPTERS)
+"""No row of the table: how many GPUs hold adapters without offload."""
 OF_ALL = tuple(way for way in WAYS if not way.adapters and not way.in_8_bits)
 
 
@@ -64,4 +66,4 @@ def degrees_of(settings: PlanSettings, model: ModelFacts, way: Way, kind: Litera
 
 def way_named(name: str) -> Way:
     """The way of a row of the table."""
-    return next(way for way in WAYS if way.name == name)
+    return next(way for way in (*WAYS, LORA_ON_GPUS) if way.name == name)

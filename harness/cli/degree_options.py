@@ -31,7 +31,9 @@ MicroBatchOption = Annotated[_Number, _degree("--micro-batch", "Sequences of a m
 ScheduleOption = Annotated[
     _Text, _word("--schedule", "NAME", "naive, gpipe, 1f1b (default), interleaved, zb-h1 or dualpipe.")
 ]
-PrecisionOption = Annotated[_Text, _word("--precision", "NAME", "bf16 (default), fp16, fp32 or fp8.")]
+PrecisionOption = Annotated[
+    _Text, _word("--precision", "NAME", "bf16 (default), fp16 or fp32; `harness degrees` also has fp8.")
+]
 CheckpointingOption = Annotated[_Text, _word("--checkpointing", "NAME", "none (default), selective or full.")]
 StatesOption = Annotated[
     _Text,

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.cli.plan_params import parse_gradients
+from harness.cli.plan_states import parse_gradients
 from harness.errors import ExitCode, UserError
 from harness.facts.devices import usual_gpus_per_host
 from harness.findings import Finding
 from harness.plan.degrees.degrees_request import CHOICES, DegreesRequest, validate_choice
 from harness.plan.degrees.rank_groups import ParallelDegrees
-from harness.plan.plan_usage import check_stage_and_price, parse_count_option, usage_error
+from harness.plan.plan_usage import check_stage, parse_count_option, usage_error
 from harness.plan.search.plan_request import DEFAULT_BATCH_TOKENS, default_length
 from harness.plan.search.price_list import split_price_options
 
@@ -29,7 +29,7 @@ def find_price(values: dict[str, Any]) -> float | None:
 
 def request_from_options(own: dict[str, Any], values: dict[str, Any]) -> DegreesRequest:
     """Raises UserError where an option is missing, or is not a word that it takes."""
-    check_stage_and_price(values["zero_stage"], find_price(values))
+    check_stage(values["zero_stage"])
     model, gpus, gpu = values["model"], values["gpus"], values["gpu"]
     if model is None or gpus is None or gpu is None:
         example = "harness degrees --model llama-3.1-405b --gpus 16384 --gpu H100-80GB --tensor 8 --pipeline 16"

@@ -25,7 +25,7 @@ from harness.facts.deepspeed_version import parse_target
 from harness.hostinfo import machine
 from harness.hostinfo.module_probe import OwnModule, probe_module
 from harness.launching.setup.code_trust import verify_code_allowed
-from harness.plan.plan_usage import check_stage_and_price, parse_count_option, usage_error
+from harness.plan.plan_usage import check_stage, parse_count_option, usage_error
 from harness.plan.planner import Plan, make_plan
 from harness.plan.search.pinned_keys import key_of_override
 from harness.plan.search.price_list import split_price_options
@@ -42,7 +42,7 @@ def print_plan(values: dict[str, Any]) -> None:
     """
     format, long, prices, trainer = (values.pop(name) for name in ("format", "long", "prices", "trainer"))
     price, kind_prices = split_price_options(prices)
-    check_stage_and_price(values["zero_stage"], price)
+    check_stage(values["zero_stage"])
     given = PlanOptions(**{**values, "price": price, "kind_prices": kind_prices, "rank": values["rank"] or 0})
     if trainer is not None and (given.search or (given.spec is None and given.zero_stage is None)):
         raise usage_error("`--as` plans one run, and a search is of `harness launch`", "leave `--as` or `--search` out")
@@ -86,12 +86,12 @@ def print_plan(values: dict[str, Any]) -> None:
     )
     require_calibration(planned, calibrations)
     report = report_plan(planned, searched, checked, request, choose_next_command(planned, searched, given, spec))
+    report = replace(report, assumed=given.assumed, epochs=given.epochs)
     tables = _fit_tables(given, run, trainer_name) if report.nothing_fits or given.html else []
     report = replace(report, fit_table=tables[0]) if tables else report
     other = report.without_offload
     if other and not fits_with_headroom(other) and (ways := _fit_search(given, run, trainer_name)):
-        fewest = ways.fewest(ways.without_offload(planned.run.parallel_dims.world_size or 1)[1])
-        report = replace(report, gpus_without_offload=fewest.gpus if fewest and fewest.state == "fits" else None)
+        report = replace(report, gpus_without_offload=ways.gpus_without_offload(planned.run))
     answers = [each for each in (answer_deadline(planned, given), _answer_measured(planned, given)) if each is not None]
     print_report(report, checked, format, long=long, answers=answers)
     write_files(report, given.write, given.plot)

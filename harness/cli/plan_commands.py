@@ -16,12 +16,14 @@ from harness.cli.plan_answer import print_plan
 from harness.cli.plan_degrees import print_degrees
 from harness.cli.plan_modes import DEGREES, Mode
 from harness.cli.plan_parameters import DEFAULTS, OF_DEGREES, OPTIONS
-from harness.cli.plan_params import parse_network, print_bare_count
 from harness.cli.plan_refusal import refuse_unread_options
-from harness.cli.plan_states import STATES_MODES, print_states
+from harness.cli.plan_states import STATES_MODES, parse_network, print_bare_count, print_states
+from harness.errors import ExitCode, UserError
 from harness.facts.model_lookup import find_configuration
 from harness.hostinfo.hub_config import FetchError, can_fetch, fetch_config
-from harness.plan.search.plan_request import ADAPTERS, QUANTIZED
+from harness.plan.degrees.degrees_request import validate_choice
+from harness.plan.plan_usage import usage_error
+from harness.plan.search.plan_request import ADAPTERS, PRECISIONS, QUANTIZED
 
 _COMMANDS = {"--simulate": "simulate SPEC", "--calibrate": "calibrate RUN", DEGREES: "degrees"}
 """The commands of questions that `harness plan` answers for those who still ask it; `size` of the others."""
@@ -80,9 +82,10 @@ def _run(command: str, values: dict[str, Any]) -> None:
         _advise(mode, values)
     fetch_configuration(values["model"], offline=values.pop("offline"))
     lora, qlora = values.pop("lora"), values.pop("qlora")
-    adapters = [*(ADAPTERS if lora or qlora else ()), *(QUANTIZED if qlora else ())]
-    values["overrides"] = [*adapters, *(values["overrides"] or ())] or values["overrides"]
+    words = [*(ADAPTERS if lora or qlora else ()), *(QUANTIZED if qlora else ())]
     own = {name: values[name] for name in OF_DEGREES}
+    words += _read_precision(own["precision"]) if mode.name not in (DEGREES, "--params", *STATES_MODES) else []
+    values["overrides"] = [*words, *(values["overrides"] or ())] or values["overrides"]
     if mode.name == DEGREES:
         print_degrees(own, values)
     elif mode.name in STATES_MODES:
@@ -93,6 +96,16 @@ def _run(command: str, values: dict[str, Any]) -> None:
         if (network := parse_network(own["network"])) is not None:
             values["overrides"] = [*(values["overrides"] or ()), f"cluster.network_bandwidth={network:.0f}"]
         print_plan({name: value for name, value in values.items() if name not in own})
+
+
+def _read_precision(word: str | None) -> list[str]:
+    """The keys of a run that `--precision` stands for. Raises UserError for a format that no run has."""
+    if word == "fp8":
+        message = "`harness launch` trains in no FP8, which GPUs before Ada do not have"
+        raise usage_error(message, "ask `harness degrees`")
+    if word is not None and (findings := validate_choice("--precision", word, tuple(PRECISIONS))):
+        raise UserError(findings, ExitCode.USAGE)
+    return [] if word is None else [PRECISIONS[word]]
 
 
 def _advise(mode: Mode, values: Mapping[str, Any]) -> None:

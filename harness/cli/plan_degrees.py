@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -16,7 +15,8 @@ from harness.check.degrees_launch import find_launch_obstacles
 from harness.cli.degree_request import find_price, request_from_options
 from harness.cli.output_format import OutputFormat
 from harness.cli.plan_option_checks import needs_tokens
-from harness.cli.plan_params import parse_network
+from harness.cli.plan_output import write_text
+from harness.cli.plan_states import parse_network
 from harness.errors import ExitCode, UserError
 from harness.plan.degrees.degrees_plan import DegreesPlan, plan_degrees
 from harness.plan.degrees.pass_sequence import order_passes
@@ -92,9 +92,5 @@ def write_timeline(planned: DegreesPlan, file: str) -> None:
     share = timeline.bubble / timeline.seconds
     title = f"{SCHEDULE_NAMES[degrees.schedule]}, {degrees.pipeline} stages, {count} micro-batches: {share:.1%} waiting"
     chunks = 2 if degrees.schedule == "dualpipe" else degrees.virtual_stages
-    try:
-        Path(file).write_text(render_timeline_svg(timeline, title, chunks, degrees.schedule), encoding="utf-8")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise usage_error(f"`{file}` cannot be written: {reason}", "name a file in a folder that exists") from None
+    write_text(file, render_timeline_svg(timeline, title, chunks, degrees.schedule))
     print(f"Wrote {file}", file=sys.stderr)

@@ -10,7 +10,7 @@ _DEGREE_STARTERS = ("tensor", "pipeline", "context", "expert", "virtual_stages",
 DEGREE_OPTIONS = {*_DEGREE_STARTERS, "micro_batch", "precision", "checkpointing", "states", "sequence_parallel"}
 DEGREE_OPTIONS |= {"gradients"}
 _ADAPTERS = {"lora", "qlora"}
-_RUN = {"model", "gpus", "gpu", "zero_stage", "max_length", "batch_tokens"}
+_RUN = {"model", "gpus", "gpu", "zero_stage", "max_length", "batch_tokens", "precision"}
 _MACHINE = {"gpus_per_node", "host_memory", "nvme"}
 _SPEC = {"spec", "overrides", "hostfile", "world_size", "here"}
 _PRICED = {"overrides", "network", "tokens", "epochs", "prices"}
@@ -51,7 +51,7 @@ _BY_OPTION_AND_SOURCE = {  # about a spec, and without one
     ),
     "longest": (
         _mode("--longest", "longest", _SPEC, "write"),
-        _mode("--longest", "longest", _MACHINE, _ADAPTERS, "model", "gpus", "gpu", "overrides", "write"),
+        _mode("--longest", "longest", _MACHINE, _ADAPTERS, "model", "gpus", "gpu", "precision", "overrides", "write"),
     ),
     "simulate": (
         _mode("--simulate", "simulate", _SPEC, _SIMULATION),

@@ -17,7 +17,7 @@ def check_options(options: PlanOptions) -> None:
         raise usage_error("`--price KIND=X` compares kinds of GPU, which only `--cheapest` does", "add `--cheapest`")
     if options.cheapest and options.price is not None:
         raise usage_error("`--cheapest` compares kinds of GPU, and `--price` names none", "write `--price KIND=X`")
-    if options.price is not None and options.tokens is None:
+    if options.price is not None and options.tokens is None and not options.min_gpus:
         raise needs_tokens("--price")
     if options.epochs is not None and not 0 < options.epochs <= 1e6:
         raise usage_error(f"`--epochs {options.epochs:g}` is no number of epochs", "give one above 0, at most 1e6")

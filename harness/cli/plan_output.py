@@ -24,8 +24,7 @@ from harness.plan.plan_usage import usage_error
 from harness.plan.planner import Plan
 from harness.spec.yaml_text import spec_as_yaml
 from harness.views import plan_search as search_view
-from harness.views.plan import render_plan
-from harness.views.plan_next_command import format_next_after_search, format_next_command, format_search_command
+from harness.views.plan import format_next_after_search, format_next_command, format_search_command, render_plan
 from harness.views.plan_page import render_plan_page
 from harness.views.plan_plot import render_memory_svg
 from harness.views.plan_screen import INPUT_FINDINGS
@@ -45,12 +44,7 @@ def _write_answer(answer: Answer, write: str | None) -> None:
         return
     if answer.spec is None:
         raise usage_error("there is nothing to write: no settings were found", "leave `--write` out")
-    head = "# Found by `harness plan`.\n"
-    try:
-        Path(write).write_text(spec_as_yaml(answer.spec, head), encoding="utf-8")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise usage_error(f"`{write}` cannot be written: {reason}", "name a file in a folder that exists") from None
+    write_text(write, spec_as_yaml(answer.spec, "# Found by `harness plan`.\n"))
     print(f"Wrote {write}. Next: harness validate-config {shlex.quote(write)}", file=sys.stderr)
 
 
@@ -58,8 +52,10 @@ def choose_next_command(planned: Plan, searched: SearchResult | None, options: P
     """The command that comes after this plan; empty where none does. `spec` is the file, or the name of the request."""
     if searched is not None or options.spec is None:
         return format_next_after_search(options.write) if searched is not None and searched.best is not None else ""
+    if planned.run.kind != "spec":
+        return ""
     if planned.fit.verdict is False:
-        return format_search_command(planned.run, spec, options.hostfile, options.overrides, here=options.here)
+        return format_search_command(spec, options.hostfile, options.overrides, here=options.here)
     return format_next_command(planned.run, spec, options.hostfile, options.overrides)
 
 
@@ -90,14 +86,14 @@ def write_files(report: PlanReport, write: str | None, plot: str | None) -> None
             print(f"{write} was not written: nothing fits and passes the gates.", file=sys.stderr)
         else:
             head = f"# {searched.best.title}: found by `harness plan --search`.\n"
-            _write_text(write, spec_as_yaml(searched.raw, head))
+            write_text(write, spec_as_yaml(searched.raw, head))
             print(f"Wrote {write}. Next: harness validate-config {shlex.quote(write)}", file=sys.stderr)
     if plot is not None:
         if not report.plan.alternatives:
             raise usage_error(
                 "there is nothing to draw: the plan has no memory", "give the model, the ranks and the batch"
             )
-        _write_text(plot, render_memory_svg(plan_json(report.plan)))
+        write_text(plot, render_memory_svg(plan_json(report.plan)))
         print(f"Wrote {plot}", file=sys.stderr)
 
 
@@ -109,11 +105,12 @@ def write_page(report: PlanReport, tables: Sequence[FitTable], html: str | None)
         raise usage_error(
             "there is nothing to show: the plan has no memory", "give the model by name, the kind of GPU and the batch"
         )
-    _write_text(html, render_plan_page(report, tables))
+    write_text(html, render_plan_page(report, tables))
     print(f"Wrote {html}", file=sys.stderr)
 
 
-def _write_text(file: str, text: str) -> None:
+def write_text(file: str, text: str) -> None:
+    """Raises UserError where the file cannot be written."""
     try:
         Path(file).write_text(text, encoding="utf-8")
     except OSError as error:

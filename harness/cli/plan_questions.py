@@ -67,6 +67,12 @@ class PlanOptions:
     races: bool = False
     trace: str | None = None
 
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The options that decide the size of a step, and that nobody gave; none of a spec, which has its own."""
+        sizes = {"--max-length": self.max_length, "--batch-tokens": self.batch_tokens}
+        return tuple(name for name, value in sizes.items() if value is None and self.spec is None)
+
     def to_request(self, *, needs_gpus: bool = True) -> PlanRequest:
         """The run of a few words. Raises UserError where the words are too few; `needs_gpus` False: one GPU where no
         number is given.

@@ -10,7 +10,7 @@ from typing import Any
 from harness.cli.plan_modes import DEGREE_OPTIONS, NEEDS, OF_DEGREES, OF_SPEC, QUESTIONS, Mode, find_mode
 from harness.errors import UserError
 from harness.plan.plan_usage import usage_error
-from harness.plan.search.plan_request import OPTION_KEYS
+from harness.plan.search.plan_request import OPTION_KEYS, PRECISIONS
 
 
 def refuse_unread_options(values: Mapping[str, Any], defaults: Mapping[str, Any], names: Mapping[str, str]) -> Mode:
@@ -51,9 +51,9 @@ def _refusal(mode: Mode, name: str, option: str, value: Any) -> UserError:
             f"write `--set {shlex.quote(f'{key}={value}')}` with a spec",
         ),
         (
-            value == "fp8",
-            "`harness launch` trains in no FP8, which GPUs before Ada do not have",
-            "ask `harness degrees`",
+            of_spec and name == "precision",
+            f"a spec and {given} are both given",
+            f"write `--set {shlex.quote(PRECISIONS.get(value, PRECISIONS['bf16']))}` with a spec",
         ),
         (name in DEGREE_OPTIONS, f"{given} goes with degrees of parallelism", "ask `harness degrees`, or leave it out"),
         (bool(need) and need != mode.name, f"{given} needs {need}", f"add {need}, or leave it out"),

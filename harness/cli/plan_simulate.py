@@ -25,9 +25,13 @@ from harness.plan.simulation.layer_extrapolation import extrapolate_layers, simu
 from harness.plan.simulation.request import build_request, configuration_of, fewest_layers
 from harness.plan.simulation.simulated_time import compare_time
 from harness.render.ds_config import render_ds_config
-from harness.views.plan_simulated_time import NO_CLOCK
-from harness.views.plan_simulation import SimulationView, render_simulation, simulation_as_dict
-from harness.views.simulation_trace import render_trace
+from harness.views.plan_simulation import (
+    NO_CLOCK,
+    SimulationView,
+    render_simulation,
+    render_trace,
+    simulation_as_dict,
+)
 from harness.views.style import style_for
 
 

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness size --table`, `--non-state-peak`, and `--params` in other recipes: tables of model states."""
+"""`harness size --table`, `--non-state-peak` and `--params`: tables of model states and their traffic; `--network`,
+`--gradients`.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from harness.cli.degree_request import find_price
 from harness.cli.output_format import OutputFormat
 from harness.errors import ExitCode, UserError
 from harness.facts.model_lookup import find_model
 from harness.findings import Finding, Fix
 from harness.plan.degrees.degrees_request import CHOICES, validate_choice
-from harness.plan.plan_usage import check_stage_and_price, parse_count_option, usage_error
+from harness.plan.plan_usage import check_stage, parse_count_option, unknown_model, usage_error
+from harness.plan.search.bare_count import count_model_states
 from harness.plan.search.state_tables import (
     GPU_COUNTS,
     MODEL_SIZES,
@@ -20,16 +23,18 @@ from harness.plan.search.state_tables import (
     tabulate_peak,
     tabulate_states,
 )
+from harness.plan.time.rates import parse_rate
 from harness.units import parse_bytes
 from harness.views import plan_states as view
 
+_GRADIENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 _STATES = {"momentum": "one state", "none": "no state"}
 STATES_MODES = ("--table", "--non-state-peak")
 
 
 def print_states(own: dict[str, Any], values: dict[str, Any]) -> None:
     """Raises UserError where an option is missing or is no size."""
-    check_stage_and_price(values["zero_stage"], find_price(values))
+    check_stage(values["zero_stage"])
     is_json = values["format"] is OutputFormat.json
     recipe, size = _find_recipe(own), _find_size(values)
     if own["non_state_peak"] is None:
@@ -76,7 +81,39 @@ def _find_size(values: dict[str, Any]) -> tuple[str, float] | None:
         return None
     lookup = find_model(values["model"], by_name=True)
     if lookup.facts is None:
-        fix = Fix("name a folder with a `config.json`, or a model of the catalogue, or give `--params`")
-        message = f"the model's size is not known: {lookup.why_not}"
-        raise UserError([Finding("MM001", "error", message[:400], fix=fix)], ExitCode.USAGE)
+        raise UserError([unknown_model(lookup.why_not)], ExitCode.USAGE)
     return values["model"], float(lookup.facts.num_parameters)
+
+
+def print_bare_count(own: dict[str, Any], values: dict[str, Any]) -> None:
+    """Raises UserError for a count, a rate or a kind of GPU that does not exist."""
+    check_stage(values["zero_stage"])
+    states = count_model_states(
+        parse_count_option("--params", values["params"]),
+        1 if values["gpus"] is None else values["gpus"],
+        values["zero_stage"],
+        values["gpu"],
+        parse_gradients(own["gradients"]) or 2,
+        parse_network(own["network"]),
+    )
+    is_json = values["format"] is OutputFormat.json
+    print(json.dumps(view.model_states_as_dict(states), indent=2) if is_json else view.render_model_states(states))
+
+
+def parse_gradients(word: str | None) -> int | None:
+    """Bytes of a gradient between ranks; None where the option is not given. Raises UserError for another word."""
+    if word is None:
+        return None
+    if findings := validate_choice("--gradients", word, tuple(_GRADIENT_BYTES)):
+        raise UserError(findings, ExitCode.USAGE)
+    return _GRADIENT_BYTES[word]
+
+
+def parse_network(text: str | None) -> float | None:
+    """Bytes a second; None where the option is not given. Raises UserError for a text that is no rate."""
+    if text is None:
+        return None
+    try:
+        return parse_rate(text)
+    except ValueError as error:
+        raise usage_error(f"`--network`: {error}", "write a rate such as `50GB/s` or `400Gb/s`") from None

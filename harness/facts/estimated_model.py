@@ -79,6 +79,7 @@ def estimate_fields(config: Mapping[str, Any]) -> tuple[Family, ConfigFields]:
 _VOCABULARY = 152_064
 """Of a model of which the name alone is known: Qwen's, among the largest, since logits are what it makes."""
 _TIED_BELOW = 4e9
+_WITH_ENCODER = re.compile(r"\b(flan|(by|m|um)?t5|mt0|ul2|m?bart|pegasus|nllb|m2m)\b", re.IGNORECASE)
 _EXPERTS = re.compile(r"moe|\d+x\d|a\d+(\.\d+)?b|\d+e(?![a-z\d])", re.IGNORECASE)
 
 
@@ -105,7 +106,8 @@ def config_of_name(name: str) -> tuple[Mapping[str, Any], str] | None:
         "vocab_size": _VOCABULARY,
         "tie_word_embeddings": is_tied,
     }
-    return config, "a Llama-like model of the size in its name"
+    like = "a Llama-like model of the size in its name"
+    return config, f"{like}, and not with an encoder" if _WITH_ENCODER.search(short_name) else like
 
 
 def _rename(config: Mapping[str, Any]) -> dict[str, Any]:

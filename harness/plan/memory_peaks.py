@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from harness.plan.memory.memory_estimate import MemoryEstimate
+from harness.plan.memory.memory_estimate import MemoryEstimate, estimate_memory
+from harness.plan.memory.memory_items import MemoryItem
+from harness.plan.planner import Plan
 from harness.plan.time.calibration import Calibration, RateFactor
 
 PEAK_NAMES = ("allocated", "reserved", "nvidia_smi")
@@ -18,6 +21,22 @@ class MemoryPeak(NamedTuple):
     name: str
     bytes: int
     range: tuple[int, int]
+
+
+def with_twice_the_gpus(plan: Plan) -> tuple[int, list[MemoryItem]] | None:
+    """The peak with twice the data ranks and the same micro-batch, and the largest parts that these do not divide; None
+    of a run on CPUs, and at stage 0, which divides nothing.
+    """
+    memory, settings = plan.memory, plan.settings
+    if plan.model is None or settings is None or memory is None or memory.pooled or not settings.stage:
+        return None
+    more = replace(settings, data_parallel_size=2 * settings.data_parallel_size)
+    twice = estimate_memory(plan.model, more, plan.device)
+    now = {(item.kind, item.description): item.bytes for item in memory.items_of("gpu")}
+    held = [item for item in twice.items_of("gpu") if twice.gpu_peak_phase in item.phases and not item.assumed]
+    there = [item for item in held if item.bytes >= 1 << 30]
+    whole = [item for item in there if item.bytes >= 0.9 * now.get((item.kind, item.description), 0)]
+    return twice.gpu_peak, sorted(whole, key=lambda item: -item.bytes)[:2]
 
 
 def peaks_of(

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.memory.memory_estimate import MemoryEstimate
 from harness.plan.memory.memory_items import PHASES, MemoryItem
-from harness.plan.memory_peaks import PEAK_NAMES, peaks_of
+from harness.plan.memory_peaks import PEAK_NAMES, peaks_of, with_twice_the_gpus
 from harness.plan.planner import Plan
 from harness.plan.search.alternatives import Alternative
 from harness.plan.settings.checkpointed_layers import checkpointing_value
@@ -18,7 +19,7 @@ from harness.plan.time.goodput import IntervalCost
 from harness.plan.time.step_time import StepTime
 from harness.plan.trainer_loop import LoopMemory, logits_bytes
 from harness.plan.tuned_defaults.impact import DefaultImpact
-from harness.plan.unknown_inputs import unknown_inputs
+from harness.plan.unknown_inputs import find_remedy, unknown_inputs
 
 FORMAT_VERSION = 1
 
@@ -26,6 +27,7 @@ FORMAT_VERSION = 1
 def plan_json(plan: Plan) -> dict[str, Any]:
     """Bytes and seconds; `gpu` values a rank, `host` and `nvme` values a node."""
     memory, model, device = plan.memory, plan.model, plan.device
+    faster, twice = find_remedy(plan), with_twice_the_gpus(plan)
     return {
         "format_version": FORMAT_VERSION,
         "name": plan.run.name,
@@ -41,6 +43,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "model_states_per_rank_bytes": memory.model_state_bytes if memory else None,
         "gpu_peak_bytes": memory.gpu_peak if memory else None,
         **_peaks_json(memory, plan.capacity.gpu, plan.calibration),
+        "with_twice_the_gpus": twice and {"gpu_peak_bytes": twice[0], "not_divided": list(map(_item_json, twice[1]))},
         "gpu_peak_phase": memory.gpu_peak_phase if memory else None,
         "host_peak_bytes": memory.host_peak if memory else None,
         "host_peak_phase": memory.host_peak_phase if memory else None,
@@ -56,6 +59,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "binding_phase": plan.fit.phase,
         "fits_in_training": plan.fit.verdict is not False or plan.fit.fits_in_training if memory else None,
         **_time_json(plan.time if plan.fit.verdict is not False else None),
+        "faster": faster and {"change": faster[0], **step_json(faster[1])},
         "no_step_time_because": _no_time_reason(plan),
         "if_it_fitted": _time_json(plan.time) if plan.time and plan.fit.verdict is False else None,
         "trainer": plan.run.trainer or None,
@@ -65,10 +69,12 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "checkpoint": asdict(plan.checkpoint_cost) if plan.checkpoint_cost else None,
         "saves": _saves_json(plan.saves_at(plan.time)),
         "cost": asdict(plan.cost) if plan.cost else None,
+        "steps": math.ceil(plan.tokens / plan.settings.tokens_per_step) if plan.tokens and plan.settings else None,
+        "max_length": plan.settings.seq_length if plan.settings else None,
         "rows": [_item_json(item) for item in memory.items] if memory else [],
-        "alternatives": [_alternative_json(plan, alternative) for alternative in plan.alternatives],
-        "async_offloads": [_alternative_json(plan, alternative) for alternative in plan.async_offloads],
-        "fastest_that_fit": [_alternative_json(plan, alternative) for alternative in plan.fastest_fitting],
+        "alternatives": [_planned_alternative_json(plan, alternative) for alternative in plan.alternatives],
+        "async_offloads": [_planned_alternative_json(plan, alternative) for alternative in plan.async_offloads],
+        "fastest_that_fit": [_planned_alternative_json(plan, alternative) for alternative in plan.fastest_fitting],
         "chosen": [_impact_json(impact) for impact in plan.tuned_defaults_impact],
         "calibration": plan.calibration.summary() if plan.calibration else None,
         "calibration_note": plan.calibration_note or None,
@@ -133,8 +139,7 @@ def _phases_json(memory: MemoryEstimate) -> list[dict[str, Any]]:
 
 def _time_json(time: StepTime | None) -> dict[str, Any]:
     return {
-        "step_seconds": time.seconds if time else None,
-        "step_seconds_range": list(time.range) if time else None,
+        **step_json(time),
         "tokens_per_second": time.tokens_per_second if time else None,
         "tokens_per_second_range": [time.tokens_per_step / seconds for seconds in reversed(time.range)]
         if time
@@ -160,6 +165,7 @@ def _model_json(model: ModelFacts, source: str) -> dict[str, Any]:
         "num_layers": model.num_layers,
         "num_experts": model.experts,
         "built_by_transformers": model.built,
+        "estimated": model.estimated,
     }
 
 
@@ -177,23 +183,44 @@ def _item_json(item: MemoryItem) -> dict[str, Any]:
     }
 
 
-def _alternative_json(plan: Plan, alternative: Alternative) -> dict[str, Any]:
-    time = alternative.time if alternative.fit.verdict is not False else None
-    cost = plan.cost_at(time)
+def alternative_json(alternative: Alternative) -> dict[str, Any]:
+    """One alternative: what it is, its bytes and its seconds."""
+    s, time = alternative.settings, alternative.time if alternative.fit.verdict is not False else None
     return {
         "title": alternative.title,
+        "zero_stage": s.stage,
+        "offload_optimizer": s.optimizer_device,
+        "offload_param": s.param_device,
+        "micro_batch": s.rows,
+        "gradient_accumulation_steps": s.accumulation,
+        "gradient_checkpointing": checkpointing_value(s),
+        "tensor_parallel_size": s.tensor_parallel_size,
+        "pipeline_parallel_size": s.pipeline_parallel_size,
+        "sequence_parallel_size": s.sequence_parallel_size,
         "gpu_peak_bytes": alternative.gpu_peak,
         "host_peak_bytes": alternative.host_peak,
         "nvme_bytes": alternative.nvme_bytes,
         "fits": alternative.fit.verdict,
-        "binding_constraint": alternative.fit.binding or None,
         "headroom": alternative.fit.headroom,
+        **step_json(time),
+        "bottleneck": time.bottleneck if time else None,
+    }
+
+
+def step_json(time: StepTime | None) -> dict[str, Any]:
+    """Seconds of a step with their range."""
+    return {
         "step_seconds": time.seconds if time else None,
         "step_seconds_range": list(time.range) if time else None,
-        "bottleneck": time.bottleneck if time else None,
+    }
+
+
+def _planned_alternative_json(plan: Plan, alternative: Alternative) -> dict[str, Any]:
+    cost = plan.cost_at(alternative.time if alternative.fit.verdict is not False else None)
+    return {
+        **alternative_json(alternative),
+        "binding_constraint": alternative.fit.binding or None,
         "cost": asdict(cost) if cost else None,
-        "micro_batch": alternative.settings.rows,
-        "gradient_checkpointing": checkpointing_value(alternative.settings),
         "chosen": alternative.is_current,
         "gpu_by_kind": alternative.memory.bytes_by_group("gpu"),
         "host_by_kind": alternative.memory.bytes_by_group("host"),

@@ -21,14 +21,13 @@ def parse_count_option(option: str, text: str) -> float:
         raise usage_error(f"`{option}`: {error}", f"give `{option}` a number such as `70e9` or `15T`") from None
 
 
-def check_stage_and_price(stage: int | None, price: float | None) -> None:
-    """Raises UserError with all that is wrong."""
-    findings = []
+def check_stage(stage: int | None) -> None:
+    """Raises UserError for a stage that there is not."""
     if stage is not None and not 0 <= stage <= 3:
-        message = f"`--zero-stage {stage}` is not a stage"
-        findings.append(Finding("MM007", "error", message, fix=Fix("choose 0, 1, 2 or 3")))
-    if price is not None and not 0 <= price < 1e9:
-        fix = Fix("give the price of a GPU hour, such as `2.5`")
-        findings.append(Finding("MM007", "error", f"`--price {price:g}` is not a price", fix=fix))
-    if findings:
-        raise UserError(findings, ExitCode.USAGE)
+        raise usage_error(f"`--zero-stage {stage}` is not a stage", "choose 0, 1, 2 or 3")
+
+
+def unknown_model(why_not: str) -> Finding:
+    """The error of a model whose size nobody knows."""
+    fix = Fix("name a folder with a `config.json`, or a model of the catalogue such as `llama-3.1-70b`, or write `9b`")
+    return Finding("MM001", "error", f"the model's size is not known: {why_not}"[:400], "model.name_or_path", fix=fix)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.check.cheapest_machine import CheapestMachine, MachineRow
+from harness.plan.plan_json import step_json
 from harness.plan.time.cost_range import CostRange, check_deadline
 from harness.plan.time.step_time import StepTime
 from harness.units import format_bytes, format_count
@@ -152,8 +153,7 @@ def _row_as_dict(row: MachineRow) -> dict[str, Any]:
         "settings": describe_setting(counted.settings),
         "gpu_peak_bytes": counted.memory.gpu_peak,
         "host_peak_bytes": counted.memory.host_peak,
-        "step_seconds": row.time.seconds,
-        "step_seconds_range": list(row.time.range),
+        **step_json(row.time),
         **cost_as_dict(row.cost),
         "deadline": row.deadline,
         "price": {

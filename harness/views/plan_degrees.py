@@ -11,7 +11,7 @@ from harness.plan.degrees.degrees_plan import DegreesPlan
 from harness.plan.degrees.gpu_work import Traffic
 from harness.plan.time.pipeline_schedule import Schedule
 from harness.units import format_bytes, format_count, format_seconds, pluralize
-from harness.views.plan_goodput import describe_checkpoints
+from harness.views.plan_details import describe_checkpoints
 from harness.views.style import Style
 
 SCHEDULE_NAMES: dict[Schedule, str] = {

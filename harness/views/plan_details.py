@@ -16,18 +16,19 @@ from harness.plan.memory.memory_items import PHASES, MemoryItem, Tier
 from harness.plan.planner import Plan
 from harness.plan.search.alternatives import Alternative
 from harness.plan.search.settings_search import HEADROOM
+from harness.plan.time.collective_traffic import CollectiveTraffic
+from harness.plan.time.goodput import CheckpointCost
 from harness.plan.time.step_time import TimePart
+from harness.plan.tuned_defaults.impact import DefaultImpact
 from harness.units import format_bytes, format_count, format_seconds, pluralize
-from harness.views.plan_goodput import checkpoint_lines
-from harness.views.plan_lines import name_as_terms, name_of_choice, wrap_terms
+from harness.views.plan_lines import cut_text, name_as_terms, name_of_choice, wrap_terms
 from harness.views.plan_screen import device_name
-from harness.views.plan_traffic import render_traffic
-from harness.views.plan_tuned_defaults import render_tuned_defaults
 from harness.views.plan_verdict import PHASE_LABELS
 from harness.views.style import Style
 
 _MIN_FORMULA_WIDTH = 24
 _MAX_SEARCHED = 12
+_MIN_SECONDS = 1e-4
 
 
 def render_details(report: PlanReport, style: Style, width: int) -> str:
@@ -42,8 +43,8 @@ def render_details(report: PlanReport, style: Style, width: int) -> str:
         _render_memory(plan, plan.memory, "host", style, width),
         _render_memory(plan, plan.memory, "nvme", style, width),
         _render_time(plan, style, width),
-        render_traffic(plan.traffic, style),
-        render_tuned_defaults(plan.tuned_defaults_impact, device, style, width),
+        _render_traffic(plan.traffic, style),
+        _render_tuned_defaults(plan.tuned_defaults_impact, device, style, width),
         _render_alternatives(
             "Other stages and offloads",
             (*plan.alternatives, *plan.async_offloads),
@@ -127,7 +128,7 @@ def _render_time(plan: Plan, style: Style, width: int) -> str:
             f"{format_seconds(time.fixed_seconds)} of it are independent of the batch: {share:.0%} at "
             f"{time.tokens_per_step:,} tokens per step, half at {half}"
         )
-    lines += checkpoint_lines(plan)
+    lines += _checkpoint_lines(plan)
     lines.append("estimates from fitted rates and data sheets; `--format json` lists them, `cluster` overrides them")
     head = style.paint("Parts", "", bold=True) + " of a step\n           "
     return head + "\n           ".join(
@@ -181,7 +182,7 @@ def _render_alternatives(
         time = seconds.rjust(12) if timed else ""
         mark = ">" if each.is_current else " "
         fits = _format_fits(each, searched)
-        lines.append(f"{mark} {_truncate(each.title, left - 2).ljust(left - 2)}{sizes}{time}  {fits}".rstrip())
+        lines.append(f"{mark} {cut_text(each.title, left - 2).ljust(left - 2)}{sizes}{time}  {fits}".rstrip())
     return "\n".join(lines)
 
 
@@ -197,5 +198,88 @@ def _format_fits(each: Alternative, searched: SearchResult | None) -> str:
     return "yes" if each.fit.headroom is None or each.fit.headroom >= HEADROOM else "barely"
 
 
-def _truncate(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - 3] + "..."
+def _render_traffic(rows: Sequence[CollectiveTraffic], style: Style) -> str:
+    """The table of `harness plan --long`; empty for a run on one rank."""
+    if not rows:
+        return ""
+    names = [f"{row.collective}, {row.carries}" for row in rows]
+    groups = [f"{row.ranks:,} {row.group}" for row in rows]
+    head = "Sent by a rank per step"
+    left, middle = max(len(head) - 2, *map(len, names)), max(map(len, groups))
+    lines = [style.paint(f"{head:<{left + 2}}  {'ranks':<{middle}}  {'bytes':>11}  {'time':>8}  of DDP", "", bold=True)]
+    for row, name, group in zip(rows, names, groups, strict=True):
+        time = "-" if row.seconds is None else format_seconds(row.seconds)
+        ratio = "" if row.of_ddp is None else f"{row.of_ddp:>6.2f}"
+        lines.append(f"  {name:<{left}}  {group:<{middle}}  {format_bytes(row.sent):>11}  {time:>8}  {ratio}".rstrip())
+    shares = [row.of_ddp for row in rows if row.of_ddp is not None]
+    if shares:
+        lines.append(f"  data parallelism in all: {sum(shares):.2f} of DDP's one all-reduce of the same gradients")
+    return "\n".join(lines)
+
+
+def _render_tuned_defaults(impacts: Sequence[DefaultImpact], device: str, style: Style, width: int) -> str:
+    """Each tuned default, DeepSpeed's own default, and the planned difference; `device` is the word for a GPU."""
+    if not impacts:
+        return ""
+    heads = ("Tuned defaults", "value", "default")
+    rows = [
+        (
+            d.tuned_default.key.removeprefix("zero_optimization."),
+            _format_value(d.tuned_default.value),
+            _format_value(d.tuned_default.default),
+        )
+        for d in impacts
+    ]
+    left, middle, right = (max(map(len, column)) for column in zip(heads, *rows, strict=True))
+    lines = [style.paint(f"{heads[0].ljust(left)}  {heads[1].rjust(middle)}  {heads[2].rjust(right)}", "", bold=True)]
+    for d, (key, value, default) in zip(impacts, rows, strict=True):
+        start = f"  {key}".ljust(left) + f"  {value.rjust(middle)}  {default.rjust(right)}  "
+        room = max(width - len(start), 30)
+        parts = textwrap.wrap("; ".join(filter(None, (_format_impact(d, device), d.tuned_default.reason))), room)
+        lines += [start + parts[0], *(" " * len(start) + part for part in parts[1:])]
+    return "\n".join(line.rstrip() for line in [*lines, "`tuned_defaults: false` keeps DeepSpeed's defaults"])
+
+
+def _format_value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int) else ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _format_impact(d: DefaultImpact, device: str) -> str:
+    sizes = ((device, d.gpu_bytes), ("host", d.host_bytes), ("wire/step", round(d.wire_bytes)))
+    effects = [f"{name} {'+' if size > 0 else '-'}{format_bytes(abs(size))}" for name, size in sizes if size]
+    if d.step_seconds is not None and abs(d.step_seconds) >= _MIN_SECONDS:
+        effects.append(f"step {'+' if d.step_seconds > 0 else '-'}{format_seconds(abs(d.step_seconds))}")
+    return ", ".join(effects)
+
+
+def describe_checkpoints(cost: CheckpointCost, gpus: int) -> str:
+    """`a checkpoint is ... and takes ...; one every ... costs least`, with the time between failures."""
+    size, seconds = format_bytes(cost.bytes), format_seconds(cost.seconds)
+    background = f" in the background, of which the run waits {format_seconds(cost.waits)}"
+    waits = background if cost.waits != cost.seconds else ""
+    return (
+        f"a checkpoint is {size} and takes {seconds}{waits}; a failure of one of {gpus:,} GPUs every"
+        f" {_hours(cost.failure_seconds)}; one every {format_seconds(cost.interval)} "
+        f"costs least ({cost.lost:.1%} of the time, failures included)"
+    )
+
+
+def _checkpoint_lines(plan: Plan) -> list[str]:
+    """The lines of `harness plan --long`."""
+    if plan.checkpoint_cost is None or plan.settings is None:
+        return []
+    lines = [describe_checkpoints(plan.checkpoint_cost, plan.settings.world_size)]
+    saves = plan.saves_at(plan.time)
+    if saves is not None:
+        lines.append(
+            f"`checkpoint.save_steps: {saves.save_steps}` saves every {format_seconds(saves.interval)}: saves take"
+            f" {saves.save_share:.1%} and failures {saves.failure_share:.1%} of the time; a failure loses"
+            f" {format_seconds(saves.failure_loses)} on average"
+        )
+    return lines
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:,.0f} hours" if seconds >= 36_000 else format_seconds(seconds)

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from harness.check.fit_table import FitCell, FitTable, needs_other_hosts
 from harness.check.training_ways import LONG_SEQUENCE
+from harness.plan.plan_json import alternative_json, step_json
+from harness.plan.search.nearest_fit import enough_disks, enough_host
 from harness.units import pluralize
 from harness.views.plan_lines import align_columns, name_largest, wrap_lines
 from harness.views.plan_numbers import (
@@ -18,7 +20,6 @@ from harness.views.plan_numbers import (
     format_time_range,
     parallel_terms,
 )
-from harness.views.plan_search import alternative_as_dict
 from harness.views.style import Style
 
 _NAME, _COLUMN = 14, 13
@@ -55,7 +56,7 @@ def render_fit_table(table: FitTable, style: Style, width: int = 100, gpus: int 
     )
     lines += wrap_lines([notes, describe_hosts(table)], width)
     fewest = ["", *_fewest_lines(table, style, width)] if gpus is None and any(table.fewest.values()) else []
-    return "\n".join([*lines, *fewest, *why])
+    return "\n".join([*lines, *fewest, *(why if gpus is None else ())])
 
 
 def cell_text(cell: FitCell | None) -> str:
@@ -63,9 +64,9 @@ def cell_text(cell: FitCell | None) -> str:
     if cell is None or cell.state == "no":
         return "-"
     if cell.state == "host":
-        return f"RAM {short_size(cell.best.host_peak)}"
+        return f"RAM {short_size(enough_host(cell.best.host_peak))}"
     if cell.state == "disks":
-        return f"disk {short_size(cell.best.nvme_bytes)}"
+        return f"disk {short_size(enough_disks(cell.best.nvme_bytes))}"
     time = format_time_range((cell.best.time.seconds,) * 2) if cell.best.time else "yes"
     return f"~{time}" if cell.state == "not certain" else time
 
@@ -170,22 +171,22 @@ def render_min_gpus(table: FitTable, style: Style, width: int = 100) -> str:
     return "\n".join([*wrap_lines(lines, width), "", render_fit_table(table, style, width)])
 
 
-def summarise_ways(table: FitTable, gpus: int) -> list[str]:
-    """Ways that would fit where nothing does: each way that does on so many GPUs, else the fewest on which it does."""
-    ways = []
+def summarise_ways(table: FitTable, gpus: int) -> Iterator[tuple[str, str]]:
+    """Ways that would fit where nothing does, by name: each way that does on so many GPUs, else the fewest on which it
+    does.
+    """
     for name, row in table.rows.items():
-        here = next((cell for cell in row if cell.gpus == gpus and cell.state in ("fits", "disks", "host")), None)
-        cell = here or table.fewest.get(name)
-        if cell is None or not table.takes(name) or cell.state == "not certain":
+        here = [cell for cell in row if cell.gpus == gpus and cell.state in ("fits", "disks", "host")]
+        cells = [*here, *(cell for cell in (table.fewest.get(name),) if cell)]
+        cell = next((each for each in cells if not needs_other_hosts(each, table.host_memory)), None)
+        if cell is None or not table.takes(name):
             continue
-        if needs_other_hosts(cell, table.host_memory):
-            continue
-        host, disks = format_size(cell.best.host_peak), format_size(cell.best.nvme_bytes)
+        host, disks = format_size(enough_host(cell.best.host_peak)), format_size(enough_disks(cell.best.nvme_bytes))
         needs = {"host": f" with {host} of memory a host", "disks": f" with {disks} of disks a host"}
         where = "here" if cell.gpus == gpus else f"on {pluralize(cell.gpus, 'GPU')}"
         time = f", {format_time_range(cell.best.time.range)} a step" if cell.best.time else ""
-        ways.append(f"{name} {where}{needs.get(cell.state, '')}{time}")
-    return ways
+        probably = "probably " if cell.state == "not certain" else ""
+        yield name, f"{name} {probably}{where}{needs.get(cell.state, '')}{time}"
 
 
 def table_as_dict(table: FitTable) -> dict[str, Any]:
@@ -215,14 +216,13 @@ def table_as_dict(table: FitTable) -> dict[str, Any]:
 
 
 def _cell_as_dict(cell: FitCell) -> dict[str, Any]:
-    best, time = alternative_as_dict(cell.best), cell.best.time
+    best = alternative_json(cell.best)
     return {
         "gpus": cell.gpus,
         "state": cell.state,
         "settings": describe_setting(cell.best.settings),
         **{name: best[name] for name in ("gpu_peak_bytes", "host_peak_bytes", "nvme_bytes")},
-        "step_seconds": time.seconds if time else None,
-        "step_seconds_range": list(time.range) if time else None,
+        **step_json(cell.best.time),
         **(cost_as_dict(cell.cost) if cell.cost else {}),
     }
 
@@ -237,6 +237,6 @@ def min_gpus_as_dict(table: FitTable) -> dict[str, Any]:
         "tight_gpus": tight.gpus if tight else None,
         "raw_floor_gpus": table.raw_floor_gpus,
         "state_bytes": table.state_bytes,
-        **({"title": None} if best is None else alternative_as_dict(best.best) | _cell_as_dict(best)),
+        **({"title": None} if best is None else alternative_json(best.best) | _cell_as_dict(best)),
         "table": table_as_dict(table),
     }

@@ -8,6 +8,7 @@ from typing import Any
 from harness.check.largest_model import LargestModel
 from harness.check.longest_sequence import LongestSequence
 from harness.plan.counted_plan import CountedPlan
+from harness.plan.plan_json import step_json
 from harness.units import format_bytes, format_count
 from harness.views.plan_lines import cut_text, name_largest, wrap_lines
 from harness.views.plan_numbers import describe_setting, describe_setting_briefly, format_time_range
@@ -112,8 +113,7 @@ def longest_as_dict(result: LongestSequence | None) -> dict[str, Any]:
         "nvme_bytes": counted.memory.nvme_bytes,
         "fits": counted.plan.fit.verdict,
         "tokens_per_step": counted.settings.tokens_per_step,
-        "step_seconds": counted.time.seconds if counted.time else None,
-        "step_seconds_range": list(counted.time.range) if counted.time else None,
+        **step_json(counted.time),
         "others": [
             {
                 "settings": describe_setting(each.settings),

@@ -13,16 +13,18 @@ from dataclasses import replace
 from harness.check.plan_report import PlanReport
 from harness.facts.devices import is_before_ampere
 from harness.plan.memory.memory_estimate import MemoryEstimate, estimate_memory
-from harness.plan.memory_peaks import peaks_of
+from harness.plan.memory_peaks import peaks_of, with_twice_the_gpus
+from harness.plan.own_states import OwnStates
 from harness.plan.planner import Plan
 from harness.plan.search.alternatives import Alternative
 from harness.plan.settings.plan_settings import has_assumed_hosts
+from harness.plan.time.collective_traffic import CollectiveTraffic
 from harness.plan.time.step_time import find_enough_network
 from harness.plan.trainer_loop import TRAINERS
-from harness.plan.unknown_inputs import unknown_inputs
+from harness.plan.unknown_inputs import find_remedy, unknown_inputs
 from harness.plan.weights.trainable_split import has_known_targets
 from harness.run.objective_facts import facts_of
-from harness.units import format_count, format_trainable, pluralize
+from harness.units import format_bytes, format_count, format_trainable, pluralize
 from harness.views.plan_calibration import format_calibration
 from harness.views.plan_fit_table import render_fit_table
 from harness.views.plan_lines import name_as_terms, wrap_terms
@@ -34,8 +36,6 @@ from harness.views.plan_numbers import (
     format_time,
     format_time_range,
 )
-from harness.views.plan_own_module import format_own_states
-from harness.views.plan_traffic import format_sent
 from harness.views.plan_verdict import PHASE_LABELS, format_verdict
 from harness.views.style import Style, escape_unprintable
 
@@ -51,7 +51,7 @@ SAID_ABOVE = ("MM005",)
 def render_screen(report: PlanReport, style: Style, width: int) -> str:
     """The blocks of the answer, without its last lines."""
     plan = report.plan
-    title, facts = _format_title(plan, style, width), _format_ranks_and_batch(plan)
+    title, facts = _format_title(plan, style, width), _format_ranks_and_batch(report)
     if plan.memory is None:
         blocks = [title, facts]
     else:
@@ -72,8 +72,7 @@ def device_name(plan: Plan) -> str:
 
 
 def _format_title(plan: Plan, style: Style, width: int) -> list[str]:
-    precision = plan.run.spec.precision
-    number_format = "bf16" if precision.bf16 else "fp16" if precision.fp16 else "fp32"
+    number_format, precision = _number_format(plan), plan.run.spec.precision
     counted = plan.model or plan.own_states
     size = f"{format_count(counted.num_parameters)} parameters" if counted else "a model of unknown size"
     if plan.device is not None and precision.fp16 and is_before_ampere(plan.device.name):
@@ -85,7 +84,19 @@ def _format_title(plan: Plan, style: Style, width: int) -> list[str]:
     return [lines[0].replace(plan.run.name, style.paint(plan.run.name, "", bold=True), 1), *lines[1:]]
 
 
-def _format_ranks_and_batch(plan: Plan) -> list[str]:
+def _number_format(plan: Plan) -> str:
+    precision = plan.run.spec.precision
+    return "bf16" if precision.bf16 else "fp16" if precision.fp16 else "fp32"
+
+
+def _describe_rows(report: PlanReport, length: int) -> str:
+    """The length of a row, by whom it was chosen, and that short rows count as full ones."""
+    text = f"rows of {length:,} tokens" + ("" if report.plan.run.spec.data.packing else ", all counted as full")
+    return text + (f"; assumed: {', '.join(f'`{name}`' for name in report.assumed)}" if report.assumed else "")
+
+
+def _format_ranks_and_batch(report: PlanReport) -> list[str]:
+    plan = report.plan
     degrees, batch, settings, split = plan.run.parallel_dims, plan.run.batch, plan.settings, plan.trainable
     lines = []
     if degrees.world_size is None or degrees.data is None:
@@ -101,17 +112,18 @@ def _format_ranks_and_batch(plan: Plan) -> list[str]:
         lines += _format_links(plan, settings.ranks_per_host)
     if settings is not None and batch.is_complete and degrees.data is not None:
         product = f"{batch.micro_batch} x {degrees.data:,} data ranks x {batch.accumulation} accumulation"
-        size = (
-            f"{settings.tokens_per_step:,} tokens at most" if facts_of(plan.run.spec.objective).loads_model else "rows"
-        )
+        is_of_text = facts_of(plan.run.spec.objective).loads_model
+        size = f"{settings.tokens_per_step:,} tokens at most" if is_of_text else "rows"
         lines.append(f"Batch      {batch.global_batch:,} = {product}, {size}")
+        lines += [" " * _LABEL + _describe_rows(report, settings.seq_length)] if is_of_text else []
     if split is not None and split.frozen:
         count = format_trainable(split.num_trainable, split.num_parameters)
-        lines.append(f"Train      {count} of the parameters; the others have neither gradients nor states")
+        kept = "4 bits" if settings and settings.quantization else _number_format(plan)
+        lines.append(f"Train      {count} of the parameters; the others, in {kept}, have neither gradients nor states")
         if (lora := plan.run.spec.model.lora) and plan.model and not has_known_targets(plan.model, lora):
             lines.append("           adapters at all linear layers are assumed: `model.lora.target_modules` decides")
     if plan.own_states is not None:
-        lines += format_own_states(plan.own_states)
+        lines += _format_own_states(plan.own_states)
     return lines
 
 
@@ -132,24 +144,17 @@ def _format_peaks(plan: Plan, memory: MemoryEstimate) -> list[str]:
         there = f" of {format_size(available)}" if available else ""
         lines.append(f"{name.ljust(_LABEL)}{format_size(needed)}{there} {when}")
         if name == "GPU":
-            lines += [*_format_gpu_peaks(plan, memory), *_format_divided(plan, memory)]
+            lines += [*_format_gpu_peaks(plan, memory), *_format_divided(plan)]
     return [*lines, *(" " * _LABEL + text for text in _format_disks(plan, memory))]
 
 
-def _format_divided(plan: Plan, memory: MemoryEstimate) -> list[str]:
-    """The peak with twice the GPUs and the same micro-batch, and the largest parts that these do not divide."""
-    if plan.model is None or plan.settings is None or memory.pooled or not plan.settings.stage:
+def _format_divided(plan: Plan) -> list[str]:
+    twice = with_twice_the_gpus(plan)
+    if twice is None:
         return []
-    more = replace(plan.settings, data_parallel_size=2 * plan.settings.data_parallel_size)
-    twice = estimate_memory(plan.model, more, plan.device)
-    now = {(item.kind, item.description): item.bytes for item in memory.items_of("gpu")}
-    held = [item for item in twice.items_of("gpu") if twice.gpu_peak_phase in item.phases and not item.assumed]
-    there = [item for item in held if item.bytes >= 1 << 30]
-    whole = [item for item in there if item.bytes >= 0.9 * now.get((item.kind, item.description), 0)]
-    whole.sort(key=lambda item: -item.bytes)
-    parts = ", ".join(f"{format_size(item.bytes)} {item.description.partition(' (')[0]}" for item in whole[:2])
-    text = f"{' ' * _LABEL}with twice the GPUs {format_size(twice.gpu_peak)}"
-    return [f"{text}; not divided: {parts}" if parts else text]
+    parts = [f"{format_size(item.bytes)} {item.description.partition(' (')[0]}" for item in twice[1]]
+    text = f"{' ' * _LABEL}with twice the GPUs {format_size(twice[0])}"
+    return [f"{text}; not divided: {', '.join(parts)}" if parts else text]
 
 
 def _format_disks(plan: Plan, memory: MemoryEstimate) -> list[str]:
@@ -158,9 +163,11 @@ def _format_disks(plan: Plan, memory: MemoryEstimate) -> list[str]:
     if plan.model is None or settings is None or not memory.nvme_bytes:
         return []
     alone = estimate_memory(plan.model, replace(settings, separate_offload_grads=True), plan.device)
-    count = plan.model.num_parameters / settings.num_hosts
+    split = plan.trainable if settings.param_device != "nvme" else None
+    count = (split.num_trainable if split else plan.model.num_parameters) / settings.num_hosts
     width, of_alone = (f"{each.nvme_bytes / count:.3g}" for each in (memory, alone))
-    rules = [f"{width} bytes a parameter; DeepSpeed alone, which swaps gradients, {of_alone}"]
+    trained = "trained parameter" if split and split.frozen else "parameter"
+    rules = [f"{width} bytes a {trained}; DeepSpeed alone, which swaps gradients, {of_alone}"]
     if settings.optimizer_device == "nvme":
         each = settings.swap_buffers_per_sub_group
         rules.append(f"`offload_optimizer.buffer_count` {settings.optimizer_buffers}: {each} a sub-group in flight")
@@ -184,11 +191,13 @@ def _format_speed(plan: Plan) -> list[str]:
     time, cost = plan.time, plan.cost
     if time is None or plan.fit.verdict is False:
         return []
+    faster = find_remedy(plan)
     speed = (time.tokens_per_step / time.range[1], time.tokens_per_step / time.range[0])
     lines = [
         f"Step       {format_time(time.seconds, time.range)}, limited by {time.bottleneck}",
         *_explain_limit(plan),
-        *(" " * _LABEL + text for text in format_sent(plan.traffic)),
+        *([f"{' ' * _LABEL}{format_time(faster[1].seconds, faster[1].range)} with {faster[0]}"] if faster else []),
+        *(" " * _LABEL + text for text in _format_sent(plan.traffic)),
         f"Speed      {format_estimate(time.tokens_per_second, speed)} tokens/s, MFU {format_share(time.mfu)}",
     ]
     if plan.model and plan.model.experts:
@@ -294,3 +303,29 @@ def _format_warnings(report: PlanReport, style: Style, width: int) -> list[str]:
     if len(warnings) > _MAX_WARNINGS:
         lines.append(f"{len(warnings) - _MAX_WARNINGS} more with `--long`")
     return lines
+
+
+def _format_sent(rows: Sequence[CollectiveTraffic]) -> list[str]:
+    """The bytes that a GPU sends in a step, by what they carry; nothing of one rank."""
+    names = [row.carries.partition(" in ")[0].partition(" forward")[0] for row in rows]
+    names = [f"{name} ({row.group})" if names.count(name) > 1 else name for row, name in zip(rows, names, strict=True)]
+    parts = ", ".join(f"{format_bytes(row.sent)} {name}" for row, name in zip(rows, names, strict=True))
+    return [f"a GPU sends {format_bytes(sum(row.sent for row in rows))} a step: {parts}"] if rows else []
+
+
+def _format_own_states(states: OwnStates) -> list[str]:
+    """A line each for the parameters, their states, DeepSpeed's buffers, what is not known, and the rows."""
+    count = format_trainable(states.num_trainable, states.num_parameters)
+    trained = "" if states.num_trainable == states.num_parameters else f", {count} trained"
+    host = states.bytes_of("host") * states.ranks_per_host
+    sizes = [f"{format_size(states.bytes_of('gpu'))} on the device of a rank"]
+    sizes += [f"{format_size(host)} on a host"] if host else []
+    nvme = states.bytes_of("nvme") * states.ranks_per_host
+    sizes += [f"{format_size(nvme)} on a host's NVMe"] if nvme else []
+    return [
+        f"Module     {states.num_parameters:,} parameters{trained}",
+        f"States     {', '.join(sizes)}: weights, gradients, optimizer",
+        f"Buffers    {format_size(states.bytes_of('gpu', buffers=True))} on the device of a rank, at most",
+        "Other      activations are not known",
+        f"Rows       {'not known' if states.num_rows is None else f'{states.num_rows:,} for training'}",
+    ]

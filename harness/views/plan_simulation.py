@@ -3,27 +3,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from harness.plan.planner import Plan
 from harness.plan.simulation.comparison import PhaseRow, SimulationComparison
-from harness.plan.simulation.simulated_time import TimeComparison
+from harness.plan.simulation.simulated_time import GROUPS, TimeComparison, planned_group
 from harness.units import format_bytes, format_count, format_seconds, pluralize
+from harness.views.plan_details import format_time_part
 from harness.views.plan_lines import cut_text, wrap_lines
-from harness.views.plan_simulated_time import render_simulated_time, simulated_time_as_dict
 from harness.views.style import Style
 
 _GIB = 1 << 30
+NO_CLOCK = "the clock needs a known GPU, and no other stage that a pipeline would wait for"
+_SHORT = 1e-3
+"""Seconds: shorter work is in no line of the text."""
+_ROW_NAMES = {"copies": "copies host - GPU", "host": "host alone"}
+_PHASES = "phases"
+_ORDER = (_PHASES, "default", "CPU optimizer", "collectives", "disk read", "disk write")
 _TIER_NAMES = {"gpu": "GPU", "host": "host"}
 _NOT_SIMULATED = (
     "Not in the simulated figures: workspaces of kernels (cuBLAS, attention), NCCL's buffers, the CUDA context, gaps "
     "of torch's allocator, memory that `record_stream` holds back, and on the host the process itself. `harness plan` "
     "has rows for them."
 )
-
-
 _NOT_STRAIGHT = "The peaks are not linear in the simulated layers: give more `--layers`, or leave it out."
 
 
@@ -229,3 +234,88 @@ def describe_checkpoint(result: Mapping[str, Any]) -> list[str]:
 
 def _by_kind(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{format_bytes(size)} of {kind}" for kind, size in sizes.items() if size) or "nothing"
+
+
+def render_trace(trace: Mapping[str, Any], title: str) -> str:
+    """Chrome's trace events, which Perfetto reads: tracks for phases, streams, groups, the CPU optimizer, the disk."""
+    texts = trace["texts"]
+    tracks = [_PHASES, *sorted({texts[row[0]] for row in trace["slices"]}, key=_track_order)]
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "pid": 1, "tid": 0, "name": "process_name", "args": {"name": title}},
+    ]
+    for number, track in enumerate(tracks):
+        events.append({"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": track}})
+        events.append({"ph": "M", "pid": 1, "tid": number, "name": "thread_sort_index", "args": {"sort_index": number}})
+    events += [
+        {"ph": "X", "pid": 1, "tid": 0, "name": name, "ts": start, "dur": duration}
+        for name, start, duration in trace["phases"]
+    ]
+    numbers = {track: number for number, track in enumerate(tracks)}
+    events += [
+        {
+            "ph": "X",
+            "pid": 1,
+            "tid": numbers[texts[track]],
+            "name": texts[name],
+            "cat": texts[kind],
+            "ts": start,
+            "dur": duration,
+            "args": {"phase": texts[phase], "line": texts[line], "kernels": kernels},
+        }
+        for track, name, kind, phase, line, start, duration, kernels in trace["slices"]
+    ]
+    note = {"merged_below_seconds": trace["merged_below"], "of": title}
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": note}, separators=(",", ":"))
+
+
+def _track_order(name: str) -> tuple[int, str]:
+    return next((number for number, start in enumerate(_ORDER) if name.startswith(start)), len(_ORDER)), name
+
+
+def render_simulated_time(comparison: TimeComparison | None, style: Style, width: int) -> str:
+    """Both sides by kind of work, then the plan with the simulated overlap."""
+    if comparison is None:
+        return "\n".join(wrap_lines([f"No time: {NO_CLOCK}."], width))
+    simulated = comparison.simulated
+    head = f"Seconds a step of {pluralize(simulated.micro_batches, 'micro-batch')}".replace("batchs", "batches")
+    lines = [
+        f"{style.paint(head.ljust(34), '', bold=True)}{'planned':>12}{'simulated':>22}",
+        f"{'':<18}{'busy':>12}{'not hidden':>12}{'busy':>12}{'not hidden':>12}",
+    ]
+    for name in GROUPS:
+        planned, work = planned_group(comparison.planned, name), simulated.group(name)
+        if max(planned.busy, work.busy) >= _SHORT:
+            cells = "".join(f"{seconds:>12.2f}" for seconds in (planned.busy, planned.exposed, work.busy, work.exposed))
+            lines.append(f"  {_ROW_NAMES.get(name, name):<16}{cells}")
+    total = f"{'':>12}{comparison.planned.seconds:>12.2f}{'':>12}{simulated.seconds:>12.2f}"
+    lines.append(f"  {'step':<16}{total}")
+    phases = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in simulated.phases.items())
+    kinds = ", ".join(
+        f"{name} {format_seconds(work.busy)} ({format_seconds(work.exposed)} not hidden)"
+        for name, work in simulated.kinds.items()
+        if name not in GROUPS and work.busy >= _SHORT
+    )
+    parts = ", ".join(format_time_part(part) for part in comparison.with_overlap.parts)
+    words = [f"  simulated: {phases}", f"  {kinds}"] if kinds else [f"  simulated: {phases}"]
+    words.append(f"  the plan with this overlap: {format_seconds(comparison.with_overlap.seconds)} a step: {parts}")
+    return "\n".join([*lines, *wrap_lines(words, width)])
+
+
+def simulated_time_as_dict(comparison: TimeComparison | None) -> dict[str, Any] | None:
+    """Values for programs: seconds."""
+    if comparison is None:
+        return None
+    simulated = comparison.simulated
+    return {
+        "planned_seconds": comparison.planned.seconds,
+        "simulated_seconds": simulated.seconds,
+        "phases": dict(simulated.phases),
+        "kinds": {name: asdict(work) for name, work in simulated.kinds.items()},
+        "host": simulated.host,
+        "planned_groups": {name: asdict(planned_group(comparison.planned, name)) for name in GROUPS},
+        "simulated_groups": {name: asdict(simulated.group(name)) for name in GROUPS},
+        "plan_with_simulated_overlap": {
+            "seconds": comparison.with_overlap.seconds,
+            "parts": [asdict(part) for part in comparison.with_overlap.parts],
+        },
+    }

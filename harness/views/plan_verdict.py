@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 from harness.check.plan_report import PlanReport
+from harness.facts.model_lookup import BY_NAME
 from harness.plan.memory.memory_estimate import MemoryEstimate
 from harness.plan.memory.memory_items import Phase
 from harness.plan.planner import Plan
 from harness.plan.search.alternatives import title_of
+from harness.plan.search.nearest_fit import NearestFit
 from harness.plan.search.settings_search import HEADROOM, fits_with_headroom
+from harness.plan.trainer_loop import LoopMemory, logits_bytes
 from harness.units import pluralize
 from harness.views.plan_fit_table import NOT_DIVIDED, summarise_ways
 from harness.views.plan_lines import name_as_terms, name_largest, wrap_terms
 from harness.views.plan_numbers import format_size, format_time_range, parallel_terms
-from harness.views.plan_other_loop import fits_alone, format_other_loop, says_otherwise
 from harness.views.style import Style
 
 PHASE_LABELS = {
@@ -41,8 +43,8 @@ def format_verdict(report: PlanReport, memory: MemoryEstimate, style: Style, wid
     other = plan.other_loop
     lines = wrap_terms(f"{word}: {why}", width, "  ")
     lines[0] = lines[0].replace(word, style.paint(word, colour, bold=True), 1)
-    if other is not None and (plan.run.trainer or says_otherwise(other, plan)):
-        lines += wrap_terms(format_other_loop(other, plan), width, "  ")
+    if other is not None and (plan.run.trainer or _says_otherwise(other, plan)):
+        lines += wrap_terms(_format_other_loop(other, plan), width, "  ")
     lines += [*_format_nearest_fit(report, width), *_format_offload(report, width)]
     return [*lines, *_format_search(report, width)]
 
@@ -77,12 +79,13 @@ def _verdict_words(report: PlanReport, memory: MemoryEstimate) -> tuple[str, str
         colour, why = "red", _format_shortage(plan, memory)
         why = f"this is the closest, and {why}" if report.nothing_fits and report.searched is not None else why
     else:
-        word, colour = ("Fits", "green") if fit.fits else ("Fits, as far as known", "yellow")
+        is_known = fit.fits and not plan.model_source.startswith(BY_NAME)
+        word, colour = ("Fits", "green") if is_known else ("Fits, as far as known", "yellow")
         full = 1 - (fit.headroom or 0.0)
         word, colour = (word, colour) if full <= 1 - HEADROOM else ("Barely fits", "yellow")
         why = f"{fit.binding} is the fullest, {full:.0%} used{_format_phase(fit.phase)}"
         why = _format_unknown(plan, memory, why)
-    if word == "Fits" and (alone := fits_alone(plan)):
+    if word == "Fits" and (alone := _fits_alone(plan)):
         word, colour = alone, "yellow"
     return word, colour, why
 
@@ -92,16 +95,14 @@ def _format_phase(phase: Phase | None) -> str:
 
 
 def _format_unknown(plan: Plan, memory: MemoryEstimate, used: str) -> str:
+    names = {"GPU memory": "`cluster.gpu`", "host memory": "`cluster.host_memory`", "NVMe": "`cluster.nvme`"}
+    needed = {"host memory": memory.host_peak, "NVMe": memory.nvme_bytes}
     unknown = [
-        name
-        for name, size, is_used in (
-            ("`cluster.gpu`", plan.capacity.gpu, not memory.pooled),
-            ("`cluster.host_memory`", plan.capacity.host, True),
-            ("`cluster.nvme`", plan.capacity.nvme, memory.nvme_bytes > 0),
-        )
-        if is_used and size is None
+        names[tier] + (f", {format_size(needed[tier])} needed" if tier in needed else "") for tier in plan.fit.unknown
     ]
-    return f"{used}; not known: {', '.join(unknown)}" if unknown else used
+    if plan.model_source.startswith(BY_NAME):
+        unknown.append(f"the model, which is planned as {plan.model_source.removeprefix(BY_NAME).lstrip(': ')}")
+    return f"{used}; not known: {'; '.join(unknown)}" if unknown else used
 
 
 def _format_shortage(plan: Plan, memory: MemoryEstimate) -> str:
@@ -140,26 +141,11 @@ def _format_nearest_fit(report: PlanReport, width: int) -> list[str]:
     if nearest_fit is None:
         return []
     kind = report.plan.device.name if report.plan.device else "ranks"
-    ways = []
-    table = report.fit_table
-    all_trained = None if table is None or report.plan.run.spec.model.lora else table.fewest_of_all or table.tight
-    if table is not None and (fewest := all_trained):
-        count = f"{'probably ' if fewest is table.tight else ''}{fewest.gpus:,}"
-        per_host = min(fewest.gpus, table.gpus_per_host)
-        ways.append(f"{count} x {kind} ({pluralize(fewest.gpus // per_host, 'host')} of {per_host}, {fewest.way})")
-    if nearest_fit.host_bytes is not None:
-        ways.append(f"{format_size(nearest_fit.host_bytes)} of memory a host")
-    if nearest_fit.nvme_bytes is not None:
-        ways.append(f"{format_size(nearest_fit.nvme_bytes)} of disks a host (`--nvme` or `cluster.nvme`)")
-    if nearest_fit.length is not None:
-        ways.append(f"sequences of {nearest_fit.length:,} tokens")
-    world = report.plan.run.parallel_dims.world_size
-    if table is not None and world is not None:
-        ways += [text for text in summarise_ways(table, world) if "LoRA" in text]
-    searched = () if report.searched is None else report.searched.alternatives
-    if once := next((each for each in searched if each.fit.phase == "resume" and each.fit.fits_in_training), None):
-        ways.append(f"this host for a run that never resumes ({name_as_terms(once.settings)})")
-    lines = []
+    lines, ways = [], _list_ways(report, nearest_fit, kind)
+    if whole := _bytes_in_4_bits(report.plan):
+        text = f"Each GPU holds all 4-bit weights, {format_size(whole)}, which DeepSpeed does not divide (MD043)"
+        lines += wrap_terms(f"{text}: more GPUs do not help", width, "  ")
+        ways += ["larger GPUs", "a smaller model", "QLoRA with FSDP in another trainer (`bnb_4bit_quant_storage`)"]
     if nearest_fit.closest is not None and nearest_fit.closest.settings != report.plan.settings:
         short = -(nearest_fit.closest.fit.headroom or 0.0)
         lack = f"{short:.0%} short of {nearest_fit.closest.fit.binding}" if short > 0 else "its disks are not known"
@@ -169,6 +155,36 @@ def _format_nearest_fit(report: PlanReport, width: int) -> list[str]:
     if nearest_fit.closest is None or nearest_fit.closest.settings.stage == 3:
         no_number += f" {NOT_DIVIDED}"
     return [*lines, *wrap_terms(f"Would be enough: {'; or '.join(ways)}" if ways else no_number, width, "  ")]
+
+
+def _list_ways(report: PlanReport, nearest_fit: NearestFit, kind: str) -> list[str]:
+    """What would be enough: more GPUs, memory, disks, shorter sequences, adapters, no resume."""
+    run, table, own, ways = report.plan.run, report.fit_table, "", []
+    if table is not None and (fewest := table.fewest_for(run)):
+        own, count = fewest.way, f"{'' if fewest.state == 'fits' else 'probably '}{fewest.gpus:,}"
+        per_host = min(fewest.gpus, table.gpus_per_host)
+        unsure = [cell.gpus for cell in table.rows[own] if cell.state == "not certain" and cell.gpus < fewest.gpus]
+        hosts = f"{pluralize(fewest.gpus // per_host, 'host')} of {per_host}, {own}"
+        ways.append(f"{count} x {kind} ({hosts}{f'; probably {unsure[0]:,}' if unsure else ''})")
+    if nearest_fit.host_bytes is not None:
+        ways.append(f"{format_size(nearest_fit.host_bytes)} of memory a host")
+    if nearest_fit.nvme_bytes is not None:
+        ways.append(f"{format_size(nearest_fit.nvme_bytes)} of disks a host (`--nvme` or `cluster.nvme`)")
+    if nearest_fit.length is not None:
+        ways.append(f"sequences of {nearest_fit.length:,} tokens")
+    if table is not None and (world := run.parallel_dims.world_size) is not None:
+        ways += [text for name, text in summarise_ways(table, world) if "LoRA" in name and name != own]
+    searched = () if report.searched is None else report.searched.alternatives
+    once = [each for each in searched if each.fit.phase == "resume" and each.fit.fits_in_training]
+    if once := [each for each in once if report.plan.capacity.nvme or not each.nvme_bytes]:
+        ways.append(f"this host for a run that never resumes ({name_as_terms(once[0].settings)})")
+    return ways
+
+
+def _bytes_in_4_bits(plan: Plan) -> int:
+    """The weights in 4 bits of a GPU that has too little memory; 0 of other plans."""
+    items = plan.memory.items_of("gpu") if plan.memory is not None and plan.fit.binding == "GPU memory" else ()
+    return sum(item.bytes for item in items if item.description.endswith("in 4 bits"))
 
 
 def _format_search(report: PlanReport, width: int) -> list[str]:
@@ -183,3 +199,35 @@ def _format_search(report: PlanReport, width: int) -> list[str]:
         if not searched.launchable:
             text += "; `harness launch` of this version refuses it, but it can be validated, planned and rendered"
     return wrap_terms(text, width, "  ")
+
+
+def _fits_alone(plan: Plan) -> str:
+    """The verdict of a plan that holds for `harness launch` and not for another trainer's loop; empty for others."""
+    other = plan.other_loop
+    if plan.fit.fits is not True or plan.fit.uncertain or other is None or not other.trainer:
+        return ""
+    adverb = {False: "", None: "surely "}.get(other.fit.verdict)
+    return "" if adverb is None else f"Only `harness launch` {adverb}fits"
+
+
+def _says_otherwise(other: LoopMemory, plan: Plan) -> bool:
+    """Has the other loop another verdict? Of adapters only a loop that does not fit; a range of others counts, too."""
+    if plan.run.spec.model.lora is not None and other.fit.verdict is not False and not _fits_alone(plan):
+        return False
+    return (other.fit.verdict, bool(other.fit.uncertain)) != (plan.fit.verdict, bool(plan.fit.uncertain))
+
+
+def _format_other_loop(other: LoopMemory, plan: Plan) -> str:
+    """The same settings in the other loop: its verdict, its peak, and the logits that make the difference."""
+    unsure = "is not certain" if other.fit.uncertain else "fits, as far as known"
+    verdict = {True: "fits", False: "does not fit", None: unsure}[other.fit.verdict]
+    text = f"With {other.name} it {verdict}: "
+    is_of_host = other.memory.pooled or plan.capacity.gpu is None or other.fit.binding == "host memory"
+    if is_of_host:
+        return f"{text}{format_size(other.memory.host_peak)} of host memory"
+    low, high = (format_size(each) for each in other.memory.gpu_peak_range)
+    text += f"{low} to {high} of {format_size(plan.capacity.gpu or 0)} of GPU memory in training"
+    mine = logits_bytes(plan.memory) if plan.memory else 0
+    theirs = logits_bytes(other.memory)
+    at_once = f"; logits of a whole micro-batch are {format_size(max(mine, theirs))}"
+    return text + (at_once if abs(theirs - mine) > 1 << 30 else "")

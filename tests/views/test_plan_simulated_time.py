@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 
 from harness.plan.simulation.simulated_time import compare_time
-from harness.views.plan_simulated_time import render_simulated_time, simulated_time_as_dict
-from harness.views.simulation_trace import render_trace
+from harness.views.plan_simulation import render_simulated_time, render_trace, simulated_time_as_dict
 from harness.views.style import Style
 from tests.support.plan_inputs import offload, plan_of
 from tests.support.simulated_clock import result_of

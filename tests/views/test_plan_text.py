@@ -127,10 +127,10 @@ def test_a_step_that_collectives_limit_says_what_they_lack() -> None:
     text = " ".join(shown(plan_of(16, zero={"stage": 3}, cluster=cluster)).split())
     sent = r"a GPU sends [\d.]+ .iB a step: [\d.]+ .iB gradients, [\d.]+ .iB parameters Speed"
     network = r"100 Gbit/s a host; from \d+ Gbit/s on compute limits it"
-    assert re.search(rf"limited by collectives {network} {sent}", text), text
+    assert re.search(rf"limited by collectives {network} ([^()]+\([^()]+\) with [^()]+ )?{sent}", text), text
     one_host = {"gpu": "H100", "gpus_per_node": 8, "link_bandwidth": "5GB/s"}
     text = " ".join(shown(plan_of(zero={"stage": 3, "offload_optimizer": {"device": "cpu"}}, cluster=one_host)).split())
-    sent = r"limited by collectives a GPU sends [\d.]+ TiB a step: [\d.]+ .iB gradients, [\d.]+ .iB"
+    sent = r"limited by collectives [^()]+\([^()]+\) with NVLink \(300 GB/s\) a GPU sends [\d.]+ TiB a step: [\d.]+ .iB gradients"
     assert re.search(sent, text), text
 
 

@@ -18,6 +18,7 @@ from harness.plan.degrees.rank_groups import StageLayers, assign_layers
 from harness.plan.degrees.stage_memory import StageMemory, estimate_stage
 from harness.plan.degrees.step_traffic import stage_traffic
 from harness.plan.degrees.work_seconds import WorkSeconds, work_seconds
+from harness.plan.plan_usage import unknown_model
 from harness.plan.time.goodput import CheckpointCost, cost_of_size
 from harness.plan.time.pipeline_schedule import PassCost, bubble_overhead
 from harness.plan.time.rates import Rates
@@ -85,9 +86,7 @@ def plan_degrees(request: DegreesRequest, rates: Rates | None = None) -> Degrees
     lookup = find_model(request.model, by_name=True)
     findings = validate_degrees(request, lookup.facts)
     if lookup.facts is None:
-        fix = Fix("name a folder with a `config.json`, or a model of the catalogue such as `llama-3.1-405b`")
-        message = f"the model's size is not known: {lookup.why_not}"
-        findings.append(Finding("MM001", "error", message[:400], fix=fix))
+        findings.append(unknown_model(lookup.why_not))
     device = find_device(request.gpu)
     if device is not None and device.is_cpu:
         findings.append(

@@ -322,6 +322,8 @@ class Fit:
     """Is it too small only while an engine is built, a checkpoint is read or a folder is exported?"""
     uncertain: tuple[int, int] | None = None
     """The range of a GPU's memory in training, where its memory lies inside and all else fits."""
+    unknown: tuple[str, ...] = ()
+    """Tiers that are used, and whose size nobody knows."""
 
     @property
     def verdict(self) -> bool | None:
@@ -353,8 +355,9 @@ def check_fit(memory: MemoryEstimate, capacity: Capacity) -> Fit:
         }
         in_training = all(need <= have for need, have in training.values() if have)
         return Fit(False, binding, headroom, phase, in_training, uncertain)
-    unknown = (gpu is None and not memory.pooled) or host is None or (memory.nvme_bytes > 0 and capacity.nvme is None)
-    return Fit(None if unknown else True, binding, headroom, phase, uncertain=uncertain)
+    used = {name: have for name, (need, have) in tiers.items() if need and not (memory.pooled and name == "GPU memory")}
+    unknown = tuple(name for name, have in used.items() if have is None)
+    return Fit(None if unknown else True, binding, headroom, phase, uncertain=uncertain, unknown=unknown)
 
 
 def _uncertain_range(memory: MemoryEstimate, gpu: int | None, others_fit: bool) -> tuple[int, int] | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
-from harness.plan.memory.memory_estimate import HOST_RESERVE, Capacity
+from harness.plan.memory.memory_estimate import HOST_RESERVE, Capacity, check_fit
 from harness.plan.search.alternatives import (
     STAGES_AND_OFFLOADS,
     Alternative,
@@ -42,8 +43,11 @@ def find_nearest_fit(
     settings = settings_of(run)
     if settings is None:
         return None
-    closest = _closest(alternatives, capacity)
-    host_bytes, nvme_bytes = _enough_host(alternatives, capacity), _enough_disks(alternatives, capacity)
+    with_disks = [each for each in alternatives if capacity.nvme is None and _lacks(each, capacity, "nvme")]
+    with_host = [each for each in alternatives if each.fit.fits is False and _lacks(each, capacity, "host")]
+    closest = _closest(alternatives, with_disks, with_host)
+    host_bytes = enough_host(min(each.host_peak for each in with_host)) if with_host else None
+    nvme_bytes = enough_disks(min(each.nvme_bytes for each in with_disks)) if with_disks else None
     # What the user's own keys exclude was not searched.
     searched = {(s.stage, s.optimizer_device, s.param_device) for s in (each.settings for each in alternatives)}
     places = [place for place in STAGES_AND_OFFLOADS if place in searched and "nvme" not in place]
@@ -65,15 +69,13 @@ def _offloads(settings: PlanSettings) -> bool:
     return (settings.optimizer_device, settings.param_device) != ("none", "none")
 
 
-def _closest(alternatives: Sequence[Alternative], capacity: Capacity) -> Alternative | None:
+def _closest(
+    alternatives: Sequence[Alternative], with_disks: Sequence[Alternative], with_host: Sequence[Alternative]
+) -> Alternative | None:
     """Of those that lack one thing which a user can add, the one that needs the least of it; else the one that lacks
     the smallest share.
     """
-    with_disks = [each for each in alternatives if _lacks_disks(each)]
-    with_host = [
-        each for each in alternatives if each.fit.binding == "host memory" and _fits_gpu_and_disks(each, capacity)
-    ]
-    if with_disks and capacity.nvme is None:
+    if with_disks:
         return min(with_disks, key=lambda each: (each.nvme_bytes >> 30, each.time.seconds if each.time else 0.0))
     if with_host:
         return min(with_host, key=lambda each: each.host_peak)
@@ -104,32 +106,19 @@ def _shorter(
     return max(lengths, default=0) or None
 
 
-def _enough_host(alternatives: Sequence[Alternative], capacity: Capacity) -> int | None:
-    """The least host memory with which one of them fits that lacks nothing else."""
-    if capacity.host is None:
-        return None
-    needs = [
-        int(each.host_peak / (1 - HOST_RESERVE) / (1 - HEADROOM)) + 1
-        for each in alternatives
-        if each.fit.binding == "host memory" and _fits_gpu_and_disks(each, capacity)
-    ]
-    return min(needs, default=None)
+def enough_host(peak: int) -> int:
+    """Bytes of a host that holds such a peak beside the system, with the headroom of everything that fits."""
+    return int(peak / (1 - HOST_RESERVE) / (1 - HEADROOM)) + 1
 
 
-def _fits_gpu_and_disks(each: Alternative, capacity: Capacity) -> bool:
-    gpu_fits = capacity.gpu is None or each.gpu_peak <= capacity.gpu * (1 - HEADROOM)
-    return gpu_fits and (not each.nvme_bytes or (capacity.nvme is not None and each.nvme_bytes <= capacity.nvme))
+def enough_disks(size: int) -> int:
+    """Bytes of disks of which so many leave the same headroom."""
+    return int(size / (1 - HEADROOM)) + 1
 
 
-def _enough_disks(alternatives: Sequence[Alternative], capacity: Capacity) -> int | None:
-    """The smallest disks with which one of them fits, where their size is unknown."""
-    if capacity.nvme is not None:
-        return None
-    needs = [each.nvme_bytes for each in alternatives if _lacks_disks(each)]
-    return int(min(needs) / (1 - HEADROOM)) + 1 if needs else None
-
-
-def _lacks_disks(each: Alternative) -> bool:
-    """Does it surely fit but for disks of unknown size?"""
-    has_room = each.fit.uncertain is None and (each.fit.headroom or 0.0) >= HEADROOM
-    return bool(each.nvme_bytes) and each.fit.fits is None and has_room
+def _lacks(each: Alternative, capacity: Capacity, tier: Literal["host", "nvme"]) -> bool:
+    """Is it this alone that it lacks: would it surely fit, with headroom, if there were any amount of it?"""
+    fit = check_fit(each.memory, replace(capacity, **{tier: 1 << 60}))
+    is_sure = fit.fits is not False and fit.uncertain is None and "NVMe" not in fit.unknown
+    is_sure = is_sure and (fit.headroom or 0.0) >= HEADROOM
+    return is_sure and (each.fit.binding == "host memory" if tier == "host" else bool(each.nvme_bytes))

@@ -19,6 +19,7 @@ from harness.facts.devices import (
 )
 from harness.facts.model_lookup import find_configuration, find_model, find_positions
 from harness.findings import Finding, Fix
+from harness.plan.plan_usage import unknown_model
 from harness.plan.search.pinned_keys import key_of_override
 from harness.plan.time.rates import parse_disks
 from harness.plan.weights.tensor_shard import DEFAULT_PLAN, shard_model
@@ -33,6 +34,8 @@ ADAPTERS = ("model.lora.r=16", "model.lora.target_modules=all-linear")
 """Overrides that `--lora` stands for: adapters at all linear layers, as QLoRA's authors train them."""
 QUANTIZED = ("model.quantization.load_in_4bit=true",)
 """With these ones, `--qlora`."""
+PRECISIONS = {"bf16": "precision={bf16: true}", "fp16": "precision={fp16: true}", "fp32": "precision={}"}
+"""The override that a word of `--precision` stands for: without either format a spec trains in fp32."""
 OPTION_KEYS: Mapping[str, str] = {
     "model": "model.name_or_path",
     "gpus": "cluster.gpus_per_node",
@@ -135,11 +138,7 @@ def validate_request(request: PlanRequest) -> list[Finding]:
         findings.append(Finding("MM007", "error", message, fix=Fix("give `--gpus-per-node`")))
     model = find_model(request.model, by_name=True)
     if model.facts is None and "not among the families" not in model.why_not:
-        fix = Fix(
-            "name a folder with a `config.json`, or a model of the catalogue such as `llama-3.1-70b`, or write `9b`"
-        )
-        message = f"the model's size is not known: {model.why_not}"
-        findings.append(Finding("MM001", "error", message[:400], "model.name_or_path", fix=fix))
+        findings.append(unknown_model(model.why_not))
     kind = [] if ("cluster", "gpu_memory") in request.pinned else validate_gpu(request.gpu)
     return [*findings, *kind, *_validate_sizes(request), *_validate_overrides(request)]
 

@@ -185,7 +185,7 @@ def may_fit(alternative: Alternative) -> bool:
     """Does it fit, however tightly, as far as is known, and without disks of unknown size? A search goes by the middle
     of the estimate's range, since it has to end; `verdict` says of each result what is certain.
     """
-    return alternative.fit.fits is True or (alternative.fit.fits is None and not alternative.nvme_bytes)
+    return alternative.fit.fits is not False and (not alternative.nvme_bytes or "NVMe" not in alternative.fit.unknown)
 
 
 def _sort_key(alternative: Alternative) -> tuple[bool, tuple[bool, bool], float, int, int]:

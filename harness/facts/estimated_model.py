@@ -13,20 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.facts.model_catalogue import catalogue_config, is_misspelt, size_in_name
-from harness.facts.model_families import Family
-from harness.facts.model_parts import (
-    TWO_NORMS,
-    BadConfig,
-    ConfigFields,
-    Parameters,
-    Parts,
-    attention,
-    decoder,
-    gated_mlp,
-    linear,
-    norms,
-)
-from harness.facts.moe_model_families import fused_experts, is_linear_layer, latent_attention, linear_attention
+from harness.facts.model_families import Family, is_linear_layer
+from harness.facts.model_parts import BadConfig, ConfigFields
 
 _NAMES = {
     line.partition(":")[0]: line.split()[1:]
@@ -73,7 +61,8 @@ def estimate_fields(config: Mapping[str, Any]) -> tuple[Family, ConfigFields]:
     defaults["tie_word_embeddings"] = not _is_gated(values)  # as GPT-2 and as Llama
     if not values.get("shared_expert_intermediate_size"):
         values.pop("shared_expert_intermediate_size", None)
-    return Family(_build, defaults, "model.layers", {}), ConfigFields(values, defaults, {})
+    family = Family(_layer_text(values), defaults, kinds={"linear": _linear_layers, "sparse": _sparse_layers})
+    return family, ConfigFields(values, defaults, {})
 
 
 _VOCABULARY = 152_064
@@ -138,47 +127,23 @@ def _is_gated(values: Mapping[str, Any]) -> bool:
     return width not in (None, 4 * values["hidden_size"])
 
 
-def _build(fields: ConfigFields) -> Parts:
-    hidden, ends = fields.count("hidden_size"), norms(fields.count("hidden_size"), *TWO_NORMS)
-    dense = _mlp(fields, fields.count("intermediate_size", 4 * hidden)) if not all(_sparse_layers(fields)) else ()
-    sparse = _experts(fields) if fields.get("num_local_experts") not in (None, 0, 1) else dense
-    has_linear = fields.get("linear_num_value_heads") is not None  # as in Qwen3.5
-    linear_layers = is_linear_layer(fields) if has_linear else (False,) * fields.num_layers
-    is_latent = fields.get("kv_lora_rank")
-    heads = latent_attention(fields) if is_latent else attention(fields, fields.flag("qkv_bias"), False)
-    kinds = {
-        (is_linear, is_sparse): (
-            *(linear_attention(fields) if is_linear else heads),
-            *(sparse if is_sparse else dense),
-            *ends,
-        )
-        for is_linear in {False, *linear_layers}
-        for is_sparse in (False, True)
-    }
-    pairs = zip(linear_layers, _sparse_layers(fields), strict=True)
-    return decoder(fields, tuple(kinds[pair] for pair in pairs))
-
-
-def _mlp(fields: ConfigFields, width: int, name: str = "mlp") -> Parameters:
-    hidden = fields.count("hidden_size")
-    values = {"hidden_size": hidden, **{key: fields.get(key) for key in ("activation", "intermediate_size")}}
-    if fields.get("hidden_activation") is not None:
-        values["hidden_activation"] = True
-    if _is_gated(values):
-        return gated_mlp(hidden, width, name=name)
-    return (*linear(f"{name}.up_proj", width, hidden), *linear(f"{name}.down_proj", hidden, width))
-
-
-def _experts(fields: ConfigFields) -> Parameters:
-    hidden, width = fields.count("hidden_size"), fields.count("moe_intermediate_size")
-    shared = fields.get("shared_expert_intermediate_size")
-    if shared is None and fields.get("n_shared_experts"):
-        shared = fields.count("n_shared_experts") * width
-    return (
-        *linear("mlp.gate", fields.count("num_local_experts"), hidden),
-        *fused_experts(fields, width),
-        *(gated_mlp(hidden, shared, name="mlp.shared_experts") if isinstance(shared, int) and shared > 0 else ()),
+def _layer_text(values: Mapping[str, Any]) -> str:
+    heads = "$latent" if values.get("kv_lora_rank") else "$attention ?qkv_bias -"
+    if values.get("linear_num_value_heads") is not None:  # as in Qwen3.5
+        heads = f"linear?$linear, !linear?{heads}"
+    mlp = "$mlp" if _is_gated(values) else "$plain_mlp"
+    shared = values.get("shared_expert_intermediate_size")
+    width = "shared_expert_intermediate_size" if isinstance(shared, int) else "n_shared_experts*W"
+    has_shared = shared > 0 if isinstance(shared, int) else shared is None and values.get("n_shared_experts")
+    experts = (
+        f"sparse?mlp.gate E H, sparse?$experts W, {f'sparse?$mlp mlp.shared_experts {width} -, ' * bool(has_shared)}"
     )
+    return f"{heads}, {experts}!sparse?{mlp} mlp intermediate_size|4H -, $norms"
+
+
+def _linear_layers(fields: ConfigFields) -> tuple[bool, ...]:
+    has_linear = fields.get("linear_num_value_heads") is not None
+    return is_linear_layer(fields) if has_linear else (False,) * fields.num_layers
 
 
 def _sparse_layers(fields: ConfigFields) -> tuple[bool, ...]:

@@ -137,7 +137,7 @@ def _facts_of_family(kind: str, family: Family, fields: ConfigFields) -> ModelFa
         tied=fields.flag("tie_word_embeddings"),
         experts=experts,
         experts_per_token=fields.count("num_experts_per_tok") if experts else 0,
-        layer_path=family.layer_path,
+        layer_path=family.layers,
         before=before,
         layers=layers,
         after=after,

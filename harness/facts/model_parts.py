@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vocabulary of the model families: parameters, read access to a configuration, and parts that families share.
-
-Names no family and no model; those are in `harness.facts.dense_model_families` and `harness.facts.moe_model_families`.
-"""
+"""The vocabulary of the model families: parameters, and read access to a configuration. Names no family."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
@@ -112,72 +109,3 @@ class ConfigFields:
     def kv_heads(self) -> int:
         """Key and value heads; as many as there are query heads unless it says otherwise."""
         return self.count("num_key_value_heads", self.count("num_attention_heads"))
-
-
-def linear(name: str, num_outputs: int, num_inputs: int, bias: bool = False) -> Parameters:
-    """The weight of a Linear, and its bias where it has one."""
-    weight = Parameter(f"{name}.weight", (num_outputs, num_inputs))
-    return (weight, Parameter(f"{name}.bias", (num_outputs,))) if bias else (weight,)
-
-
-def norms(hidden: int, *names: str) -> Parameters:
-    """RMS norms: one vector each."""
-    return tuple(Parameter(f"{name}.weight", (hidden,)) for name in names)
-
-
-def layer_norm(hidden: int, name: str) -> Parameters:
-    """A LayerNorm: weight and bias."""
-    return Parameter(f"{name}.weight", (hidden,)), Parameter(f"{name}.bias", (hidden,))
-
-
-def attention(fields: ConfigFields, qkv_bias: bool, out_bias: bool) -> Parameters:
-    """Four projections, keys and values at their own number of heads."""
-    hidden, queries = fields.count("hidden_size"), fields.count("num_attention_heads") * fields.head_dim
-    keys = fields.kv_heads * fields.head_dim
-    return (
-        *linear("self_attn.q_proj", queries, hidden, qkv_bias),
-        *linear("self_attn.k_proj", keys, hidden, qkv_bias),
-        *linear("self_attn.v_proj", keys, hidden, qkv_bias),
-        *linear("self_attn.o_proj", hidden, queries, out_bias),
-    )
-
-
-def gated_mlp(hidden: int, intermediate: int, bias: bool = False, name: str = "mlp") -> Parameters:
-    """Gate, up and down."""
-    return (
-        *linear(f"{name}.gate_proj", intermediate, hidden, bias),
-        *linear(f"{name}.up_proj", intermediate, hidden, bias),
-        *linear(f"{name}.down_proj", hidden, intermediate, bias),
-    )
-
-
-def qk_norms(fields: ConfigFields, width: str = "one", names: Sequence[str] = ("q_norm", "k_norm")) -> Parameters:
-    """Norms of queries and keys: `one` head wide, `all` heads wide, or with weights for `each` head."""
-    heads, size = (fields.count("num_attention_heads"), fields.kv_heads), fields.head_dim
-    shapes = ({"one": (size,), "all": (n * size,), "each": (n, size)}[width] for n in heads)
-    return tuple(Parameter(f"self_attn.{name}.weight", shape) for name, shape in zip(names, shapes, strict=True))
-
-
-TWO_NORMS = ("input_layernorm", "post_attention_layernorm")
-
-
-def decoder(fields: ConfigFields, layers: Layers, model: str = "model") -> Parts:
-    """Embedding, layers, final norm, head: what all Llama-like models share. A tied head has no weight of its own."""
-    hidden, vocab = fields.count("hidden_size"), fields.count("vocab_size")
-    return (
-        linear(f"{model}.embed_tokens", vocab, hidden),
-        layers,
-        (*norms(hidden, f"{model}.norm"), *untied_head(fields)),
-    )
-
-
-def untied_head(fields: ConfigFields) -> Parameters:
-    """The head; nothing where it shares the weight of the embedding."""
-    if fields.flag("tie_word_embeddings"):
-        return ()
-    return linear("lm_head", fields.count("vocab_size"), fields.count("hidden_size"))
-
-
-def repeat_layer(fields: ConfigFields, layer: Parameters) -> Layers:
-    """The same layer as often as the configuration says."""
-    return (layer,) * fields.num_layers

@@ -234,3 +234,38 @@ def test_a_placeholder_that_a_check_refuses():
     message = "TypeError: DummyScheduler is not a Scheduler"
     frames = [MAIN, ("torch/optim/odd.py", "__init__", "raise TypeError(")]
     assert answer_of(traceback_text(frames, message)) == ("LG293", "likely", "change and retry")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "ImportError: OddAO is not available. Choose a different backend.",
+        "ImportError: `odd_engine` was not found on your system. Please install it",
+        "RuntimeError: the package `odd_smi` must be installed to set it",
+    ],
+)
+def test_a_package_that_says_what_it_lacks(message):
+    text = traceback_text([MAIN, ("odd/backends.py", "choose", "raise ImportError(")], message)
+    assert answer_of(text) == ("LG220", "likely", "change and retry")
+    own = traceback_text([MAIN, ("/job/backends.py", "choose", "raise ImportError(")], message)
+    assert diagnose_text(own).cause != "LG220"
+
+
+@pytest.mark.parametrize(
+    "mark", ["> ", "- ", "**", "[odd-0] ", "ERROR:odd.run:", "stderr: ", "E       ", "    ", "12: "]
+)
+def test_an_exception_in_a_quote_or_behind_a_logger_is_read(mark):
+    message = "AttributeError: 'PairSet' object has no attribute 'real_epoch'"
+    diagnosis = diagnose_text(f"{mark}{message}{'**' if mark == '**' else ''}\n")
+    assert (diagnosis.cause, diagnosis.message) == ("LG227", message)
+
+
+@pytest.mark.parametrize(
+    "line", ["WARNING:odd:ValueError: is caught", "note: ValueError: is caught", "> a ValueError: x"]
+)
+def test_words_around_an_exception_are_no_mark_of_a_quote(line):
+    assert diagnose_text(f"{line}\n").state == "no failure seen"
+
+
+def test_marks_without_an_exception_take_no_longer_on_a_long_line():
+    assert diagnose_text("- " * 40_000 + "\n" + ">" * 80_000 + "\n").state == "no failure seen"

@@ -36,6 +36,11 @@ _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exc
 _RANK_MAPPING = re.compile(r"global_rank_mapping=defaultdict\([^,]*, (\{.*\})\)")
 _HOST_RANKS = re.compile(r"'([^']+)': \[([\d, ]*)\]")
 _TRACEBACK_STARTS = ("Traceback (most recent", "Original Traceback (most", "Error executing job", "Exception Group Tr")
+_QUOTED = re.compile(
+    r"(?:[>*`#-] ?|E? {2,9}|std(?:err|out): |\[[\w.-]{1,40}\] |(?:ERROR|CRITICAL|FATAL):[\w.]{0,40}: ?|\d{1,6}:? )+"
+    r"(?=(?:\w{1,40}\.){0,9}[A-Z]\w{0,60}(?:Error|Exception)(?:: |[`*]|$))"
+)
+"""What a quote, a list or a logger writes before an exception."""
 _CAUGHT = re.compile(r"^[\w.]+: Caught \w+ in ")
 """The exception of a data loader's worker, or of a replica, as its parent raises it again."""
 _MAX_CODE, _SHORT_TEXT, _SAYS_NO_MORE = 200, 60, "For further information visit"
@@ -280,6 +285,7 @@ class LogScanner:
 
     def _add_event(self, line: LogLine, parsed_line: ParsedLine, stream: LogStream, text: str) -> None:
         in_traceback, frames = stream.in_traceback, tuple(stream.frames)
+        text = text[quoted.end() :].rstrip("`*") if (quoted := _QUOTED.match(text)) else text
         match = match_line(text, frames if in_traceback else (), in_traceback=in_traceback)
         if match is None:
             if in_traceback and text:

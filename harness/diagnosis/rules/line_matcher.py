@@ -218,8 +218,8 @@ def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
                 continue
         sure = sure and not _is_own_check(frames)
         details = {key: value for key, value in match.groupdict().items() if value is not None}
-        groups = {**match.groupdict(), ASSERTED: _asserted_by(frames), REASON: _reason_of(details)}
-        groups[MULTIPLES] = _multiples_of(details)
+        groups = {**match.groupdict(), MULTIPLES: _multiples_of(details), REASON: _reason_of(details)}
+        groups[ASSERTED] = found["expression"] if frames and (found := _ASSERT.match(frames[-1].code)) else ""
         title, change = (_fill_fields(text, groups) for text in (rule.signature.title, rule.signature.change))
         return Match(rule.cause, rule.level, sure, details, title, change, rule.signature.pattern)
     return None
@@ -248,11 +248,6 @@ MULTIPLES = "multiples"
 """A field of titles and changes: the batch sizes around `batch` that `micro` on each of `ranks` divides; empty where
 `batch` is one."""
 _ASSERT = re.compile(r"assert (?P<expression>.+?)(?:, .*)?$")
-
-
-def _asserted_by(frames: Sequence[Frame]) -> str:
-    match = _ASSERT.match(frames[-1].code) if frames else None
-    return match["expression"] if match else ""
 
 
 def _reason_of(details: Mapping[str, str]) -> str:

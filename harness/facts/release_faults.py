@@ -9,7 +9,6 @@ rows and the grid agree, release by release and cell by cell.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -66,8 +65,8 @@ def load_conformance() -> dict[str, Any]:
 
 
 def _read_rows(kind: str) -> tuple[ReleaseFault, ...]:
-    """The tables of one kind in `release_faults.toml`; lists of values become tuples."""
-    rows: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[kind]
+    """The rows of one kind in `release_faults.json`; lists of values become tuples."""
+    rows: list[dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))[kind]
     for row in rows:
         for name in {"values", "hidden_by"} & set(row):
             row[name] = {key: tuple(values) for key, values in row[name].items()}

@@ -39,7 +39,7 @@ def write_draft(release: str, before: str) -> str:
         "Quotes of gates that no longer stand": _citations(release),
         "Patch targets that changed: read each, then `tested` and the digest": _patch_targets(release),
         "Gates that cite a changed file, and say what was run on an older release: recheck by hand": _gates(old, new),
-        "The grid: rows of `harness/facts/release_faults.toml`": _grid(release, before),
+        "The grid: rows of `harness/facts/release_faults.json`": _grid(release, before),
         "Drawn JSONs on which gates and release disagree: `python -m tests.releases --conformance`": _conformance(
             release
         ),

@@ -72,7 +72,7 @@ docs: setup  ## The documentation as a site in build/docs; a warning is an error
 pages: $(if $(ACTIVE),,setup)  ## After a change of a gate, a field or an output: write the generated pages and the outputs that pages show
 	$(PAGES_PYTHON) -m harness explain --table > harness/gates/TABLE.md
 	$(PAGES_PYTHON) -m harness schema --markdown > docs/spec-keys.md
-	$(PAGES_PYTHON) -m harness.facts.metrics_schema > docs/metrics-fields.md
+	$(PAGES_PYTHON) -m harness.views.metrics_page > docs/metrics-fields.md
 	$(PAGES_PYTHON) -m harness.patches > docs/patches.md
 	$(PAGES_PYTHON) -m harness.views.release_page > docs/releases.md
 	$(PAGES_PYTHON) -m harness.views.models_page > docs/models.md

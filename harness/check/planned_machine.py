@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.facts.devices import find_device
-from harness.facts.model_lookup import is_repository_cached
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.hostinfo.hub_access import is_hub_offline, is_hub_unreachable
+from harness.hostinfo.stored_models import is_repository_cached
 from harness.run.resolved_run import ResolvedRun
 from harness.spec.named_paths import is_hub_name
 from harness.units import format_bytes, pluralize

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import input_limits
-from harness.facts.model_lookup import find_configuration, find_model_folder
+from harness.facts.model_lookup import find_configuration
 from harness.file_io import open_regular, parse_json, read_regular
 from harness.findings import Finding, Fix
 from harness.hostinfo.path_probe import answer_in_time
+from harness.hostinfo.stored_models import find_model_folder
 from harness.spec.named_paths import is_placeholder
 from harness.spec.run_spec import ModelSpec
 from harness.spec.sections.data_spec import CHAT_FORMATS, DataSource, DataSpec

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.facts.metrics_schema import COMMON, LINES, to_markdown
+from harness.facts.metrics_schema import COMMON, LINES
+from harness.views.metrics_page import to_markdown
 from tests.support.metrics_lines import validate_line
 
 EVAL = {"type": "eval", "step": 4, "loss": 2.0, "perplexity": 7.4, "tokens": 10, "time": 1.0}

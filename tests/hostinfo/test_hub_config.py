@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from harness.cli.app import main
-from harness.facts.model_lookup import find_model, is_repository_cached
+from harness.facts.model_lookup import find_model
 from harness.hostinfo import hub_config
 from harness.hostinfo.hub_config import FetchError, can_fetch, fetch_config
+from harness.hostinfo.stored_models import is_repository_cached
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CONFIG = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.convert.trainer_file import TrainerFile, is_on
-from harness.facts.model_lookup import find_own_code
+from harness.hostinfo.stored_models import find_own_code
 
 KEYS = {
     "gradient_accumulation_steps": "train.gradient_accumulation_steps",

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.facts.environment_variables import code_loading_reason, is_secret
-from harness.facts.model_lookup import find_own_code
 from harness.gates.registry import Cite, Context, Findings, Fix, gate, spec_gate
+from harness.hostinfo.stored_models import find_own_code
 from harness.secret_text import HIDDEN, has_password, remove_passwords
 from harness.spec.parse.source import KeyPath, join_key
 

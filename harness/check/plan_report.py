@@ -14,7 +14,7 @@ from harness.check.fit_table import FitTable
 from harness.errors import ExitCode
 from harness.findings import Finding
 from harness.plan.planner import Plan
-from harness.plan.search.alternatives import Alternative, best_of_each_kind
+from harness.plan.search.alternatives import Alternative, kind_of
 from harness.plan.search.nearest_fit import NearestFit, find_nearest_fit, find_without_offload
 from harness.plan.search.plan_request import PlanRequest, batch_finding
 from harness.plan.search.settings_search import filter_fitting, may_fit
@@ -58,16 +58,21 @@ class PlanReport:
 
     @property
     def alternatives(self) -> tuple[Alternative, ...]:
-        """A few that fit, the best first: one of each kind, then others."""
+        """A few that fit, the best first: one of each stage and offload (of a search, each other one), then all."""
         if self.searched is not None:
             others = [each for each in self.searched.usable if each is not self.searched.best]
         elif self.plan.time is None:
             others = [each for each in filter_fitting(self.plan.alternatives) if not each.is_current]
         else:
             others = [each for each in (*self.plan.fastest_fitting, *self.plan.best_by_kind) if not each.is_current]
-        by_kind = best_of_each_kind(others)
-        rest = [each for index, each in enumerate(others) if each not in (*by_kind, *others[:index])]
-        return tuple([*by_kind, *rest][:NUM_ALTERNATIVES])
+        first: dict[tuple[object, ...], Alternative] = {}
+        for each in others:
+            first.setdefault(kind_of(each)[:3], each)
+        if self.searched is not None and self.searched.best is not None:
+            first.pop(kind_of(self.searched.best)[:3], None)
+        by_place = list(first.values())
+        rest = [each for index, each in enumerate(others) if each not in (*by_place, *others[:index])]
+        return tuple([*by_place, *rest][:NUM_ALTERNATIVES])
 
 
 def report_plan(

@@ -198,11 +198,14 @@ def find_model(
         source = f"the catalogue{describe_origin(name_or_path, catalogue_entry)}"
         facts = facts_from_config(catalogue_entry, source, build=build, estimate=estimate)
         return facts._replace(config=catalogue_entry)
-    named = _find_by_name(name_or_path) if by_name else None
-    similar = " or ".join(f"`{name}`" for name in closest_names(name_or_path))
+    named, close = _find_by_name(name_or_path) if by_name else None, closest_names(name_or_path)
+    if named is not None:  # others of the nearest size are no help
+        family = re.split(r"[^a-z]", name_or_path.lower().rpartition("/")[2])[0]
+        close = tuple(name for name in close if family and family in name.lower())
+    similar = " or ".join(f"`{name}`" for name in close)
     hint = f"; did you mean {similar}?" if similar else ""
     places = "is not a folder, not in the local Hugging Face cache and not in the catalogue"
-    return named or ModelLookup(None, why_not=f"`{name_or_path}` {places}{hint}")
+    return named._replace(why_not=hint) if named else ModelLookup(None, why_not=f"`{name_or_path}` {places}{hint}")
 
 
 def _find_by_name(name: str) -> ModelLookup | None:

@@ -52,7 +52,7 @@ def built_model_findings(lookup: ModelLookup) -> tuple[Finding, ...]:
     model = lookup.facts
     if model is not None and lookup.source.startswith(BY_NAME):
         message = f"the model is not known here: planned by {lookup.source}, {format_count(model.num_parameters)}"
-        fix = Fix("name a folder with its `config.json`, for its own sizes")
+        fix = Fix(f"name a folder with its `config.json`, for its own sizes{lookup.why_not}")
         return (Finding("MM001", "info", message, "model.name_or_path", fix=fix),)
     if model is None or not (model.built or model.counted_only):
         return ()

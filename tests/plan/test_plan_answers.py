@@ -53,7 +53,8 @@ def test_a_precision_is_planned(word: str, size: int, gpu: str) -> None:
     assert f"1.24 B parameters in {word}" in text_of(words)
     body = body_of(words)
     assert body["bytes_per_parameter"]["parameters"] == size
-    assert body["spec"].get("precision", {}) == ({} if word == "fp32" else {word: True})
+    assert body["spec"]["precision"] == ({"bf16": False} if word == "fp32" else {word: True})
+    assert not [each for each in body["findings"] if each["gate"] == "PR067"]  # which says that none was set
 
 
 def test_fp32_takes_longer_and_more() -> None:
@@ -65,7 +66,7 @@ def test_fp32_takes_longer_and_more() -> None:
         ask("plan ds_configs/demo.yaml --precision fp32")
     fix = refused.value.findings[0].fix
     assert fix is not None
-    assert fix.title == "write `--set 'precision={}'` with a spec"
+    assert fix.title == "write `--set 'precision={bf16: false}'` with a spec"
 
 
 def test_4_bit_weights_that_do_not_fit_say_at_once_what_does_not_help() -> None:
@@ -184,3 +185,22 @@ def test_what_would_be_enough_leaves_the_same_headroom_everywhere() -> None:
     if cell:
         enough = body_of(f"{words[: words.index('--host-memory')]}--lora --host-memory {cell[0]}GiB")
         assert enough["fits"] is not False
+
+
+def test_a_name_alone_is_shown_the_names_of_its_family() -> None:
+    assert (
+        "for its own sizes; did you mean `mistral-7b-v0.1`?"
+        in ask("size --model mistral-7b --gpus 1 --gpu A100-80GB --lora").stderr
+    )
+    assert "did you mean" not in ask("size --model flan-t5-11b --gpus 8 --gpu A100-80GB --lora").stderr
+
+
+def test_the_alternatives_of_a_search_have_other_places_first() -> None:
+    """They were the same settings with 2, 4 and 8 ranks a sequence."""
+    words = "size --model mixtral-8x7b --gpus 8 --gpu A100-40GB --host-memory 512GB --lora"
+    lines = ask(words).stdout.partition("\nAlternatives")[2].partition("\n\n")[0].splitlines()[1:]
+    places = [re.match(r"  (.*?), (?:micro|sequence|tensor|pipeline)", line) for line in lines]
+    named = [place[1] for place in places if place]
+    assert "ZeRO-3" in named
+    assert "ZeRO-3, optimizer on CPU" in named
+    assert len(set(named)) == 3

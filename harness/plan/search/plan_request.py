@@ -34,7 +34,7 @@ ADAPTERS = ("model.lora.r=16", "model.lora.target_modules=all-linear")
 """Overrides that `--lora` stands for: adapters at all linear layers, as QLoRA's authors train them."""
 QUANTIZED = ("model.quantization.load_in_4bit=true",)
 """With these ones, `--qlora`."""
-PRECISIONS = {"bf16": "precision={bf16: true}", "fp16": "precision={fp16: true}", "fp32": "precision={}"}
+PRECISIONS = {"bf16": "precision={bf16: true}", "fp16": "precision={fp16: true}", "fp32": "precision={bf16: false}"}
 """The override that a word of `--precision` stands for: without either format a spec trains in fp32."""
 OPTION_KEYS: Mapping[str, str] = {
     "model": "model.name_or_path",

@@ -74,7 +74,7 @@ pages: $(if $(ACTIVE),,setup)  ## After a change of a gate, a field or an output
 	$(PAGES_PYTHON) -m harness schema --markdown > docs/spec-keys.md
 	$(PAGES_PYTHON) -m harness.views.metrics_page > docs/metrics-fields.md
 	$(PAGES_PYTHON) -m harness.patches > docs/patches.md
-	$(PAGES_PYTHON) -m harness.views.release_page > docs/releases.md
+	$(PAGES_PYTHON) -m tests.docs.release_page > docs/releases.md
 	$(PAGES_PYTHON) -m harness.views.models_page > docs/models.md
 	$(PAGES_PYTHON) -m tests.docs.resume_page > docs/resume-changes.md
 	$(PAGES_PYTHON) -m tests.docs.pictures

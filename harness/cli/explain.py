@@ -114,7 +114,7 @@ def explain(
     from harness.check.finding_index import list_rows
     from harness.views import gate_pages
     from harness.views.key_pages import render_foreign_name, render_key, render_term
-    from harness.views.release_page import render_releases
+    from harness.views.release_list import render_releases
 
     width = min(shutil.get_terminal_size((120, 24)).columns, 120)
     if table:

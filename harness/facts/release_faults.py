@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of DeepSpeed's releases, one row a fault, and the grid that found most of them.
 
-The grid (`release_grid.json`, written by `python -m tests.releases`) compares each release with one plain torch
-process over a covering array of settings. A row names the settings in which a fault was seen; a test holds that the
+The grid (`python -m tests.releases`) compares each release with one plain torch process over a covering array of
+settings. A row names the settings in which a fault was seen; a test holds that the
 rows and the grid agree, release by release and cell by cell.
 """
 
@@ -11,14 +11,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from harness.facts.deepspeed_version import parse_version
 
-GRID_FILE = Path(__file__).with_name("release_grid.json")
-CONFORMANCE_FILE = Path(__file__).with_name("release_conformance.json")
+_DATA: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+TRIED: tuple[str, ...] = tuple(_DATA["tried"])
+"""The releases that the grid was run on."""
+DRAWN: dict[str, int] = _DATA["drawn"]
+"""Of random JSONs that releases and gates judged: `releases`, `cases`, and those judged `different`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +50,9 @@ class ReleaseFault:
         return is_late_enough and (not self.last or version <= parse_version(self.last))
 
 
-@cache
-def load_grid() -> dict[str, Any]:
-    """`dimensions` (values by name), `cells` and `ops` (all cells as digits), `releases` (results by release)."""
-    grid: dict[str, Any] = json.loads(GRID_FILE.read_text(encoding="utf-8"))
-    return grid
-
-
-@cache
-def load_conformance() -> dict[str, Any]:
-    """`seed`, `releases`: of each release `cases`, `parsed`, `counts` by class (`tests/conformance/README.md`), and
-    `different`, the cases in which the gates and the release disagree.
-    """
-    results: dict[str, Any] = json.loads(CONFORMANCE_FILE.read_text(encoding="utf-8"))
-    return results
-
-
 def _read_rows(kind: str) -> tuple[ReleaseFault, ...]:
     """The rows of one kind in `release_faults.json`; lists of values become tuples."""
-    rows: list[dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))[kind]
+    rows: list[dict[str, Any]] = _DATA[kind]
     for row in rows:
         for name in {"values", "hidden_by"} & set(row):
             row[name] = {key: tuple(values) for key, values in row[name].items()}

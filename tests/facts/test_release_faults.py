@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 
 from harness.facts.deepspeed_version import parse_version
-from harness.facts.release_faults import RELEASE_FAULTS, load_grid
+from harness.facts.release_faults import RELEASE_FAULTS
 from harness.gates.registry import all_gates
+from tests.releases.grid_file import load_grid
 from tests.support.release_cells import cell_of, is_about
 
 GRID = load_grid()

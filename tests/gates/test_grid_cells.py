@@ -13,7 +13,8 @@ import pytest
 
 from harness.check.check_file import check_file
 from harness.facts.deepspeed_version import DeepSpeedTarget
-from harness.facts.release_faults import RELEASE_FAULTS, load_grid
+from harness.facts.release_faults import RELEASE_FAULTS
+from tests.releases.grid_file import load_grid
 from tests.support.release_cells import cell_of, is_about
 
 GRID = load_grid()

@@ -4,7 +4,7 @@
     python -m tests.releases [RELEASE ...] [--ops] [--again] [--list]
 
 Without releases, all those that have no result yet, the newest first. A result is added to
-`harness/facts/release_grid.json` as soon as its release is done, so that a call which was ended goes on with the next
+`tests/releases/release_grid.json` as soon as its release is done, so that a call which was ended goes on with the next
 one. `--ops` runs the cells that need ops which are compiled for minutes: offload by a ratio and to NVMe; with ccache on
 PATH, `CCACHE_BASEDIR=/` and `CCACHE_NOHASHDIR=1`, releases with the same sources share what was compiled. `--again` runs
 releases that have a result. `--list` prints the cells.
@@ -12,7 +12,7 @@ releases that have a result. `--list` prints the cells.
     python -m tests.releases --conformance [RELEASE ...] [--again]
 
 draws DeepSpeed JSONs, and compares what each release does with them with what the gates say of it
-(`harness/facts/release_conformance.json`). `--again` judges once more, with the answers of DeepSpeed that are kept.
+(`tests/releases/release_conformance.json`). `--again` judges once more, with the answers of DeepSpeed that are kept.
 
     python -m tests.releases --new RELEASE > draft.md
 

@@ -21,13 +21,13 @@ from typing import Any, TextIO
 
 from harness.facts.deepspeed_keys import block_keys
 from harness.facts.deepspeed_version import parse_version
-from harness.facts.release_faults import CONFORMANCE_FILE
 from tests.conformance.case import Case, clone, drop
 from tests.conformance.draw import draw
 from tests.conformance.judge import Judge, Memory
 from tests.conformance.outcome import Outcome, judged
 from tests.conformance.report import SHOWN, line
 from tests.releases.archives import CACHE
+from tests.releases.grid_file import CONFORMANCE_FILE
 from tests.releases.trials import overlay
 
 ANSWERS = CACHE / "deepspeed-conformance"

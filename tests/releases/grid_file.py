@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness/facts/release_grid.json`: the results of the grid, a release a line.
+"""`release_grid.json`: the results of the grid, a release a line.
 
 A cell is a text of one digit a dimension, the number of its value in `cells.DIMENSIONS`. Of each release: `red` (the
 difference of each red cell, and the fault that explains it), `refused` (cells by the error that ended them), `boxes`
@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from tests.releases.cells import DIMENSIONS, Cell, covering_array, needs_ops
 
-GRID_FILE = Path(__file__).parents[2] / "harness" / "facts" / "release_grid.json"
+GRID_FILE = Path(__file__).with_name("release_grid.json")
+CONFORMANCE_FILE = Path(__file__).with_name("release_conformance.json")
 Part = Literal["cells", "ops"]
 
 
@@ -26,6 +27,14 @@ def load_grid() -> dict[str, Any]:
         return {"releases": {}}
     grid: dict[str, Any] = json.loads(GRID_FILE.read_text(encoding="utf-8"))
     return grid
+
+
+def load_conformance() -> dict[str, Any]:
+    """`seed`, `releases`: of each release `cases`, `parsed`, `counts` by class (`tests/conformance/README.md`), and
+    `different`, the cases in which the gates and the release disagree.
+    """
+    results: dict[str, Any] = json.loads(CONFORMANCE_FILE.read_text(encoding="utf-8"))
+    return results
 
 
 def code_of(cell: Cell) -> str:

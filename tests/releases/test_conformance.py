@@ -8,9 +8,9 @@ from itertools import islice
 
 import pytest
 
-from harness.facts.release_faults import load_conformance, load_grid
 from tests.conformance.outcome import CLASSES
 from tests.releases.conformance import PARSED, SEED, draw_sample, load_results, save_result
+from tests.releases.grid_file import load_conformance, load_grid
 
 RESULTS = load_conformance()
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from harness.facts.release_faults import ReleaseFault, load_grid
+from harness.facts.release_faults import ReleaseFault
+from tests.releases.grid_file import load_grid
 
 
 def cell_of(code: str) -> dict[str, str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.facts.release_faults import RELEASE_CHANGES, RELEASE_FAULTS, load_grid
-from harness.views.release_page import render_releases, to_markdown
+from harness.facts.release_faults import DRAWN, RELEASE_CHANGES, RELEASE_FAULTS, TRIED
+from harness.views.release_list import render_releases
+from tests.docs.release_page import find_summary, to_markdown
+from tests.releases.grid_file import load_grid
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,3 +36,8 @@ def test_a_release_has_its_own_faults() -> None:
 
 def test_each_release_of_the_grid_is_on_the_page() -> None:
     assert [release for release in load_grid()["releases"] if f"\n| {release} | " not in to_markdown()] == []
+
+
+def test_the_package_knows_what_the_grid_was_run_on() -> None:
+    assert {"tried": [*TRIED], "drawn": DRAWN} == find_summary()
+    assert len(TRIED) > 30

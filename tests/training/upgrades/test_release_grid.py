@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A sample of the grid of `tests/releases`: two releases with known faults, overlaid by pip, and some of their cells. What is
-red, and by which fault, is what `harness/facts/release_grid.json` says. A minute; pip's index where the overlays are not cached.
+red, and by which fault, is what `tests/releases/release_grid.json` says. A minute; pip's index where the overlays are not cached.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.facts.release_faults import load_grid
-from tests.releases.grid_file import cell_of, code_of
+from tests.releases.grid_file import cell_of, code_of, load_grid
 from tests.releases.trials import run_cells
 
 GRID = load_grid()

@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults of DeepSpeed's releases, as text and as a page.
+"""The faults of DeepSpeed's releases as a page: `python -m tests.docs.release_page > docs/releases.md`.
 
-`python -m harness.views.release_page` prints the page, `docs/releases.md`.
+It also writes what `harness explain releases` says of the grid into `harness/facts/release_faults.json`.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Iterator
-from textwrap import fill
+from pathlib import Path
 from typing import Any
 
-from harness.facts.release_faults import RELEASE_CHANGES, RELEASE_FAULTS, ReleaseFault, load_conformance, load_grid
+from harness.facts.release_faults import RELEASE_CHANGES, RELEASE_FAULTS, ReleaseFault
+from harness.views.release_list import name_of, range_of
+from tests.releases.grid_file import load_conformance, load_grid
+
+FAULTS = Path(__file__).parents[2] / "harness/facts/release_faults.json"
 
 _INTRO = (
     "Each release was compared with one plain torch process: three steps of a small model on two gloo ranks of the CPU",
@@ -43,37 +49,6 @@ _CLASSES = {
     "Different": ("missed", "false-alarm", "crash", "unknown"),
 }
 """A column of the page, and the classes of `tests/conformance` that it counts."""
-
-
-def render_releases(word: str, width: int = 120) -> str | None:
-    """For the word `releases`, all faults, a paragraph each, and the releases that were tried; for a release that was
-    tried, such as `0.18.2`, its faults; None for another word.
-    """
-    faults = (*RELEASE_FAULTS, *RELEASE_CHANGES)
-    tried = [name for name, parts in load_grid()["releases"].items() if "not_run" not in parts.get("cells", {})]
-    if word in tried:
-        own = [_describe_fault(fault, width) for fault in faults if fault.applies_to(word)]
-        head = f"DeepSpeed {word}. `harness validate-config FILE --deepspeed-version {word}` finds those of a file."
-        return "\n\n".join([fill(head, width), *own])
-    if word.lower() not in ("release", "releases"):
-        return None
-    paragraphs = [_describe_fault(fault, width) for fault in faults]
-    drawn = load_conformance()["releases"].values()
-    cases, different = (
-        sum(counts) for counts in zip(*((r["cases"], _count(r)["Different"]) for r in drawn), strict=True)
-    )
-    tail = fill(
-        f"Compared with plain torch: {', '.join(tried)}. Compared with what the gates say: {len(drawn)} releases,"
-        f" {cases - different} of {cases} drawn JSONs as they say. The page docs/releases.md has the figures.",
-        width,
-    )
-    return "\n\n".join([*paragraphs, tail])
-
-
-def _describe_fault(fault: ReleaseFault, width: int) -> str:
-    effect = fault.effect[:1].upper() + fault.effect[1:]
-    text = f"{_name(fault)}  {_range(fault)}: {fault.settings}. {effect}. Instead: {fault.workaround}."
-    return fill(text, width, subsequent_indent="    ")
 
 
 def to_markdown() -> str:
@@ -123,20 +98,8 @@ def _count(result: dict[str, Any]) -> dict[str, int]:
     return {column: sum(result["counts"].get(kind, 0) for kind in kinds) for column, kinds in _CLASSES.items()}
 
 
-def _name(fault: ReleaseFault) -> str:
-    return f"{fault.gate} {fault.name}".strip()
-
-
-def _range(fault: ReleaseFault) -> str:
-    if fault.first == fault.last and fault.first:
-        return fault.first
-    if not fault.last:
-        return f"from {fault.first}" if fault.first else "all"
-    return f"{fault.first} to {fault.last}" if fault.first else f"up to {fault.last}"
-
-
 def _row(fault: ReleaseFault) -> str:
-    return f"| {_name(fault)} | {_range(fault)} | {fault.settings} | {fault.effect} | {fault.workaround} |"
+    return f"| {name_of(fault)} | {range_of(fault)} | {fault.settings} | {fault.effect} | {fault.workaround} |"
 
 
 def _grid_rows(release: str, parts: dict[str, Any]) -> Iterator[str]:
@@ -152,5 +115,22 @@ def _grid_rows(release: str, parts: dict[str, Any]) -> Iterator[str]:
         )
 
 
+def find_summary() -> dict[str, Any]:
+    """`tried` and `drawn` of `release_faults.json`."""
+    tried = [name for name, parts in load_grid()["releases"].items() if "not_run" not in parts.get("cells", {})]
+    drawn = load_conformance()["releases"].values()
+    counts = {"cases": sum(r["cases"] for r in drawn), "different": sum(_count(r)["Different"] for r in drawn)}
+    return {"tried": tried, "drawn": {"releases": len(drawn), **counts}}
+
+
+def write_summary() -> None:
+    """The lines of both in the file."""
+    text = FAULTS.read_text(encoding="utf-8")
+    for key, value in find_summary().items():
+        text = re.sub(rf'^  "{key}": .*,$', f'  "{key}": {json.dumps(value)},', text, flags=re.MULTILINE)
+    FAULTS.write_text(text, encoding="utf-8")
+
+
 if __name__ == "__main__":
+    write_summary()
     sys.stdout.write(to_markdown())

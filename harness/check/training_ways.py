@@ -45,7 +45,13 @@ OF_ALL = tuple(way for way in WAYS if not way.adapters and not way.in_8_bits)
 
 
 def places_of(way: Way, stage: int | None, settings: PlanSettings) -> Iterable[Place]:
-    """The places of a way. `stage`: the user's own, which those of its places take that it has."""
+    """The places of a way. `stage`: the user's own, which those of its places take that it has. A pipeline has stage 1,
+    and no adapters.
+    """
+    if settings.pipeline_parallel_size > 1:
+        if way.adapters:
+            return ()
+        stage = 1 if stage is None else stage
     if stage is None:
         return way.places
     places = dict.fromkeys((stage, *devices) for _, *devices in way.places)

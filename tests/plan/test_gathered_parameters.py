@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -56,3 +57,16 @@ def test_a_layer_as_one_module_holds_its_gradients() -> None:
         sizes.append({item.kind: item.bytes for item in at_the_end if item.tier == "gpu"})
     assert [size["gradient_largest"] for size in sizes] == [2 * 32_000 * 4096, 2 * model.largest_layer_parameters]
     assert sizes[0]["temporary"] == sizes[1]["temporary"] > 0, "a bucket that is full is copied"
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"]])
+def test_frozen_parameters_of_such_a_layer_have_no_gradients(targets: Any) -> None:
+    """DeepSpeed's leaf hook fills the gradients of what its optimizer has (stage3.py `leaf_parameters`)."""
+    adapters = {"lora": {"r": 16, "target_modules": targets}}
+    leaf = replace(settings("mixtral-8x7b", model=adapters), leaf_decoder_layers=True)
+    model = plan_of("mixtral-8x7b").model
+    assert model is not None
+    partitions = partition_model(model, leaf)
+    assert partitions.leaf_layer * model.num_layers == partitions.total < 10**9
+    everything = partition_model(model, replace(settings("mixtral-8x7b"), leaf_decoder_layers=True))
+    assert everything.leaf_layer == model.largest_layer_parameters

@@ -393,6 +393,20 @@ def test_three_figures_of_the_peak_each_within_its_range() -> None:
         assert each.gpu_peak_range[1] == int(gaps * each.allocated_peak_range[1]) + outside
 
 
+def test_states_neither_shrink_nor_grow_in_the_range() -> None:
+    """70B on 8 GPUs: 16 bytes a parameter, an eighth on each; what varies is beside them."""
+    zero: dict[str, Any] = {"stage": 3, "offload_optimizer": {"device": "none"}}
+    m, states = memory("llama-3.1-70b", zero=zero), 16 * 70_553_706_496 // 8
+    low, high = m.allocated_peak_range
+    beside = m.allocated_peak - states
+    assert m.allocated_peak - 0.3 * beside < low < m.allocated_peak < high < m.allocated_peak + 0.6 * beside
+    offloaded = memory("llama-3.1-70b", zero=offload("cpu", "cpu"))
+    assert offloaded.allocated_peak_range == (
+        int(0.85 * offloaded.allocated_peak),
+        int(1.25 * offloaded.allocated_peak),
+    ), "of activations and buffers alone the range is that of the whole"
+
+
 ROOTS = "square roots of Adam's states"
 
 

@@ -6,6 +6,7 @@ Elements only; bytes are in `harness.plan.memory.model_states`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -56,7 +57,7 @@ class ZeroPartitions:
     head_gradient: int
     """The output layer, where it is trained."""
     leaf_layer: int = 0
-    """The largest layer that ZeRO-3 gathers and reduces as one; 0 where it does neither."""
+    """The trained part of a layer that ZeRO-3 gathers and reduces as one; 0 where it does neither."""
     hpz_partition: int = 0
     """ZeRO++'s second shard."""
     nvme_gradients: int = 0
@@ -218,7 +219,7 @@ def _partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartition
         largest_parameter=max(sizes),
         largest_gradient=max(trainable_sizes),
         largest_module=max(_largest_module_numel(model, settings, max(sizes)), leaf_layer),
-        leaf_layer=leaf_layer,
+        leaf_layer=leaf_layer if settings.trainable is None else _trained_in_a_layer(model, parameters, leaf_layer),
         largest_layer_gradient=_largest_layer_gradient(model, parameters),
         head_gradient=_head_gradient(model, settings, parameters),
         hpz_partition=_hpz_partition_numel(sizes, settings),
@@ -284,6 +285,15 @@ def _head_gradient(model: ModelFacts, settings: PlanSettings, trainable: Sequenc
     names = {p.name for p in (model.before if model.tied else model.after) if len(p.shape) == _MATRIX}
     is_trained = any(parameter.name in names for parameter in trainable)
     return local_vocab_size(model, settings) * model.hidden if is_trained else 0
+
+
+def _trained_in_a_layer(model: ModelFacts, trainable: Sequence[Parameter], most: int) -> int:
+    """Elements of the layer that has most of them. Frozen ones, as experts beside adapters are, have no gradient."""
+    counts: Counter[str] = Counter()
+    for parameter in trainable:
+        inside = parameter.name.removeprefix(f"{model.layer_path}.")
+        counts[inside.partition(".")[0]] += parameter.numel if inside != parameter.name else 0
+    return min(most, max(counts.values(), default=0))
 
 
 def _largest_layer_gradient(model: ModelFacts, trainable: Sequence[Parameter]) -> int:

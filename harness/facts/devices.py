@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 MIB = 2**20
@@ -78,10 +79,6 @@ CPU = Device("cpu", 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "the host's own memory
 
 DEVICES: Mapping[str, Device] = {device.name: device for device in (*_TABLE, CPU)}
 
-KINDS_NOTES = (
-    "known kinds: " + ", ".join(DEVICES),
-    "of any other kind give `cluster.gpu_memory` (`80GB`) and `cluster.gpu_tflops` (dense, 16 bit), with `--set`",
-)
 _USUAL_MEMORY = {"v100": "32gb", "a100": "80gb", "h100": "80gb", "gh200": "96gb", "rtx3080": "10gb"}
 """Of the kinds that come with more than one memory, the one that a name without memory means."""
 
@@ -151,6 +148,16 @@ def suggest_device(name: str) -> str | None:
     }
     chip = max(chips, key=len, default="")
     return (find_device(chip) or chips[chip]).name if chip else None
+
+
+def notes_on_kind(name: str) -> tuple[str, ...]:
+    """For a name that is no kind: the kinds with similar names, all of them where there is none; what else to give."""
+    kinds = {_plain(_stem(device)): device.name for device in _TABLE}
+    near = [kinds[plain] for plain in get_close_matches(_plain(name).removesuffix("gb"), kinds, n=4, cutoff=0.6)]
+    return (
+        f"{'similar' if near else 'known'} kinds: {', '.join(near or DEVICES)}",
+        "of any other kind give `cluster.gpu_memory` (`80GB`) and `cluster.gpu_tflops` (dense, 16 bit), with `--set`",
+    )
 
 
 def describe_device(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.facts.devices import KINDS_NOTES, TERA, Device, describe_device, find_device, suggest_device
+from harness.facts.devices import TERA, Device, describe_device, find_device, notes_on_kind, suggest_device
 from harness.facts.model_lookup import ModelFacts, ModelLookup
 from harness.findings import Finding, Fix
 from harness.hostinfo.module_probe import OwnModule
@@ -364,7 +364,7 @@ def _check_inputs(
         similar = suggest_device(gpu)
         fix = Fix(f"set `cluster.gpu: {similar}`" if similar else "choose one of the known kinds")
         message = f"GPU kind `{gpu}` is not known"
-        findings.append(Finding("MM003", "warning", message, "cluster.gpu", notes=KINDS_NOTES, fix=fix))
+        findings.append(Finding("MM003", "warning", message, "cluster.gpu", notes=notes_on_kind(gpu), fix=fix))
     return tuple(findings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.facts.devices import DEVICES, device_by_driver_name, find_device, suggest_device
+from harness.facts.devices import DEVICES, device_by_driver_name, find_device, notes_on_kind, suggest_device
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -53,6 +53,11 @@ def test_each_kind_is_found_by_its_name_in_any_case(name: str) -> None:
         ("H200", "H200-141GB"),
         ("GB200 NVL72", "GB200-186GB"),
         ("GB200 NVL", "GB200-186GB"),
+        ("L40", "L40-48GB"),
+        ("NVIDIA A10", "A10-24GB"),
+        ("A2", "A2-16GB"),
+        ("L20", "L20-48GB"),
+        ("MI250", "MI250-64GB"),
     ],
 )
 def test_short_names(short: str, name: str) -> None:
@@ -85,7 +90,7 @@ def test_cards_as_people_name_them(name: str, kind: str) -> None:
     assert found.name == kind
 
 
-@pytest.mark.parametrize("name", ["", "-", "NVIDIA", "H101", "80GB", "h100-40gb", "RTX6000", "A10", "H200-96GB"])
+@pytest.mark.parametrize("name", ["", "-", "NVIDIA", "H101", "80GB", "h100-40gb", "RTX6000", "A11", "H200-96GB"])
 def test_unknown_kinds(name: str) -> None:
     assert find_device(name) is None
 
@@ -119,6 +124,8 @@ def test_figures_are_in_the_right_unit_and_name_holds_the_memory(name: str) -> N
         ("NVIDIA GeForce RTX 4090", 24, "RTX4090-24GB"),
         ("AMD Instinct MI300X", 192, "MI300X-192GB"),
         ("NVIDIA L40S", 45, "L40S-48GB"),
+        ("NVIDIA L40", 45, "L40-48GB"),
+        ("NVIDIA A10", 22, "A10-24GB"),
         ("NVIDIA GeForce RTX 3060", 12, "RTX3060-12GB"),
         ("NVIDIA TITAN RTX", 24, "TITAN-RTX-24GB"),
         ("NVIDIA GeForce GTX 1080", 8, None),
@@ -146,9 +153,7 @@ def test_figures_are_in_the_right_unit_and_name_holds_the_memory(name: str) -> N
         ("NVIDIA GeForce RTX 3090", 24, "RTX3090-24GB"),
         ("NVIDIA GeForce RTX 3090 Ti", 24, None),
         ("NVIDIA A10G", 22, "A10G-24GB"),
-        ("NVIDIA A10", 22, None),
         ("NVIDIA L4", 22, "L4-24GB"),
-        ("NVIDIA L40", 45, None),
         ("Tesla T4", 15, "T4-16GB"),
         ("AMD Instinct MI325X", 256, "MI325X-256GB"),
         ("AMD Instinct MI355X", 288, "MI355X-288GB"),
@@ -191,3 +196,10 @@ def test_kinds_by_the_names_of_their_drivers(said: str, gib: int, kind: str | No
 )
 def test_only_a_kind_of_the_same_chip_is_suggested(name: str, suggested: str | None) -> None:
     assert suggest_device(name) == suggested
+
+
+def test_a_name_that_is_no_kind_gets_the_similar_ones() -> None:
+    assert DEVICES["L40-48GB"].flops_16 == DEVICES["L40S-48GB"].flops_16 / 2
+    assert notes_on_kind("L41")[0].startswith("similar kinds: L4")
+    assert len(notes_on_kind("A110-80GB")[0].split(", ")) <= 4
+    assert notes_on_kind("xyz")[0] == "known kinds: " + ", ".join(DEVICES)

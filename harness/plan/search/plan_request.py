@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.facts.devices import (
-    KINDS_NOTES,
     Device,
     find_device,
     is_before_ampere,
+    notes_on_kind,
     suggest_device,
     usual_gpus_per_host,
 )
@@ -157,7 +157,7 @@ def validate_gpu(name: str) -> list[Finding]:
         return []
     similar = suggest_device(name)
     fix = Fix(f"give `--gpu {similar}`" if similar else "choose one of the known kinds")
-    return [Finding("MM003", "error", f"GPU kind `{name}` is not known", notes=KINDS_NOTES, fix=fix)]
+    return [Finding("MM003", "error", f"GPU kind `{name}` is not known", notes=notes_on_kind(name), fix=fix)]
 
 
 def _validate_sizes(request: PlanRequest) -> list[Finding]:

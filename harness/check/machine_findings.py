@@ -119,7 +119,8 @@ def check_for_plan(
     lacking = list(check_devices(checked.run))
     lacking += check_sizes(checked.run, plan_here(checked.run)) if lacking and runs_on_local_cpu(checked.run) else ()
     checked = with_findings(checked, [*lacking, *check_weights(checked.run, planned=True)])
-    return checked._replace(run=on_this_machine(checked.run)) if checked.report.ok and checked.run else checked
+    given = {text.partition("=")[0].strip().removeprefix("cluster.") for text in overrides or ()}
+    return checked._replace(run=on_this_machine(checked.run, given)) if checked.report.ok and checked.run else checked
 
 
 def with_misspelt_paths(checked: CheckedFile) -> CheckedFile:

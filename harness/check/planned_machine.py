@@ -7,7 +7,7 @@ A spec's `cluster:` describes the machine of the plan. Where this machine runs t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,8 +37,10 @@ def runs_on_local_cpu(run: ResolvedRun) -> bool:
     return is_run_here(run) and not _devices_of(run)
 
 
-def on_this_machine(run: ResolvedRun) -> ResolvedRun:
-    """The run with the memory and the disks of this machine in place of those of `cluster:`, to be planned."""
+def on_this_machine(run: ResolvedRun, given: Collection[str] = ()) -> ResolvedRun:
+    """The run with the memory and the disks of this machine in place of those of `cluster:`, to be planned; not of the
+    keys in `given`, which a command line decides.
+    """
     devices, cluster = _devices_of(run), run.spec.cluster
     sizes: dict[str, object] = {"host_memory": machine.host_memory().total or None}
     if not devices:
@@ -47,7 +49,7 @@ def on_this_machine(run: ResolvedRun) -> ResolvedRun:
         sizes["gpu_memory"] = gpu
     if (free := _free_on_disks(run)) is not None:
         sizes["nvme"] = free
-    changed = cluster.model_copy(update={key: value for key, value in sizes.items() if value or not devices})
+    changed = cluster.model_copy(update={k: v for k, v in sizes.items() if (v or not devices) and k not in given})
     return run._replace(spec=run.spec.model_copy(update={"cluster": changed}))
 
 

@@ -50,10 +50,12 @@ def _write_answer(answer: Answer, write: str | None) -> None:
 
 def choose_next_command(planned: Plan, searched: SearchResult | None, options: PlanOptions, spec: str) -> str:
     """The command that comes after this plan; empty where none does. `spec` is the file, or the name of the request."""
+    if planned.device is not None and not planned.device.starts_ranks:
+        return ""
     if searched is not None or options.spec is None:
         return format_next_after_search(options.write) if searched is not None and searched.best is not None else ""
-    if planned.run.kind != "spec":
-        return ""
+    if planned.run.kind != "spec" or (planned.fit.verdict is False and planned.time is None):
+        return ""  # a search needs the time of a step
     if planned.fit.verdict is False:
         return format_search_command(spec, options.hostfile, options.overrides, here=options.here)
     return format_next_command(planned.run, spec, options.hostfile, options.overrides)

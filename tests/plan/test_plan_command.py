@@ -414,6 +414,19 @@ def test_here_plans_for_the_cpu_and_the_memory_of_a_machine_without_a_gpu(
     assert here.exit_code == 0, here.stderr
     assert "The kind of GPU is not known" not in here.stdout
     assert re.search(r"\nFits: host memory .*\nHost .* \(this machine\)", here.stdout, re.DOTALL), here.stdout
+    small = run("plan", spec, "--world-size", "2", "--here", "--set", "cluster.host_memory=1GB")
+    assert " of 954 MiB per host, " in small.stdout, small.stdout
+    assert small.exit_code == 1
+    assert "Next: " not in small.stdout, "a search needs a GPU of known speed"
+
+
+def test_a_gpu_on_which_no_launch_starts_names_no_launch() -> None:
+    arguments = "size --model llama-3.1-70b --gpus 8 --gpu MI300X --set zero.offload_optimizer.device=none"
+    result = run(*arguments.split())
+    assert result.exit_code == 0, result.stderr
+    assert "\nFits" in result.stdout
+    assert "EN022" in result.stdout
+    assert "Next: " not in result.stdout
 
 
 def lines_of(arguments: str) -> str:
@@ -422,7 +435,7 @@ def lines_of(arguments: str) -> str:
 
 def test_a_certain_setting_leads_where_the_fastest_is_not() -> None:
     text = lines_of("--model mistral-small-24b --gpus 8 --gpu H100-80GB")
-    assert "micro-batch 2, checkpointing Fits, as far as known: " in text
+    assert "sequence 2, micro-batch 8, checkpointing Fits, as far as known: " in text
     assert re.search(r": \d+ fit, this one is the fastest; \d+ others are not certain", text)
 
 

@@ -10,7 +10,7 @@ Patch: `runtime/pipeline/` overrides `PipelineModule._build`, fills the weights 
 K layers as one. It marks with `model_parallel` the parameters that this rank counts in a norm over the model: without
 the mark, DeepSpeed clips an fp32 pipeline at stage 0 by the norm of the first stage alone, and counts no shard of other
 tensor ranks. Where stages have different numbers of parameter groups, it lets `scaled_global_norm` of the ZeRO
-optimizer take part in as many sums as the stage with most groups (`runtime/pipeline/norm_groups.py`): ZeRO sums once
+optimizer take part in as many sums as the stage with most groups (`runtime/engine.py`): ZeRO sums once
 for each group, and the ranks of the other stages would wait for ever."""
 
 from __future__ import annotations

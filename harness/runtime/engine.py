@@ -12,7 +12,10 @@ from typing import Any, cast
 
 import deepspeed
 import torch
+from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.utils import combine_grad_norm_groups
+from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from deepspeed.utils import set_z3_leaf_modules
 
 from harness.patches.chunked_loss import ChunkedHead, install_chunked_loss
@@ -117,7 +120,7 @@ def build_engine(
         # The engine sets it where its `mpu` has sequence groups.
         cast("Any", engine).seq_parallel_group = new_sequence_group(topology)
     if topology.pipeline_parallel_size > 1:
-        from harness.runtime.pipeline.norm_groups import join_every_norm
+        from harness.runtime.engine import join_every_norm
 
         join_every_norm(engine, distributed.any_rank)
     compile_engine(engine, run.spec.train)
@@ -216,3 +219,33 @@ def _has_expert_list(module: torch.nn.Module) -> bool:
         and len({type(expert) for expert in child}) == 1
         for name, child in module.named_children()
     )
+
+
+def join_every_norm(engine: Engine, any_rank: Callable[[bool], bool]) -> None:
+    """Let each rank take part in as many sums of the norm as the stage with most groups. A collective of all ranks.
+
+    DeepSpeed's ZeRO optimizer sums the norm over the stages once for each parameter group of its own stage. A stage of
+    an embedding alone has no group of vectors, and one whose matrices are frozen none of matrices: its ranks then wait
+    in fewer all-reduces than the others, for ever.
+    """
+    optimizer: Any = engine.optimizer
+    if not isinstance(optimizer, DeepSpeedZeroOptimizer):  # others sum once
+        return
+    own_groups, most_groups = len(optimizer.bit16_groups), 0
+    while any_rank(own_groups > most_groups):
+        most_groups += 1
+    missing = most_groups - own_groups
+    if not missing:
+        return
+    own_norm = optimizer.scaled_global_norm
+
+    def norm_of_all_stages(norm_type: int = 2) -> torch.Tensor:
+        norms = [own_norm(norm_type)]
+        for _ in range(missing):
+            squares = torch.zeros((), dtype=torch.float32, device=engine.device)
+            optimizer._model_parallel_all_reduce(tensor=squares, op=dist.ReduceOp.SUM)
+            norms.append(squares.sqrt())
+        norm: torch.Tensor = combine_grad_norm_groups(norms, norm_type=norm_type)
+        return norm
+
+    optimizer.scaled_global_norm = norm_of_all_stages

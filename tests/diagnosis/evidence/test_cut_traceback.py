@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from harness.diagnosis.decision import decide_action
-from harness.diagnosis.evidence import cut_traceback
+from harness.diagnosis.evidence import python_errors
 from tests.support.tracebacks import diagnose_text, traceback_text
 
 SOURCE = textwrap.dedent('''\
@@ -47,7 +47,7 @@ BARE = "the log ends in the middle of a traceback, before the exception"
 
 def diagnose_cut(monkeypatch, function, code, line=99, file="deepspeed/runtime/odd.py"):
     asked = []
-    monkeypatch.setattr(cut_traceback, "read_module_source", lambda name: asked.append(name) or SOURCE)
+    monkeypatch.setattr(python_errors, "read_module_source", lambda name: asked.append(name) or SOURCE)
     log = traceback_text([("/job/train.py", "main", "go()"), (file, function, code)], "").rstrip("\n")
     log = log.replace("line 2,", f"line {line},")
     return diagnose_text(log if code else log.rpartition("\n")[0]), asked
@@ -95,7 +95,7 @@ def test_only_sources_of_the_packages_are_read(monkeypatch, file, asked):
 
 def test_an_exception_that_the_log_has_is_not_looked_up(monkeypatch):
     asked = []
-    monkeypatch.setattr(cut_traceback, "read_module_source", lambda name: asked.append(name) or SOURCE)
+    monkeypatch.setattr(python_errors, "read_module_source", lambda name: asked.append(name) or SOURCE)
     frames = [("deepspeed/runtime/odd.py", "fetch", "raise ValueError(")]
     assert diagnose_text(traceback_text(frames, "OddError: else")).message == "OddError: else"
     assert not asked

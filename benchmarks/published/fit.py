@@ -19,8 +19,7 @@ from benchmarks.published.set_aside import is_set_aside
 from harness.facts.devices import Device
 from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.time.fitted_rates import FITTED, FittedRates
-from harness.plan.time.link_rates import GroupRates, group_rates
-from harness.plan.time.rates import Rates
+from harness.plan.time.rates import GroupRates, Rates, group_rates
 from harness.plan.time.step_time import time_parts
 from harness.plan.time.step_work import StepWork, count_step_work
 

@@ -7,7 +7,7 @@ Counts nothing itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from harness.check.plan_report import PlanReport
@@ -19,7 +19,7 @@ from harness.plan.planner import Plan
 from harness.plan.search.alternatives import Alternative
 from harness.plan.settings.plan_settings import has_assumed_hosts
 from harness.plan.time.collective_traffic import CollectiveTraffic
-from harness.plan.time.step_time import find_enough_network
+from harness.plan.time.step_time import PARAMETERS_READ, StepTime, find_enough_network
 from harness.plan.trainer_loop import TRAINERS
 from harness.plan.unknown_inputs import find_remedy, unknown_inputs
 from harness.plan.weights.trainable_split import has_known_targets
@@ -216,19 +216,25 @@ def _format_speed(plan: Plan) -> list[str]:
 
 
 def _explain_limit(plan: Plan) -> list[str]:
-    """Of collectives: the network that would not limit the step; else the time of CPU Adam."""
+    """Of collectives: the network that would not limit the step; else the time of CPU Adam and of the disks."""
     if plan.time is None or not (plan.model and plan.settings and plan.device):
         return []
-    adam = next((part for part in plan.time.parts if part.name == "CPU optimizer" and part.exposed), None)
-    if plan.time.bottleneck != "collectives" and adam is not None and adam.exposed > 0.01 * plan.time.seconds:
-        took = format_time(adam.exposed, (adam.exposed / adam.scatter, adam.exposed * adam.scatter))
-        return [f"{' ' * _LABEL}CPU Adam takes {took} of it, whatever the batch"]
     if plan.time.bottleneck != "collectives":
-        return []
+        return [f"{' ' * _LABEL}{text}" for text in _format_fixed_parts(plan.time)]
     if enough := find_enough_network(plan.model, plan.settings, plan.device, plan.rates):
         text = f"{enough[0] * 8e-9:,.6g} Gbit/s a host; from {enough[1] * 8e-9:,.0f} Gbit/s on {enough[2]} limits it"
         return [" " * _LABEL + text]
     return []
+
+
+def _format_fixed_parts(time: StepTime) -> Iterator[str]:
+    """What CPU Adam and the disks take of a step, whatever the batch, and the parameters that a micro-batch reads."""
+    parts = {part.name: part for part in time.parts if part.exposed > 0.01 * time.seconds}
+    names = {"CPU optimizer": "CPU Adam takes", "NVMe": "states from NVMe and back take", PARAMETERS_READ: ""}
+    for name, what in names.items():
+        if part := parts.get(name):
+            took = format_time(part.exposed, (part.exposed / part.scatter, part.exposed * part.scatter))
+            yield f"{what} {took} of it, whatever the batch" if what else f"{name} take {took} more than they overlap"
 
 
 def _format_unknown_inputs(plan: Plan) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.plan.weights.bytes_per_parameter import BytesPerParameter
+from harness.plan.weights.optimizer_states import BytesPerParameter
 from tests.support.plan_inputs import memory_of_run, offload, settings
 
 ADAM = {"precision": {"bf16": True}, "zero": {"stage": 3}}

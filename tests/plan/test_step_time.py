@@ -239,6 +239,12 @@ def test_the_network_that_is_enough_is_the_least_with_which_compute_limits_the_s
     assert time_of("llama-3.1-70b", 16, cluster={"network_bandwidth": "4TB/s"}).bottleneck == "compute"
 
 
+def test_the_disks_limit_a_step_by_all_that_is_read_and_written() -> None:
+    """Optimizer states and parameters, each of which takes less than compute alone."""
+    seconds = {"compute": 384.0, "NVMe": 351.0, "parameters from NVMe": 368.0, "CPU optimizer": 36.0}
+    assert bottleneck_of([TimePart(name, each, each) for name, each in seconds.items()]) == "NVMe"
+
+
 def test_issuing_gathers_counts_as_collectives() -> None:
     """ZeRO-3 of frozen weights on short rows: their bytes and their issue take longer than compute, neither alone."""
     seconds = {"compute": 0.63, "collectives": 0.17, "issue of collectives": 0.56, "GPU optimizer": 0.02}

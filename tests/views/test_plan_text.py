@@ -122,9 +122,22 @@ def test_hours_and_cost_are_ranges_of_two_figures() -> None:
     assert alternatives[0].split()[1:] == ["GPU", "host", "step", "cost"]
 
 
+def test_a_step_that_disks_limit_says_what_they_take() -> None:
+    disks = {"gpu": "A100-40GB", "gpus_per_node": 8, "nvme_read_bandwidth": "6GB/s", "nvme_write_bandwidth": "4GB/s"}
+    nvme = {"device": "nvme", "nvme_path": "/nvme"}
+    plan = plan_of(
+        zero={"stage": 3, **dict.fromkeys(("offload_optimizer", "offload_param"), nvme)},
+        cluster={**disks, "nvme": "4TB"},
+    )
+    text = " ".join(shown(plan).split())
+    assert "limited by NVMe" in text
+    assert re.search(r"states from NVMe and back take [\d.]+ min \([^)]+\) of it, whatever the batch", text), text
+    assert re.search(r"parameters from NVMe take [\d.]+ min \([^)]+\) more than they overlap", text), text
+
+
 def test_a_step_that_collectives_limit_says_what_they_lack() -> None:
     cluster = {"gpu": "H100", "gpus_per_node": 8, "network_bandwidth": "100Gb/s"}
-    text = " ".join(shown(plan_of(16, zero={"stage": 3}, cluster=cluster)).split())
+    text = " ".join(shown(plan_of(32, zero={"stage": 3}, cluster=cluster)).split())
     sent = r"a GPU sends [\d.]+ .iB a step: [\d.]+ .iB gradients, [\d.]+ .iB parameters Speed"
     network = r"100 Gbit/s a host; from \d+ Gbit/s on compute limits it"
     assert re.search(rf"limited by collectives {network} ([^()]+\([^()]+\) with [^()]+ )?{sent}", text), text

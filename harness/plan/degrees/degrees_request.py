@@ -13,7 +13,7 @@ from harness.findings import Finding, Fix
 from harness.plan.degrees.rank_groups import ParallelDegrees
 from harness.plan.search.plan_request import validate_count, validate_gpu
 from harness.plan.time.pipeline_schedule import SCHEDULES, Schedule
-from harness.plan.weights.bytes_per_parameter import BytesPerParameter
+from harness.plan.weights.optimizer_states import BytesPerParameter
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 Checkpointing = Literal["none", "selective", "full"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from harness.errors import ExitCode, UserError
 from harness.facts.devices import find_device
 from harness.plan.search.plan_request import min_gpus_for_states, validate_count, validate_gpu
-from harness.plan.weights.bytes_per_parameter import BytesPerParameter
+from harness.plan.weights.optimizer_states import BytesPerParameter
 
 _ADAM = BytesPerParameter(2, 2, 4, 8)
 _MAX_GPUS = 1_000_000

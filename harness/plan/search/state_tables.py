@@ -14,7 +14,7 @@ from harness.errors import ExitCode, UserError
 from harness.facts.devices import Device, find_device, usual_gpus_per_host
 from harness.findings import Finding, Fix
 from harness.plan.search.plan_request import min_gpus_for_states, nominal_memory, validate_count, validate_gpu
-from harness.plan.weights.bytes_per_parameter import BytesPerParameter
+from harness.plan.weights.optimizer_states import BytesPerParameter
 
 MODEL_SIZES: Mapping[str, float] = {"124M": 124e6, "1.3B": 1.3e9, "8B": 8e9, "13B": 13e9, "70B": 70e9, "405B": 405e9}
 GPU_COUNTS = (8, 64, 256)

@@ -13,8 +13,7 @@ from typing import Any, Literal
 from harness.facts.devices import usual_gpus_per_host
 from harness.patches.patch_registry import PatchFacts, is_planned
 from harness.plan.settings.patch_facts import patch_facts
-from harness.plan.weights.bytes_per_parameter import BytesPerParameter
-from harness.plan.weights.optimizer_states import Optimizer
+from harness.plan.weights.optimizer_states import BytesPerParameter, Optimizer
 from harness.plan.weights.tensor_shard import DEFAULT_PLAN, TensorPlanChoice
 from harness.plan.weights.trainable_split import TrainableChoice
 from harness.run.resolved_run import ResolvedRun

@@ -14,11 +14,9 @@ from typing import Any
 from harness.facts.devices import Device
 from harness.plan.planner import Plan
 from harness.plan.settings.plan_settings import PlanSettings
-from harness.plan.time.compute_time import launch_seconds
 from harness.plan.time.fitted_rates import FITTED, FittedRates
-from harness.plan.time.link_rates import LinkRates, link_rates
-from harness.plan.time.rates import Rates
-from harness.plan.time.step_time import MESSAGE_LATENCY, cpu_step_rate
+from harness.plan.time.rates import LinkRates, Rates, link_rates
+from harness.plan.time.step_time import MESSAGE_LATENCY, cpu_step_rate, launch_seconds
 from harness.plan.time.step_work import StepWork, count_step_work
 
 _KERNELS_OF_A_LAYER = 58

@@ -12,8 +12,7 @@ from typing import Literal
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.settings.plan_settings import PlanSettings
-from harness.plan.time.link_rates import group_rates
-from harness.plan.time.rates import Rates
+from harness.plan.time.rates import Rates, group_rates
 from harness.plan.time.step_work import StepWork, count_step_work
 
 Collective = Literal["all-reduce", "reduce-scatter", "reduce", "all-gather", "all-to-all", "send"]

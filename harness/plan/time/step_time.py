@@ -10,30 +10,39 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.settings.plan_settings import PlanSettings
-from harness.plan.time.compute_time import compute_time
 from harness.plan.time.fitted_rates import FITTED, MEASURED_HOST_SPREAD, THREAD_SPREAD, FittedRates
-from harness.plan.time.link_rates import GroupRates, group_rates, link_rates
-from harness.plan.time.rates import MEASURED_SHARE, PAGEABLE_COPY, THREAD_BANDWIDTH, Rates
-from harness.plan.time.step_work import CollectiveWork, OptimizerWork, StepWork, count_step_work
+from harness.plan.time.rates import (
+    MEASURED_SHARE,
+    PAGEABLE_COPY,
+    THREAD_BANDWIDTH,
+    GroupRates,
+    Rates,
+    group_rates,
+    link_rates,
+)
+from harness.plan.time.step_work import CollectiveWork, ComputeWork, OptimizerWork, StepWork, count_step_work
 from harness.plan.weights.flops import model_flops_per_token
 
 MESSAGE_LATENCY = 20e-6
 """Seconds of one message between pipeline stages, without its bytes."""
-_COMPUTE, _CPU_OPTIMIZER, _NVME = "compute", "CPU optimizer", "NVMe"
+_COMPUTE, _CPU_OPTIMIZER, _NVME, PARAMETERS_READ = "compute", "CPU optimizer", "NVMe", "parameters from NVMe"
 _NETWORKS = tuple(12.5e9 * cards for cards in (1, 2, 4, 8, 16, 32, 64))
 """Bytes a second of hosts with so many ports of 100 Gbit/s."""
 _AFTER_STEP = "parameters gathered after the step"
 PARTS_OF_UPDATE = (_CPU_OPTIMIZER, _NVME, "PCIe at the step", _AFTER_STEP, "GPU optimizer")
 """Parts of the optimizer's step, which do not depend on the batch; all others are of the passes."""
+_LIMITS = {"issue of collectives": "collectives", PARAMETERS_READ: _NVME, "PCIe at the step": "PCIe"}
+"""Parts that count with another one."""
 _RATES = {
     _COMPUTE: "compute",
     _CPU_OPTIMIZER: "cpu_optimizer",
     _NVME: "nvme",
-    "parameters from NVMe": "nvme",
+    PARAMETERS_READ: "nvme",
     "PCIe": "pcie",
     "PCIe at the step": "pcie",
     "GPU optimizer": "gpu_optimizer",
@@ -128,10 +137,10 @@ def _sum_parts(parts: Sequence[TimePart], tokens: int, peak_seconds: float) -> S
 
 
 def bottleneck_of(parts: Sequence[TimePart]) -> str:
-    """The part that takes most of a step; the issue of collectives counts with them."""
+    """What takes most of a step: its parts on the disks, on PCIe and on the links count together."""
     exposed: dict[str, float] = defaultdict(float)
     for part in parts:
-        exposed[part.name.removeprefix("issue of ")] += part.exposed
+        exposed[_LIMITS.get(part.name, part.name)] += part.exposed
     return max(exposed, key=exposed.__getitem__)
 
 
@@ -241,7 +250,7 @@ def _offload_parts(
         TimePart("GPU optimizer", gpu, gpu),
         TimePart(_CPU_OPTIMIZER, host, host * (1 - early)),
         TimePart(_NVME, swap + written, swap + written),
-        TimePart("parameters from NVMe", read, max(0.0, read - compute) if settings.prefetch_bucket_size else read),
+        TimePart(PARAMETERS_READ, read, max(0.0, read - compute) if settings.prefetch_bucket_size else read),
     ]
 
 
@@ -263,3 +272,56 @@ def _swap_seconds(work: OptimizerWork, settings: PlanSettings, rates: Rates, ste
     read, write = work.nvme.optimizer_read / rates.nvme_read, work.nvme.optimizer_write / rates.nvme_write
     overlapped = (read if settings.pipeline_read else 0.0) + (write if settings.pipeline_write else 0.0)
     return read + write - overlapped + max(0.0, overlapped - step)
+
+
+_LEAF_HOOKS = 0.53
+"""Python calls of ZeRO-3's hooks with one hook a layer by those with one a module: 12,866 of 24,454 on a tiny Llama."""
+_COMPILED_LAUNCHES = 0.5
+"""Launches of a compiled layer by those of an eager one; assumed."""
+
+
+class ComputeTime(NamedTuple):
+    """Seconds of a step, and the share of them that fused attention takes."""
+
+    seconds: float
+    attention_share: float
+
+
+def compute_time(
+    work: ComputeWork, settings: PlanSettings, device: Device, rates: Rates, fitted: FittedRates
+) -> ComputeTime:
+    """The longer of what the GPU computes and what the host launches, a micro-batch after the other.
+
+    A given `compute_efficiency` replaces the fitted shares: it is that of all executed operations.
+    """
+    gpu, attention = _gpu_seconds(work, settings, device, rates, fitted)
+    micro_batch = max(gpu, work.layer_passes * launch_seconds(settings, fitted))
+    return ComputeTime(micro_batch * work.micro_batches / (1 - work.idle_share), attention / micro_batch)
+
+
+def _gpu_seconds(
+    work: ComputeWork, settings: PlanSettings, device: Device, rates: Rates, fitted: FittedRates
+) -> tuple[float, float]:
+    """Products, attention, and the traffic of everything else: norms, activations, residuals, logits and their loss.
+    Also the seconds of attention alone.
+    """
+    peak = device.flops_16 if settings.param_bytes == 2 else device.flops_32
+    if rates.efficiency:
+        executed = work.matmul_flops + work.attention_forward_flops + work.attention_backward_flops / 1.25
+        return executed / (peak * rates.efficiency), 0.0
+    share = fitted.matmul_share(device.name, work.width, work.rows) * (fitted.expert_share if work.experts else 1.0)
+    products = work.matmul_flops / (peak * share)
+    forward, backward = fitted.attention_shares(device.name, settings.seq_length)
+    if settings.attention == "eager":  # plain products over all pairs; their traffic is that of the saved softmax
+        forward = backward = fitted.matmul_share(device.name, work.width, work.rows) / 2
+    attention = (work.attention_forward_flops / forward + work.attention_backward_flops / backward) / peak
+    traffic = fitted.activation_passes * work.activation_bytes + fitted.logit_bytes * work.logits
+    traffic += work.dequantized_bytes
+    return products + attention + traffic / (device.bandwidth * fitted.memory_share), attention
+
+
+def launch_seconds(settings: PlanSettings, fitted: FittedRates) -> float:
+    """Seconds of the host for one pass through one layer: kernel launches, Python, ZeRO-3's hooks around modules."""
+    launch = fitted.launch_seconds * (_COMPILED_LAUNCHES if settings.compiled else 1.0)
+    hooks = fitted.hook_seconds * (_LEAF_HOOKS if settings.leaf_decoder_layers else 1.0)
+    return launch + (hooks if settings.stage == 3 else 0.0)

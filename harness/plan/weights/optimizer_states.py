@@ -8,6 +8,7 @@ Counted on live engines: `tests/training/plan/test_plan_counts.py`. Names and cl
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 _MOMENTUM_ALONE = frozenset(("sgd", "musgd"))
@@ -74,3 +75,30 @@ class Optimizer(NamedTuple):
         """Does the engine keep the states of a first version, of all parameters?"""
         is_rebuilt = stage in (1, 2) or (stage == 0 and mixed_precision)
         return self.name in _BUILT_WITH_STATES and is_rebuilt and not is_offloaded
+
+
+@dataclass(frozen=True, slots=True)
+class BytesPerParameter:
+    """Bytes a parameter of the model states, by kind, however many ranks share each of them."""
+
+    parameters: int
+    gradients: int
+    master: int
+    states: int
+
+    @property
+    def total(self) -> int:
+        """All of them: 16 with 16-bit weights, fp32 masters and Adam."""
+        return self.parameters + self.gradients + self.master + self.states
+
+    def per_rank(self, parameters: float, ranks: int, stage: int) -> float:
+        """Bytes a rank of the states alone, as in table 1 of the ZeRO paper (arXiv 1910.02054): what a stage shards is
+        divided by the ranks. No buffers and no padding.
+        """
+        unsharded = {0: self.total, 1: self.parameters + self.gradients, 2: self.parameters, 3: 0}[stage]
+        return parameters * (unsharded + (self.total - unsharded) / ranks)
+
+    def __str__(self) -> str:
+        parts = (self.parameters, "parameters"), (self.gradients, "gradients"), (self.master, "master weights")
+        terms = " + ".join(f"{width} {name}" for width, name in (*parts, (self.states, "optimizer states")) if width)
+        return f"{terms} = {self.total} bytes per parameter"

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from harness.plan.simulation.clock_rates import ClockRates
-from harness.plan.time.link_rates import LinkRates
+from harness.plan.time.rates import LinkRates
 from tests.training.jobs.race_cases import answer_case
 
 MILLI = 1e-3

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import json
+import operator
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -47,11 +49,7 @@ class Bound(NamedTuple):
 
     def allows(self, value: float) -> bool:
         """Is the value on the right side? Not a number is on no side."""
-        if self.op == "ge":
-            return value >= self.limit
-        if self.op == "gt":
-            return value > self.limit
-        return value <= self.limit if self.op == "le" else value < self.limit
+        return bool(getattr(operator, self.op)(value, self.limit))
 
 
 class Key(NamedTuple):
@@ -139,7 +137,7 @@ def _parse_attribute(attribute: str, values: dict[str, Any], bounds: list[Bound]
     elif attribute[0] == "<":
         values["gone"] = parse_version(attribute[1:])
     elif attribute[0] == "=":
-        values["default"] = MISSING if attribute == "=*" else _parse_json(attribute[1:])
+        values["default"] = MISSING if attribute == "=*" else json.loads(attribute[1:])
     elif prefix in ("ge", "gt", "le", "lt"):
         limit, _, since = attribute[3:].partition("@")
         bounds.append(Bound(prefix, float(limit), parse_version(since) if since else None))
@@ -148,17 +146,6 @@ def _parse_attribute(attribute: str, values: dict[str, Any], bounds: list[Bound]
         values["any_case"] = prefix == "IN"
     elif attribute[:4] == "was:":
         before, _, version = attribute[4:].partition("<")
-        values["was"] = (_parse_json(before), parse_version(version))
+        values["was"] = (json.loads(before), parse_version(version))
     else:
         values[{"nobool": "no_bool"}.get(attribute, attribute)] = True
-
-
-_JSON_LITERALS: dict[str, Any] = {"false": False, "true": True, "null": None}
-
-
-def _parse_json(text: str) -> Any:
-    if text in _JSON_LITERALS:
-        return _JSON_LITERALS[text]
-    import json
-
-    return json.loads(text)

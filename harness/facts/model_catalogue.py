@@ -58,7 +58,6 @@ _SHORT_NAMES = {
     "gpt3": "openai/gpt3-175b",
     "bloom-176b": "bigscience/bloom",
     "llama-33b": "huggyllama/llama-30b",
-    "minimax-m2": "MiniMaxAI/MiniMax-M2",
 }
 
 

@@ -16,14 +16,7 @@ LayerSpec = Mapping[str, Any]
 LayerSpecs = tuple[LayerSpec, ...]
 
 KNOWN_STYLES: Final = frozenset(
-    {
-        "colwise",
-        "colwise_rep",
-        "colwise_gather_output",
-        "rowwise",
-        "replicated_with_grad_allreduce",
-        "embedding_rowwise",
-    }
+    """colwise colwise_rep colwise_gather_output rowwise replicated_with_grad_allreduce embedding_rowwise""".split()
 )
 """Styles that DeepSpeed converts (`module_inject/tp_plan_converter.py`); one other style, and it raises ValueError."""
 

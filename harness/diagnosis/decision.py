@@ -195,7 +195,7 @@ def _decide_repeated(diagnosis: Diagnosis) -> Action | None:
     phase, is_early = diagnosis.phase, _is_at_start(diagnosis)
     if diagnosis.cause != _WAIT:
         is_refused = (is_early or phase is None) and _REFUSED.search(diagnosis.message)
-        return "change and retry" if is_refused else None
+        return "change and retry" if is_refused or (is_early and diagnosis.host) else None
     is_of_ranks = phase is not None and (phase.name in _OF_SOME_RANKS or 0 < (phase.step or 0) <= _FEW_STEPS)
     if is_of_ranks or any(note.startswith(_KIND_OF_JOB) for note in diagnosis.notes):
         return "stop"

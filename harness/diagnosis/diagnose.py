@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 from harness.diagnosis.diagnosis_types import Diagnosis
 from harness.diagnosis.evidence.allocation import parse_size
+from harness.diagnosis.evidence.log_end import diagnose_finished
 from harness.diagnosis.explanation import collect_notes, explain_selection, merge_facts
 from harness.diagnosis.first_cause import LogCounts, select_first_cause
 from harness.diagnosis.reader.hang_evidence import explain_hang
@@ -62,7 +63,8 @@ def diagnose(
     selection = select_first_cause(scanner.events, counts)
     if verdict is not None and verdict.state == "failed":
         selection = select_by_verdict(verdict, selection)
-    clean_end = diagnose_clean_end(verdict, collect_notes(selection, scanner)) if verdict is not None else None
+    notes = collect_notes(selection, scanner)
+    clean_end = diagnose_finished(selection, notes) if verdict is None else diagnose_clean_end(verdict, notes)
     diagnosis = clean_end or explain_selection(selection, scanner, readers, is_completed=is_completed)
     diagnosis = follow_verdict(diagnosis, verdict) if verdict is not None else diagnosis
     if diagnosis.cause == "LG001" and plan:

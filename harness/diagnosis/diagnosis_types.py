@@ -48,9 +48,10 @@ class FailureCause:
 
     `traits`: `weak-end` (launchers and schedulers report any end with it, and an echo says more), `silent` (the job
     survives it, but its result is worthless), `recoverable` (silent only while it lasts), `in-warnings` (also found in
-    lines that are warnings), `may-pass` (another attempt may get further), `waits-for-space` (another attempt needs
-    free disk space). `order`: among competing causes of its level the least comes first; None comes last. `decision`:
-    what to do next; empty where `diagnosis.decision` derives it.
+    lines that are warnings), `hardware` and `gpu-symptom` (a report of the first explains the second), `may-pass`
+    (another attempt may get further), `waits-for-space` (another attempt needs free disk space). `order`: among
+    competing causes of its level the least comes first; None comes last. `decision`: what to do next; empty where
+    `diagnosis.decision` derives it.
     """
 
     id: str
@@ -86,18 +87,19 @@ _LAUNCHER = re.compile(
     r"/bin/(?:accelerate|torchrun|deepspeed)$|torch/distributed/(?:run|launcher|elastic)|accelerate/commands/"
     r"|deepspeed/launcher/"
 )
-_STANDARD = re.compile(r"^<|/lib/python3[^/]*/(?!(?:site|dist)-packages/)")
+STANDARD = re.compile(r"^<|/lib/python3[^/]*/(?!(?:site|dist)-packages/)")
 
 
 def shows_rank(frames: Sequence[Frame]) -> bool:
     """Does a traceback tell where a rank stood? That of a launcher does not."""
-    own = [frame for frame in frames if not _STANDARD.search(frame.file)] or frames
+    own = [frame for frame in frames if not STANDARD.search(frame.file)] or frames
     return any(not _LAUNCHER.search(frame.file) for frame in own)
 
 
 class PhaseMark(NamedTuple):
     """The last phase that lines show: its name, the last step, whether the log shows a finished step, and whether it
-    shows a progress bar without a name, which may be that of training. `order` counts the marks of a log.
+    shows a progress bar without a name, which may be that of training. `order` counts the marks of a log. `total` is
+    that of the first such bar, or of the steps; `is_at_end`: training stood at it.
     """
 
     name: str = ""
@@ -105,6 +107,8 @@ class PhaseMark(NamedTuple):
     order: int = 0
     has_trained: bool = False
     has_bar: bool = False
+    total: int = 0
+    is_at_end: bool = False
 
 
 NO_PHASE = PhaseMark()

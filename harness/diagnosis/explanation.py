@@ -22,11 +22,13 @@ from harness.diagnosis.evidence.allocation import (
     find_disk_allocation,
     find_gpu_allocation,
     find_host_allocation,
+    is_refused_with_room,
 )
 from harness.diagnosis.evidence.failure_phase import find_phase
 from harness.diagnosis.evidence.flight_recorder import format_ranks
 from harness.diagnosis.evidence.job_notes import describe_by_log, describe_job
 from harness.diagnosis.evidence.log_end import (
+    END_TEXTS,
     describe_missing_hosts,
     describe_open_end,
     diagnose_silent_end,
@@ -79,7 +81,9 @@ def _explain_failure(
         notes = (VERDICT_NOTE, *notes)
     first = replace(first, cause="") if is_generic_evidence(first) else first
     text = _all_text(readers)
-    first = name_cause(describe_by_log(first, text), selection.others, text)
+    first = _suspect_limit_or_gpu(first, selection.earlier)
+    named = name_cause(describe_by_log(first, text), selection.others, text)
+    first = named if first.cause else describe_by_log(named, text)
     if first.cause == _TIMEOUT_CAUSE:  # whoever reports it only waited
         missing_ranks, evidence = list[int](), ""
         if not scanner.is_incomplete:
@@ -129,6 +133,20 @@ def _explain_failure(
         allocation=allocation,
         releases=describe_releases(first.cause, first.pattern),
     )
+
+
+def _suspect_limit_or_gpu(first: LogEvent, earlier: Sequence[LogEvent]) -> LogEvent:
+    """The event, with another cause where a GPU had room for what was refused, or where one rank of one host alone made
+    an access to invalid memory in each attempt.
+    """
+    name = "room" if first.cause == _GPU_CAUSE and is_refused_with_room(first.text) else ""
+    places = {(e.cause, e.host, e.rank) for e in (first, *earlier)}
+    if first.cause == "LG017" and earlier and len(places) == 1 and first.rank is not None:
+        name = "one rank"
+    if not name:
+        return first
+    cause, title, change = (END_TEXTS[name][key] for key in ("cause", "title", "change"))
+    return replace(first, sure=False, cause=cause, title=title, change=change)
 
 
 def _explain_no_failure(

@@ -24,6 +24,7 @@ _OOM_CAUSE = "LG002"
 """The kernel reports it in several lines, of which one names the process."""
 _GPU_MEMORY_CAUSE = "LG001"
 _LOST_PEER_CAUSE, _FAILED_CAUSE = "LG073", "LG074"
+_KILLED_CAUSES = ("LG003", "LG018")
 _ABORT_CAUSE, _LINES_OF_ABORT = "LG211", 3
 _MAX_PROGRESS_OF_CERTAIN = 1
 
@@ -99,7 +100,8 @@ def _select_in_attempt(events: Sequence[LogEvent], counts: LogCounts) -> CauseSe
     survived_errors = [e for e in survived_errors if id(e) not in fault_ids]
     passed_ids = silent_ids.union(map(id, survived_errors))
     candidates = [e for e in events if id(e) not in passed_ids and e.level != "hint"]
-    killed_event = _find_killed_rank(candidates)
+    killed = [e for e in candidates if e.cause in _KILLED_CAUSES]
+    killed_event = min(killed, key=lambda e: e.line_number, default=None)
     for level in ("root", "end", "echo"):
         level_events = [e for e in candidates if e.level == level]
         if level == "end":
@@ -111,11 +113,14 @@ def _select_in_attempt(events: Sequence[LogEvent], counts: LogCounts) -> CauseSe
             first, is_contested = _pick_first(ordered_events)
             is_contested = is_contested or progress[first.log_index] - first.progress > 2 * max(1, counts.num_writers)
             is_contested = is_contested or _may_be_survived(first, candidates, progress)
-            if killed_event is not None and level == "root" and _may_have_been_caught(first, killed_event):
+            may_be_caught = level == "root" and first.frames and not first.is_uncaught
+            if killed_event is not None and may_be_caught and (first.rank is None or first.rank != killed_event.rank):
                 first, is_contested = killed_event, True
             first = next(
                 (e for e in level_events if first.cause == e.cause == _OOM_CAUSE and "pid" in e.details), first
             )
+            if broken := _find_broken_gpu(first, level_events):
+                first, is_contested = broken, True
             return CauseSelection(first, is_contested, tuple(survived_errors), tuple(candidates))
     ends = _sort_events([e for e in candidates if e.level == "end"], counts.clock_went_back)
     choices = sorted(ends, key=lambda e: (_order_of(e), not shows_rank(e.frames)))
@@ -215,11 +220,7 @@ def _is_before(event: LogEvent, other: LogEvent) -> bool:
     return event.time < other.time
 
 
-def _find_killed_rank(events: Sequence[LogEvent]) -> LogEvent | None:
-    """The launcher's message about a rank that a signal ended. A launcher that sends the signal logs that first."""
-    return min((e for e in events if e.cause in ("LG003", "LG018")), key=lambda e: e.line_number, default=None)
-
-
-def _may_have_been_caught(first: LogEvent, killed_event: LogEvent) -> bool:
-    """A traceback without torch's mark of an uncaught one, of another rank than the killed one."""
-    return bool(first.frames) and not first.is_uncaught and (first.rank is None or first.rank != killed_event.rank)
+def _find_broken_gpu(first: LogEvent, events: Sequence[LogEvent]) -> LogEvent | None:
+    """A report of broken hardware on the host where a call to a GPU failed, or on one that is not named."""
+    broken = (e for e in events if first.cause in causes_with("gpu-symptom") and e.cause in causes_with("hardware"))
+    return next((e for e in broken if e.host in ("", first.host) or not first.host), None)

@@ -92,7 +92,9 @@ def diagnose_failure(run_dir: Path, verdict: Verdict) -> Diagnosis | None:
 def add_engine_differences(diagnosis: Diagnosis, logs: Sequence[Path]) -> Diagnosis:
     """The diagnosis with the differences as notes; where the log shows no failure, the first of them is the cause."""
     folders = dict.fromkeys(log if log.is_dir() else log.parent for log in logs)
-    by_check = {row["gate"]: row for folder in folders for row in reversed(_read_differences(folder))}
+    lists = (json_of(folder / _FILE).get("differences") for folder in folders)
+    rows = (map(_parse_row, reversed(found)) for found in lists if isinstance(found, list))
+    by_check = {row["gate"]: row for row in itertools.chain.from_iterable(rows) if row is not None}
     if not by_check or _ERROR in diagnosis.message:
         return diagnosis
     notes = tuple(f"`{_FILE}` has {row['gate']}: {row['message']}" for row in by_check.values())
@@ -109,11 +111,6 @@ def add_engine_differences(diagnosis: Diagnosis, logs: Sequence[Path]) -> Diagno
         lines=(),
         notes=(f"`{_FILE}` has this; the log shows no failure", *notes[1:]),
     )
-
-
-def _read_differences(folder: Path) -> list[Mapping[str, str]]:
-    rows = json_of(folder / _FILE).get("differences")
-    return [row for row in map(_parse_row, rows if isinstance(rows, list) else []) if row is not None]
 
 
 def _parse_row(row: Any) -> Mapping[str, str] | None:

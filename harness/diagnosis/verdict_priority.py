@@ -32,7 +32,8 @@ def select_by_verdict(verdict: Verdict, selection: CauseSelection) -> CauseSelec
         candidates = [e for e in candidates if e.cause and e.sure]
     elif verdict.rank is None:
         return selection
-    first = candidates[0] if candidates else _event_of_verdict(verdict)
+    spoken = LogEvent(0, verdict.reason, verdict.cause, "root", bool(verdict.cause), verdict.host, verdict.rank)
+    first = candidates[0] if candidates else spoken
     return CauseSelection(first, False, selection.survived_errors, tuple(e for e in selection.others if e is not first))
 
 
@@ -57,7 +58,3 @@ def follow_verdict(diagnosis: Diagnosis, verdict: Verdict) -> Diagnosis:
     if verdict.state != "failed" or verdict.rank is None:
         return replace(diagnosis, notes=notes, verdict=verdict)
     return replace(diagnosis, rank=verdict.rank, host=verdict.host, notes=notes, verdict=verdict)
-
-
-def _event_of_verdict(verdict: Verdict) -> LogEvent:
-    return LogEvent(0, verdict.reason, verdict.cause, "root", bool(verdict.cause), verdict.host, verdict.rank)

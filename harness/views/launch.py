@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from harness.slowness import SlowdownReport, diagnose_slowness
 from harness.spec.sections.zero_spec import ZeroSpec
 from harness.units import format_bytes, format_count, format_seconds
 from harness.verdicts import Verdict, describe_end, describe_verdict
-from harness.views.log_diagnosis import render_cause_rows
+from harness.views.log_diagnosis import render_cause_rows, wrap_lines
 from harness.views.report.memory_section import compare_memory
 from harness.views.slowness_text import summary_lines
 from harness.views.style import Style, escape_unprintable
@@ -97,15 +96,15 @@ def render_summary(
     if verdict.state == "completed" and verdict.reason:
         notes.insert(0, ("not uploaded", verdict.reason))
     for name, text in render_cause_rows(diagnosis) if diagnosis else notes:
-        lines += _wrap_row(name, text, width)
+        lines += wrap_lines(f"  {name:<15} ", text, max(width, 60))
     parts = time_parts(record)
     rows = [("time", f"{format_seconds(verdict.seconds)}: {parts}")] if parts else []
     rows += [*_loss_rows(record), *_speed_rows(record, figures), *_memory_rows(record)]
     for name, text in [*rows, *_slowness_rows(record, verdict)]:
-        lines += _wrap_row(name, text, width)
+        lines += wrap_lines(f"  {name:<15} ", text, max(width, 60))
     lines += [f"  {name:<15} {text}" for name, text in _artifact_rows(outcome, report, diagnosis)]
     for name, text in _store_rows(record, verdict):
-        lines += _wrap_row(name, text, width)
+        lines += wrap_lines(f"  {name:<15} ", text, max(width, 60))
     if sample:
         lines += [
             "",
@@ -115,18 +114,6 @@ def render_summary(
         ]
     lines += _next_lines(outcome, diagnosis)
     return "\n".join(lines)
-
-
-def _wrap_row(name: str, text: str, width: int) -> list[str]:
-    """A row of sentences; a path is not broken."""
-    return textwrap.wrap(
-        escape_unprintable(text),
-        max(width, 60),
-        initial_indent=f"  {name:<15} ",
-        subsequent_indent=" " * 18,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def launch_as_json(

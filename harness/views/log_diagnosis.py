@@ -24,12 +24,12 @@ def render_diagnosis(diagnosis: Diagnosis, style: Style, width: int = 120, *, op
     head = style.paint(diagnosis.state, _STATE_COLOURS.get(diagnosis.state, "yellow"), bold=True)
     verdict = diagnosis.verdict
     end = f"{_format_rank(diagnosis)}: {diagnosis.title}" if verdict is None else describe_end(verdict)
-    first, *rest = _wrap_lines("", f"{diagnosis.state}{end}", width - 2)
+    first, *rest = wrap_lines("", f"{diagnosis.state}{end}", width - 2)
     lines = [head + first.removeprefix(diagnosis.state), *(f"  {line}" for line in rest)]
     if diagnosis.state == "failed":
-        lines += _wrap_lines("  cause      ", _format_cause(diagnosis), width)
+        lines += wrap_lines("  cause      ", _format_cause(diagnosis), width)
     for name, text in _list_rows(diagnosis):
-        lines += _wrap_lines(f"  {name:<10} ", text, width)
+        lines += wrap_lines(f"  {name:<10} ", text, width)
     if opinion is not None:
         lines += _render_opinion(opinion, diagnosis, style, width)
     if diagnosis.lines:
@@ -59,7 +59,7 @@ def _render_opinion(opinion: LogOpinion, diagnosis: Diagnosis, style: Style, wid
         head = f"`harness validate-config` finds the same mistake, {diagnosis.cause}, in {opinion.source}"
     else:
         head = f"`harness validate-config` finds in {opinion.source}"
-    lines = ["", *_wrap_lines("  ", f"{head}, under DeepSpeed {opinion.deepspeed}:", width)]
+    lines = ["", *wrap_lines("  ", f"{head}, under DeepSpeed {opinion.deepspeed}:", width)]
     for finding in opinion.findings:
         colour = "red" if finding.is_error else "yellow"
         text = escape_unprintable(f"{finding.gate}: {finding.message}")
@@ -210,7 +210,8 @@ def _format_rank(diagnosis: Diagnosis) -> str:
     return f" on rank {diagnosis.rank}" + (f" ({diagnosis.host})" if diagnosis.host else "")
 
 
-def _wrap_lines(head: str, text: str, width: int) -> list[str]:
+def wrap_lines(head: str, text: str, width: int) -> list[str]:
+    """A row of sentences below its head; a path is not broken."""
     return textwrap.wrap(
         escape_unprintable(text, keep="\n\t"),
         max(width, 40),

@@ -136,6 +136,12 @@ _SIZES = {
 }
 
 
+def is_refused_with_room(text: str) -> bool:
+    """Did the GPU have far more memory than the request, so that another limit refused it?"""
+    wanted, free = (_find_size(_SIZES[name], text) for name in ("wanted", "free"))
+    return bool(wanted) and free > wanted + (1 << 30)
+
+
 def _find_size(pattern: str, text: str) -> int:
     match = re.search(pattern, text)
     return parse_size(match[1]) if match else 0

@@ -32,7 +32,8 @@ def find_phase(frames: Sequence[Frame], mark: PhaseMark, *, is_over: bool = Fals
         name = ""
     source: Literal["traceback", "lines"] = "traceback" if name else "lines"
     name = name or mark.name
-    if not name or (source == "lines" and name in _NAMED_BY_FRAMES and _is_whole(frames)):
+    is_whole = bool(frames) and frames[0].function in ("<module>", "main")  # it begins where the script does
+    if not name or (source == "lines" and name in _NAMED_BY_FRAMES and is_whole):
         return None
     fields = _PHASES[name]
     text = fields["text"] if source == "traceback" else fields.get("after its lines", fields["text"])
@@ -60,11 +61,6 @@ def phase_of_frames(frames: Sequence[Frame]) -> str:
         if any(pattern.search(text) for text in texts):
             return "" if name == "launcher" and any(text.endswith(_WAITS_FOR_RANKS) for text in texts) else name
     return ""
-
-
-def _is_whole(frames: Sequence[Frame]) -> bool:
-    """Does the traceback begin where the script does?"""
-    return bool(frames) and frames[0].function in ("<module>", "main")
 
 
 def _is_at_start(frames: Sequence[Frame]) -> bool:

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from harness.diagnosis.catalogue import CATALOGUE, causes_by_id
 from harness.diagnosis.decision import FULL_PERCENT
-from harness.diagnosis.diagnosis_types import Diagnosis, LogEvent
+from harness.diagnosis.diagnosis_types import STANDARD, Diagnosis, LogEvent
+from harness.diagnosis.first_cause import CauseSelection
 from harness.entry_file import read_entries
 
 _ENDED = re.compile(
@@ -34,6 +35,35 @@ _MEMORY_IN_USE = re.compile(
 )
 """DeepSpeed's `see_memory_usage`, and what monitors of other programs print."""
 _KILLED_CAUSE = "LG003"
+
+
+_TRACKER = re.compile(r"(?:^|-packages/)(?P<name>wandb|swanlab|mlflow|comet_ml|neptune|clearml|trackio|aim)\b")
+_CARRIER = re.compile(rf"{STANDARD.pattern}|-packages/(?:requests|urllib3|httpx|httpcore|aiohttp|grpc|tenacity)/")
+"""Code that a tracker's request passes through."""
+
+
+def diagnose_finished(selection: CauseSelection, notes: tuple[str, ...]) -> Diagnosis | None:
+    """The diagnosis of a job whose training had ended when its tracker failed, and nothing else; None of any other."""
+    first = selection.first
+    if first is None or not (first.num_ends or first.phase.is_at_end):
+        return None
+    names = [_name_tracker(event) for event in (first, *selection.others) if event.level == "root"]
+    if not names or not all(names):
+        return None
+    texts = END_TEXTS["finished"]
+    return Diagnosis(
+        *("completed", "likely", "LG298", texts["text"].format(name=names[0]), first.text, texts["change"]),
+        line=first.line_number,
+        lines=((first.line_number, first.text),),
+        notes=notes,
+    )
+
+
+def _name_tracker(event: LogEvent) -> str:
+    """The tracker whose own code raised the error; empty for any other."""
+    files = [frame.file for frame in event.frames if not _CARRIER.search(frame.file)]
+    match = _TRACKER.search(files[-1] if files else event.text)
+    return match["name"] if match else ""
 
 
 def describe_open_end(tail: bytes) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from harness.diagnosis.catalogue import CATALOGUE
-from harness.diagnosis.diagnosis_types import Frame, LogEvent
+from harness.diagnosis.diagnosis_types import STANDARD, Frame, LogEvent
 from harness.diagnosis.evidence.missing_ranks import describe_mismatch
 from harness.diagnosis.rules.line_matcher import CUT, match_line
 from harness.entry_file import read_entries
@@ -30,7 +30,6 @@ class InferredCause(NamedTuple):
 
 
 _KINDS = tuple(read_entries(CATALOGUE / "phases" / "python_errors.txt").values())
-_STANDARD = re.compile(r"^<|/lib/python3[^/]*/(?!(?:site|dist)-packages/)")
 _PASSED_ON = re.compile(r"\(\*args, \*\*(?:kwargs|kw)\)|\(\*inputs?, \*\*kwargs\)|_call_impl\(|^raise\b")
 """A line that hands on the arguments of its caller."""
 _CALLED = re.compile(r"(?<![\w.])(?P<root>[A-Za-z_]\w*)(?:\.\w+)*(?=\()")
@@ -94,12 +93,12 @@ def shows_zero3(text: bytes, frames: Sequence[Frame]) -> bool:
 def _find_kinds(text: str, frames: Sequence[Frame]) -> Sequence[tuple[Mapping[str, str], Mapping[str, str]]]:
     """(fields, values) of the kinds that the exception may be of."""
     places = [frame.file.replace("\\", "/") for frame in frames]
-    raiser = next((_PACKAGE.search(file) for file in reversed(places) if not _STANDARD.search(file)), None)
+    raiser = next((_PACKAGE.search(file) for file in reversed(places) if not STANDARD.search(file)), None)
     frames = _without_passing_on(frames)
     last = frames[-1] if frames else Frame("", 0, "")
     match = _PACKAGE.search(last.file.replace("\\", "/"))
     package = match["name"] if match else ""
-    place = "package" if package else "standard library" if _STANDARD.search(last.file) else "script"
+    place = "package" if package else "standard library" if STANDARD.search(last.file) else "script"
     frame_texts = "\n".join(f"{frame.file} {frame.function} {frame.code}" for frame in frames)
     found = []
     for kind in _KINDS:
@@ -112,15 +111,11 @@ def _find_kinds(text: str, frames: Sequence[Frame]) -> Sequence[tuple[Mapping[st
         values |= _describe_called(values.get("callee", ""), last.code)
         is_known = values["owner"] not in ("", package) or "owner" not in kind
         is_known = is_known and ("raiser" not in kind or bool(re.fullmatch(kind["raiser"], values["raiser"])))
-        is_known = is_known and ("json" not in kind or _is_of_json(values["key"]))
+        keys = (block_keys(path) or () for path in block_paths())
+        is_known = is_known and ("json" not in kind or any(values["key"] in block for block in keys))
         if is_known and (place_match := re.search(kind.get("frames", ""), frame_texts)):
             found.append((kind, values | place_match.groupdict()))
     return found
-
-
-def _is_of_json(key: str) -> bool:
-    """Does a block of DeepSpeed's JSON have the key?"""
-    return any(key in (block_keys(path) or ()) for path in block_paths())
 
 
 def _without_passing_on(frames: Sequence[Frame]) -> Sequence[Frame]:

@@ -125,7 +125,8 @@ def drop_older_events(scanner: LogScanner, readers: list[LogReader]) -> tuple[st
     """Forget failures from before the job, as `dmesg` keeps them; a note on them. The job begins with the first clock
     of a log that shows progress.
     """
-    times = [_first_time(reader) for reader in readers if reader.progress]
+    clocks = [[parse_line(row).time for row in r.head.split(b"\n")] for r in readers if r.progress]
+    times = [next((time for time in clock if time is not None), None) for clock in clocks]
     starts = [time for time in times if time is not None and time >= FIRST_DATE]
     if not starts or len(readers) < 2:
         return ()
@@ -136,11 +137,6 @@ def drop_older_events(scanner: LogScanner, readers: list[LogReader]) -> tuple[st
         return ()
     count = len(older)
     return (f"{count} failure{'s' if count > 1 else ''} from before the job {'were' if count > 1 else 'was'} left out",)
-
-
-def _first_time(reader: LogReader) -> float | None:
-    times = (parse_line(row).time for row in reader.head.split(b"\n"))
-    return next((time for time in times if time is not None), None)
 
 
 def locate_lines(diagnosis: Diagnosis, readers: list[LogReader]) -> Diagnosis:

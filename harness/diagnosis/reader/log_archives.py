@@ -306,14 +306,6 @@ def _open_gzip(stream: Readable) -> Readable:
     return gzip.GzipFile(fileobj=file)
 
 
-def _open_bzip2(stream: Readable) -> Readable:
-    return _Decompressed(stream, bz2.BZ2Decompressor)
-
-
-def _open_xz(stream: Readable) -> Readable:
-    return _Decompressed(stream, lambda: lzma.LZMADecompressor(memlimit=_MAX_XZ_MEMORY))
-
-
 def _open_zstd(stream: Readable) -> Readable | None:
     """With Python 3.14 or the package `backports.zstd`, which is the same module; None without either."""
     for name in ("compression.zstd", "backports.zstd"):
@@ -327,7 +319,7 @@ def _open_zstd(stream: Readable) -> Readable | None:
 
 _CODECS: dict[bytes, tuple[str, Callable[[Readable], Readable | None]]] = {
     b"\x1f\x8b": ("gzip", _open_gzip),
-    b"BZh": ("bzip2", _open_bzip2),
-    b"\xfd7zXZ": ("xz", _open_xz),
+    b"BZh": ("bzip2", lambda stream: _Decompressed(stream, bz2.BZ2Decompressor)),
+    b"\xfd7zXZ": ("xz", lambda stream: _Decompressed(stream, lambda: lzma.LZMADecompressor(memlimit=_MAX_XZ_MEMORY))),
     b"(\xb5/\xfd": ("zstd", _open_zstd),
 }

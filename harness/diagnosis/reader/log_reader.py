@@ -219,7 +219,8 @@ class LineKinds:
         self._known.update(kinds)
         self._known_bytes += sum(map(len, kinds))
         text = b"\n".join(lines)
-        self._showing_progress.update(kinds[i] for i in _lines_of(_find_progress(text), lines))
+        progress = {*_find_words(text, _RATE_WORDS), *(match.start() for match in _LOSS.finditer(text))}
+        self._showing_progress.update(kinds[i] for i in _lines_of(sorted(progress), lines))
         if self._num_compared < _MAX_COMPARED_WITH_RULES:
             candidates = _lines_of(_find_words(text, PHASE_WORDS), lines)
             self._beginning_phases.update(kinds[i] for i in candidates if begins_phase(lines[i]))
@@ -260,13 +261,6 @@ def _lines_of(positions: Sequence[int], lines: Sequence[bytes]) -> list[int]:
             while current < len(positions) and positions[current] < end:
                 current += 1
     return indexes
-
-
-def _find_progress(text: bytes) -> list[int]:
-    """The positions of what only a working job writes: a rate, a loss."""
-    positions = set(_find_words(text, _RATE_WORDS))
-    positions.update(match.start() for match in _LOSS.finditer(text))
-    return sorted(positions)
 
 
 def _find_words(text: bytes, words: Iterable[bytes]) -> list[int]:

@@ -47,6 +47,7 @@ _STEP = re.compile(
 )
 _LOSS = re.compile(r"oss['\"]?(?:\s?[=:]\s?\d|\s+\d+\.\d)|SamplesPerSec|tok(?:en)?s?/s|grad[_ ]norm['\"]?\s?[=:]?\s?\d")
 _BAR = re.compile(r"(?:\d+%\|.*\||^) *(?P<done>\d{1,9})/\d+ (?=\[|.*\|)")
+_POSITION = re.compile(r"(?:\d%\|.*?\||\b[Ss]teps?:?|\biter(?:ation)?s?:?) *(?P<done>\d{1,9}) ?/ ?(?P<total>\d{1,9})\b")
 _BAR_OF_ANOTHER = re.compile(
     r"^(?:Loading|Map|Filter|Fetching|Download|Generating|Evaluat|Sanity|Validation|Tokeniz|Packing|Saving)|B/s\]"
 )
@@ -116,7 +117,11 @@ class PhaseMarks:
         if name not in ("training", "saving") and (name or bar is None):
             step = None
         step = step if step is not None else self.last.step if keeps_step else None
-        mark = PhaseMark(name, step, self._order, has_trained, self.last.has_bar or bar is not None)
+        total, is_at_end = self.last.total, self.last.is_at_end
+        if position := _POSITION.search(parsed.text):
+            total = total or int(position["total"])
+            is_at_end = has_trained and int(position["done"]) == int(position["total"]) == total
+        mark = PhaseMark(name, step, self._order, has_trained, self.last.has_bar or bar is not None, total, is_at_end)
         self._tag = parsed.rank if parsed.has_rank_tag else None
         if self._tag is not None and len(self._by_rank) < _MAX_RANKS:
             self._by_rank[self._tag] = mark

@@ -202,7 +202,8 @@ def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
         match = rule.pattern.search(text)
         if match is None or (frames and not re.search(rule.signature.pattern, text)):
             continue
-        if rule.level != "hint" and rule.cause not in _causes_in_warnings() and _WARNING_LINE.search(text):
+        is_told_so = rule.level == "hint" or rule.cause in causes_with("in-warnings") | {_NO_LIBAIO}
+        if not is_told_so and _WARNING_LINE.search(text):
             continue
         sure = rule.signature.sure
         if rule.frames is not None:
@@ -291,6 +292,8 @@ def _fill_fields(text: str, groups: Mapping[str, str | None]) -> str:
 
 
 _MAX_FIELD_CHARS = 160
+_NO_LIBAIO = "ZR032"
+"""A gate whose fault DeepSpeed warns of."""
 _PAIRS = "pairs"
 """The group of `- ds KEY=VALUE vs hf ARGUMENT=VALUE`, once for each key that mismatches."""
 
@@ -299,9 +302,3 @@ def _list_keys(pairs: str) -> str:
     """The keys of the DeepSpeed JSON among `pairs`, as a title lists them; the text itself where there are none."""
     keys = [f"`{key}`" for key in dict.fromkeys(re.findall(r"- ds ([\w.]+)=", pairs))]
     return " and ".join([", ".join(keys[:-1]), keys[-1]] if len(keys) > 1 else keys) or pairs
-
-
-@cache
-def _causes_in_warnings() -> frozenset[str]:
-    """Causes that warnings report, too, and ZR032: DeepSpeed warns of a missing libaio."""
-    return causes_with("in-warnings") | {"ZR032"}

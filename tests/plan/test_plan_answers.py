@@ -204,3 +204,10 @@ def test_the_alternatives_of_a_search_have_other_places_first() -> None:
     assert "ZeRO-3" in named
     assert "ZeRO-3, optimizer on CPU" in named
     assert len(set(named)) == 3
+
+
+def test_8_bit_base_weights_are_refused_with_what_bounds_them() -> None:
+    words = "size --model llama-3.1-8b --gpus 8 --gpu RTX4090-24GB --lora --set model.quantization.load_in_8bit=true"
+    assert "8 bits need about half of bf16, between a plan with `--lora` and one with `--qlora`" in " ".join(
+        ask(words).stderr.split()
+    )

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.check.environment_fit import describe_hidden
-from harness.facts.devices import VARIABLE, find_unreadable_architectures, strip_architecture_suffixes
 from harness.facts.required_ops import COMPILE_SECONDS
 from harness.facts.tested_releases import TESTED_RELEASES, describe_untested
 from harness.hostinfo import machine
@@ -20,6 +19,11 @@ from harness.hostinfo.training_packages import install_command
 from harness.launching.ops.build_cache import find_op_folders
 from harness.launching.ops.local_build import planted_ops_finding, unwritable_finding
 from harness.launching.programs.doctor_rows import DoctorCheck
+from harness.launching.setup.architecture_list import (
+    VARIABLE,
+    find_unreadable_architectures,
+    strip_architecture_suffixes,
+)
 
 
 def check_software() -> Iterator[DoctorCheck]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.facts.deepspeed_version import installed_source_folder
-from harness.facts.devices import VARIABLE, find_unreadable_architectures, strip_architecture_suffixes
 from harness.facts.required_ops import CUDA_OPS, WITHOUT_NVCC
 from harness.findings import Finding, Fix, Severity
 from harness.hostinfo import machine
@@ -18,6 +17,11 @@ from harness.hostinfo.torch_devices import TorchDevices, find_torch_problem, for
 from harness.hostinfo.torch_extensions import torch_extensions_dir
 from harness.hostinfo.torch_probe import probe_torch
 from harness.launching.hosts.local_host import LocalHost, visible_devices
+from harness.launching.setup.architecture_list import (
+    VARIABLE,
+    find_unreadable_architectures,
+    strip_architecture_suffixes,
+)
 
 _MIG_PREFIX = "MIG-"
 

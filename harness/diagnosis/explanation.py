@@ -41,6 +41,7 @@ from harness.diagnosis.first_cause import CauseSelection
 from harness.diagnosis.reader.line_prefix import parse_line
 from harness.diagnosis.reader.log_reader import LogReader
 from harness.diagnosis.reader.log_scanner import LogScanner
+from harness.diagnosis.rules.line_matcher import match_bare
 from harness.diagnosis.rules.stated_remedy import correct_for_variables, find_stated_remedy
 from harness.diagnosis.verdict_priority import VERDICT_NOTE
 
@@ -51,6 +52,8 @@ _GPU_CAUSE, _DISK_CAUSE, _TIMEOUT_CAUSE, _SETUP_CAUSE = "LG001", "LG050", "LG070
 _MAX_LAST_LINE = 1 << 12
 _SAYS_NOTHING = re.compile(r"[=*#~_-]+|error_file ?: <N/A>")
 """Separator lines, and an empty field of torchrun's table."""
+_MAX_QUOTE = 3
+"""Lines of a log that is only a quote."""
 _MAX_EARLIER = 5
 """Failed attempts before the last one that get a note each."""
 _HOST_CAUSES = ("LG002", "LG003", "LG004")
@@ -59,14 +62,13 @@ _NAMED_BY_THE_MESSAGE = re.compile(r"change the \w+ that the message names")
 
 
 def explain_selection(
-    selection: CauseSelection,
-    scanner: LogScanner,
-    readers: list[LogReader],
-    *,
-    is_completed: bool,
+    selection: CauseSelection, scanner: LogScanner, readers: list[LogReader], *, is_completed: bool
 ) -> Diagnosis:
     """The diagnosis of the selected cause; without one, of a job that ended well or shows no failure."""
     if selection.first is None:
+        bare = None if is_completed else _diagnose_bare(selection, scanner, readers)
+        if bare is not None:
+            return bare
         notes = collect_notes(selection, scanner)
         return _explain_no_failure(scanner, readers, notes, is_completed=is_completed)
     return _explain_failure(selection, selection.first, scanner, readers)
@@ -169,6 +171,19 @@ def _explain_no_failure(
     title = "the log shows no failure"
     phase = find_phase((), mark, is_over=True)
     return Diagnosis("no failure seen", title=title, lines=_last_lines(readers, 10), notes=notes, phase=phase)
+
+
+def _diagnose_bare(selection: CauseSelection, scanner: LogScanner, readers: list[LogReader]) -> Diagnosis | None:
+    """The diagnosis of a quote of a few lines whose exception has lost its name; None for any other log."""
+    is_quote = sum(reader.lines for reader in readers) <= _MAX_QUOTE
+    for number, text in _last_lines(readers, _MAX_QUOTE) if is_quote else ():
+        for name, match in match_bare(text):
+            event = LogEvent(number, f"{name}: {text}", match.cause, "root", False, details=match.details)
+            event = replace(event, title=match.title, change=match.change, pattern=match.pattern)
+            found = _explain_failure(selection, event, scanner, readers)
+            if found.cause:
+                return replace(found, message=text, lines=((number, text),))
+    return None
 
 
 def _all_text(readers: Sequence[LogReader]) -> bytes:

@@ -269,3 +269,32 @@ def test_words_around_an_exception_are_no_mark_of_a_quote(line):
 
 def test_marks_without_an_exception_take_no_longer_on_a_long_line():
     assert diagnose_text("- " * 40_000 + "\n" + ">" * 80_000 + "\n").state == "no failure seen"
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ("global batch size (100) is not divisible by micro batch size (4) times data parallel size (8)", "LG290"),
+        ("No module named 'liger_kernel'", "LG064"),
+        ("[Errno 2] No such file or directory: '/odd/path'", "LG054"),
+        ("`predict_with_generate` is incompatible with DeepSpeed ZeRO-3.", "LG185"),
+    ],
+)
+def test_a_message_that_lost_the_name_of_its_exception(message, cause):
+    diagnosis = diagnose_text(f"{message}\n")
+    assert (diagnosis.cause, diagnosis.confidence, diagnosis.message) == (cause, "likely", message)
+    among_others = diagnose_text(f"one\ntwo\nthree\n{message}\n")
+    assert among_others.state == "no failure seen"
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "falls back to reduce_scatter because tensor size = 9 is not divisible by 4",
+        "UserWarning: the batch is not divisible by 4",
+        "Invalidate trace cache @ step 9: expected module 3, but got module 3",
+        "Loading the model with dtype torch.bfloat16",
+    ],
+)
+def test_a_note_that_lost_its_logger_is_no_failure(note):
+    assert diagnose_text(f"{note}\n").state == "no failure seen"

@@ -13,24 +13,15 @@ from harness.entry_file import read_entries
 
 _TORCH, _SCRIPT = "torch", "the script's own code"
 _AREAS = read_entries(CATALOGUE / "phases" / "code_areas.txt")
-_ACCUSERS = {
-    "LG064": r"(?:site|dist)-packages/",
-    "LG083": r"(?:^|/)deepspeed/",
-}
-"""Causes that blame the script or the host for an error of Python's own, such as a TypeError. Where the last frame is
-in a package like these, the pattern of the cause alone says nothing: packages may be incompatible, or one has a bug.
-"""
 _LONG_VALUE = 27
 """Characters of a quoted value that differs from job to job."""
 _PACKAGE = re.compile(r"(?:site|dist)-packages/([\w-]+)")
 
 
 def is_generic_evidence(event: LogEvent) -> bool:
-    """Does only a generic pattern speak for the cause, against the place where the error was raised?"""
-    place = _ACCUSERS.get(event.cause)
-    if place is None or event.sure or event.title or event.change or not event.frames:
-        return False
-    return bool(re.search(place, event.frames[-1].file))
+    """Does only a generic pattern blame the script for an error that DeepSpeed's own code raised?"""
+    is_generic = event.cause == "LG083" and not (event.sure or event.title or event.change)
+    return is_generic and bool(event.frames) and bool(re.search(r"(?:^|/)deepspeed/", event.frames[-1].file))
 
 
 def describe_area(frames: Sequence[Frame]) -> tuple[str, str]:

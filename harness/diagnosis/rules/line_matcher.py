@@ -178,6 +178,26 @@ def match_cut(frames: Sequence[Frame]) -> tuple[Match, str]:
     return Match("", "root", False, {}), CUT
 
 
+_LOST_NAMES = {"[Errno 2] ": ("FileNotFoundError",), "No module named": ("ModuleNotFoundError",)}
+"""Names by the first words of a message; without them it is one of a check."""
+_ADVICE = re.compile(
+    r"\b(?:[Ff]all(?:s|ing) back|consider|considering|deprecated|will (?:only|not|be)|may encounter|can be|effective|"
+    r"[Rr]educing|[Ee]xcluding|[Uu]sing|to enable|older version|instead|[Pp]lease set|longer than|which is)\b|"
+    r"torch\.Size"
+)
+"""Words of a warning, a note or a printed shape that has lost its logger's name."""
+
+
+def match_bare(text: str) -> Iterator[tuple[str, Match]]:
+    """(exception, cause) for each name that the line may have lost: people quote a message without it."""
+    names = next((names for words, names in _LOST_NAMES.items() if text.startswith(words)), None)
+    is_note = bool(_WARNING_LINE.search(text) or _ADVICE.search(text))
+    for name in names or ("ValueError", "AssertionError", "RuntimeError"):
+        match = None if is_note else match_line(f"{name}: {text}", (), in_traceback=False)
+        if match is not None and match.level == "root":
+            yield name, match._replace(sure=False)
+
+
 def may_match_rule(text: str) -> bool:
     """Does the line contain a literal of a rule? Rules without one do not count."""
     rules = all_rules()

@@ -15,7 +15,7 @@ from harness.errors import UserError
 from harness.plan.memory.memory_estimate import Capacity, check_fit
 from harness.plan.search.nearest_fit import enough_host
 from harness.plan.search.settings_search import HEADROOM
-from tests.plan.test_planner import plan_of
+from tests.support.plan_inputs import plan_of
 
 FULL = "size --model llama-2-13b --gpus 8 --gpu A6000-48GB --host-memory 512GB"
 QLORA = "size --model qwen2.5-72b --gpus 8 --gpu RTX3090-24GB --qlora"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The race detector of the simulated device: every seeded fault is found, and nothing in runs without one, which are
-every way to train and every shipped recipe with a model of 2 layers.
+every way to train and every shipped recipe with a model of 2 layers, those of ZeRO-3 also with the overlapped step.
 
     python benchmarks/simulated_races.py [PART OF A NAME ...] [--write]
 

@@ -146,8 +146,8 @@ def _first_finding(method: _TrainingMethod, source: Source, objective: str | Non
         if key == "ref_model" and value in _own_names(source.data):
             continue
         if (
-            _is_off(value)
-            or _normalize(value) in supported
+            not value
+            or _normalize(value) in (*_OFF_VALUES, *supported)
             or _normalize(value) != method.refused.get(key, _normalize(value))
         ):
             continue
@@ -176,10 +176,6 @@ def _is_dequantized(data: Mapping[str, Any]) -> bool:
     options = data.get("model_quantization_config_kwargs")
     is_loaded = data.get("model_quantization_config") in ("Mxfp4Config", "FineGrainedFP8Config")
     return is_loaded and isinstance(options, Mapping) and options.get("dequantize") is True
-
-
-def _is_off(value: Any) -> bool:
-    return not value or _normalize(value) in _OFF_VALUES
 
 
 def _normalize(value: Any) -> str:

@@ -232,6 +232,12 @@ class RaceDetector(DeviceObserver):
             if not agent.startswith(f"{DISK} "):
                 self._clocks.join(HOST, agent)
 
+    def on_work_cancelled(self, event: int, stream: str) -> None:
+        """What the stream was to do after the event accesses nothing."""
+        begun = self._events[event].get(stream, 0)
+        for memory in self._memories.values():
+            memory.accesses = [each for each in memory.accesses if each.agent != stream or each.time <= begun]
+
     def on_new_stream(self, stream: str) -> None:
         """Name the stream by the line that made it."""
         self._names[stream] = f"{stream} of {calling_line() or 'autograd'}"

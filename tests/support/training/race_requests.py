@@ -44,6 +44,9 @@ WAYS: dict[str, SmallRun] = {
     "zero3_cpu": SmallRun("llama-3.1-70b-zero3-cpu-offload", (_GATHERED,)),
     "zero3_cpu_groups": SmallRun("llama-3.1-70b-zero3-cpu-offload", (_GATHERED, "zero.sub_group_size=2000")),
     "zero3_cpu_early": SmallRun("llama-3.1-70b-zero3-cpu-offload", (_GATHERED, *_EARLY)),
+    "zero3_cpu_early_cancelled": SmallRun(
+        "llama-3.1-70b-zero3-nvme", (_EARLY[0], "zero.offload_optimizer={device: cpu, overlap_step_gib: 1}")
+    ),
     "zero3_nvme": SmallRun("llama-3.1-70b-zero3-nvme"),
     "zero3_nvme_params": SmallRun("llama-3.1-70b-zero3-nvme-all"),
     "zero2_cpu": SmallRun("llama-3.1-8b-zero2-two-nodes", ("zero.offload_optimizer.device=cpu",)),
@@ -76,6 +79,13 @@ ALL_RECIPES: dict[str, SmallRun] = {
     name: SmallRun(name, _SETTINGS_OF_RECIPE.get(name, ()), _HEADS if "long-context" in name else {})
     for name in sorted(file.stem for file in RECIPES.glob("*.yaml"))
 }
+_EARLY_PLACE = "zero.offload_optimizer={device: cpu, pin_memory: true, overlap_step_gib: 1}"
+ALL_RECIPES |= {
+    f"{name} early": SmallRun(name, (*ALL_RECIPES[name].overrides, _EARLY[0], _EARLY_PLACE), ALL_RECIPES[name].model)
+    for name in ALL_RECIPES
+    if name.startswith(("llama-3.1-70b-zero3", "llama-3.1-8b-zero3", "qwen2.5-72b-zero3")) and name[-4:] != "-all"
+}
+"""And each of ZeRO-3 in bf16 whose parameters are in memory, with sub-groups stepped beside the backward pass."""
 _SETTINGS_OF_FAULT: dict[str, SmallRun] = {
     "stage12-reduction-not-waited-for": WAYS["zero2"],
     "stage12-bucket-not-flipped": SmallRun("llama-3.1-8b-zero2-two-nodes", ("zero.reduce_bucket_size=20000",)),

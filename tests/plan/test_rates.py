@@ -86,10 +86,10 @@ def test_every_assumption_is_told() -> None:
 
 def test_a_measured_host_narrows_the_range_of_its_cpu_optimizer() -> None:
     assumed, measured = (
-        plan_of(zero=offload("cpu"), cluster=cluster).time for cluster in ({}, {"host_memory_bandwidth": "208.8GB/s"})
+        plan_of(zero=offload("cpu"), cluster=cluster).time for cluster in ({}, {"host_memory_bandwidth": "185.6GB/s"})
     )
     assert assumed is not None
     assert measured is not None
-    assert assumed.seconds == pytest.approx(measured.seconds), "0.4 of it are 0.144 of 580 GB/s"
+    assert assumed.seconds == pytest.approx(measured.seconds), "0.45 of it are 0.144 of 580 GB/s"
     assert assumed.fast_seconds < measured.fast_seconds
     assert measured.slow_seconds < assumed.slow_seconds

@@ -22,11 +22,11 @@ CPU_STEP_BYTES = 44
 """The same with unscaling (8) and the cast to 16 bits (8, with the lines that are read before torch writes them):
 runtime/zero/stage3.py `unscale_and_clip_grads`.
 """
-MEASURED_SHARE = 0.4
-"""Of a stream, what the CPU optimizer reaches: 0.25 and 0.4 on published hosts of two sockets whose ranks shared the
-cores, 0.75 on two cores that had nothing else to do.
+MEASURED_SHARE = 0.45
+"""Of a stream, what the CPU optimizer reaches: 0.28 and 0.45 on published hosts of two sockets whose ranks shared the
+cores, about 0.8 on two cores that had nothing else to do.
 """
-THREAD_BANDWIDTH = 10.6e9
+THREAD_BANDWIDTH = 11.9e9
 """Bytes a second of one thread of DeepSpeed's order: 8 ranks of a thread each, DeepCompile's 70B on 16 H100."""
 PAGEABLE_COPY = 6.9e9
 """Bytes a second of a copy between the device and host memory that is not page-locked

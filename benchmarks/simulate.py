@@ -36,7 +36,8 @@ class Answer(NamedTuple):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipes", nargs="*", help="names below ds_configs, without `.yaml`; default: all large ones")
+    text = "names below ds_configs, without `.yaml`, each with settings: `NAME,KEY=VALUE`; default: all large ones"
+    parser.add_argument("recipes", nargs="*", help=text)
     parser.add_argument("--layers", help="simulate so many layers and half as many, and extrapolate")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/simulate-DATE.md")
     options = parser.parse_args()
@@ -46,7 +47,7 @@ def main() -> int:
         answers.append(simulate(name, options.layers))
         print(f"{name}: {answers[-1].seconds:.0f} s {answers[-1].words}", file=sys.stderr)
     today = date.today().isoformat()
-    text = render(answers, today)
+    text = render(answers, today, " ".join(options.recipes))
     print(text)
     if options.write:
         target = ROOT / "benchmarks" / "results" / f"simulate-{today}.md"
@@ -60,7 +61,9 @@ def main() -> int:
 
 def simulate(name: str, layers: str | None) -> Answer:
     """Run the command for one recipe."""
-    command = [sys.executable, "-m", "harness", "plan", f"ds_configs/{name}.yaml", "--simulate", "--format", "json"]
+    recipe, *settings = name.split(",")
+    command = [sys.executable, "-m", "harness", "simulate", f"ds_configs/{recipe}.yaml", "--format", "json"]
+    command += [f"--set={setting}" for setting in settings]
     command += ["--layers", layers] if layers else []
     start = time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -70,7 +73,7 @@ def simulate(name: str, layers: str | None) -> Answer:
     return Answer(name, json.loads(done.stdout), "", seconds)
 
 
-def render(answers: list[Answer], today: str) -> str:
+def render(answers: list[Answer], today: str, chosen: str = "") -> str:
     """The table by recipe, then the groups that differ."""
     versions = ", ".join(
         f"{name} {version(name)}" for name in ("deepspeed-harness", "deepspeed", "torch", "transformers")
@@ -78,7 +81,8 @@ def render(answers: list[Answer], today: str) -> str:
     lines = [
         f"# The engine on a simulated GPU, {today}",
         "",
-        f"{versions}: `python benchmarks/simulate.py --write`. GiB a rank of tensors, planned / simulated.",
+        f"{versions}: `python benchmarks/simulate.py {chosen}{' ' * bool(chosen)}--write`. GiB a rank of tensors,"
+        " planned / simulated.",
         "The process is the one that simulates: its seconds, and the most memory that it held.",
         "",
         "| Recipe | "

@@ -91,6 +91,10 @@ class _SubGroup:
         """Its gradients are final, and it was not stepped with other ones."""
         return not self.is_tried and len(self.final) == self._expected
 
+    def make_room(self) -> None:
+        """From the first step on, or once a checkpoint is read: until then nothing is stepped early."""
+        self.new = self.new or [self.master.new_empty(self.master.shape) for _ in range(3)]
+
 
 class OverlappedStep:
     """Of one engine: changes its optimizer, which steps in one pass."""
@@ -137,6 +141,7 @@ class OverlappedStep:
                 each.work.result()
             each.final.clear()
             each.is_tried = False
+            each.make_room()
         self._is_compared = False
         self._pre_step()
 
@@ -178,7 +183,7 @@ class OverlappedStep:
         numbers = self._numbers(group)
         each.guess = (scale, *numbers)
         master, *states = self._values(each)
-        each.new = each.new or [tensor.new_empty(tensor.shape) for tensor in (master, *states)]
+        each.make_room()
         update, weights, new, threads = self._op.adam_update_beside, each.weights, each.new, self._threads
         self.early["begun"] += 1
         tensors = master.data, gradient, *states

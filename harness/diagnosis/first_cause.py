@@ -24,7 +24,7 @@ _OOM_CAUSE = "LG002"
 """The kernel reports it in several lines, of which one names the process."""
 _GPU_MEMORY_CAUSE = "LG001"
 _LOST_PEER_CAUSE, _FAILED_CAUSE = "LG073", "LG074"
-_KILLED_CAUSES = ("LG003", "LG018")
+KILLED_CAUSES = ("LG003", "LG018")
 _ABORT_CAUSE, _LINES_OF_ABORT = "LG211", 3
 _MAX_PROGRESS_OF_CERTAIN = 1
 
@@ -100,7 +100,7 @@ def _select_in_attempt(events: Sequence[LogEvent], counts: LogCounts) -> CauseSe
     survived_errors = [e for e in survived_errors if id(e) not in fault_ids]
     passed_ids = silent_ids.union(map(id, survived_errors))
     candidates = [e for e in events if id(e) not in passed_ids and e.level != "hint"]
-    killed = [e for e in candidates if e.cause in _KILLED_CAUSES]
+    killed = [e for e in candidates if e.cause in KILLED_CAUSES]
     killed_event = min(killed, key=lambda e: e.line_number, default=None)
     for level in ("root", "end", "echo"):
         level_events = [e for e in candidates if e.level == level]

@@ -46,9 +46,10 @@ def test_a_tracker_that_fails_after_the_end_fails_no_job(package, end):
         "  0%|     | 0/400 [00:00<?, ?it/s]\n" + STEPS + LAST_STEP + tracker_error("wandb"),  # of an evaluation
         SUMMARY + tracker_error("odd_model"),
         SUMMARY + tracker_error("wandb") + traceback_text([MAIN], "OSError: [Errno 28] No space left on device"),
+        SUMMARY + tracker_error("wandb") + EXITS.replace("= 1", "= -9"),
         SUMMARY + traceback_text([(f"{SITE}/wandb/agent.py", "run", "f()"), MAIN], "ValueError: odd"),
     ],
-    ids=["in training", "after an evaluation", "another package", "another error", "called by the tracker"],
+    ids=["in training", "after an evaluation", "another package", "another error", "a kill", "called by the tracker"],
 )
 def test_another_failure_is_one(text):
     assert diagnose_text(text + EXITS).state == "failed"
@@ -174,6 +175,8 @@ def test_one_rank_of_one_host_in_each_attempt():
         ("NotImplementedError: odd types must be equal to use odd",
          [("deepspeed/runtime/engine.py", "_check", "raise NotImplementedError(")], "LG291", "`deepspeed` has not implemented",
          "change and retry"),
+        ("AttributeError: 'OddModel' object has no attribute 'save_fp16_model'", [("/job/fit.py", "end", "m.save_fp16_model(x)")],
+         "LG120", "belongs to DeepSpeed's engine", "change and retry"),
         ("AttributeError: 'DeepSpeedDataLoader' object has no attribute 'odd'", [("/job/rl.py", "run", "loader.odd")], "LG227",
          "is DeepSpeed's own", "change and retry"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/c/tmp.odd.pkl' -> '/c/odd.pkl'",

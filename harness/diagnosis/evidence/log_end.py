@@ -10,7 +10,7 @@ from dataclasses import replace
 from harness.diagnosis.catalogue import CATALOGUE, causes_by_id
 from harness.diagnosis.decision import FULL_PERCENT
 from harness.diagnosis.diagnosis_types import STANDARD, Diagnosis, LogEvent
-from harness.diagnosis.first_cause import CauseSelection
+from harness.diagnosis.first_cause import KILLED_CAUSES, CauseSelection
 from harness.entry_file import read_entries
 
 _ENDED = re.compile(
@@ -47,8 +47,9 @@ def diagnose_finished(selection: CauseSelection, notes: tuple[str, ...]) -> Diag
     first = selection.first
     if first is None or not (first.num_ends or first.phase.is_at_end):
         return None
-    names = [_name_tracker(event) for event in (first, *selection.others) if event.level == "root"]
-    if not names or not all(names):
+    crashes = [event for event in selection.others if event.level == "root" or event.cause in KILLED_CAUSES]
+    names = [_name_tracker(event) for event in (first, *crashes)]
+    if not all(names):
         return None
     texts = END_TEXTS["finished"]
     return Diagnosis(

@@ -17,11 +17,12 @@ IN_TABLE = (*(question for question in QUESTIONS if question != "size"), "planne
 HEAD = (
     "# The answers of every causal and image-text `model_type` of one release of transformers. Read by `model_table`.",
     "#",
-    "# By question: an answer (yes, no, or ? where it is not known) with its reason, the names that it is about (`+`),",
-    "# and the types that gave it. What follows a type fills the `{}` of the reason, then the `~` of the names; `@`",
-    "# stands for `model.layers.*.`. A type that stands at no answer has the first one, and one that is not causal was",
-    "# asked nothing else. `dropout`: types that drop attention weights. `plan`: styles of a tensor plan with their",
-    "# modules, of which `@` stands for `layers.*.`, where DeepSpeed does not say which styles it refuses.",
+    "# By question: an answer (yes, no, or ? where it is not known) with its reason, the names that it is about",
+    "# (`+`), and the types that gave it, below or behind `<-`. What follows a type fills the `{}` of the reason,",
+    "# then the `~` of the names; `@` stands for `model.layers.*.`, `&` for a blank. A type that stands at no",
+    "# answer has the first one, and one that is not causal was asked nothing else. `dropout`: types that drop",
+    "# attention weights. `plan`: styles of a tensor plan with their modules, of which `@` stands for `layers.*.`,",
+    "# where DeepSpeed does not say which styles it refuses; `-`: no plan.",
     "",
 )
 _WORD = re.compile(r"`[\w.]+`|(?<![\w.])\d+(?:\.\d+)?(?:e[+-]\d+)?(?!\w)|\b[A-Z]\w*(?:Model|Wrapper|Embedding|Layer)\b")

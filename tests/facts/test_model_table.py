@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.model_table_text import IN_TABLE, table_lines
 from harness.facts import language_model, model_table
 from harness.facts.model_catalogue import CATALOGUE, catalogue_config
 from harness.facts.model_families import FAMILIES
-from harness.hostinfo.model_answers import QUESTIONS, ModelAnswers
+from harness.hostinfo.model_answers import QUESTIONS, ModelAnswers, unknown_answers
 from harness.views.models_page import render_page
 
 ROOT = Path(__file__).parents[2]
@@ -95,3 +96,17 @@ def test_a_composite_with_another_text_model_is_asked() -> None:
 
 def test_the_page_is_written() -> None:
     assert (ROOT / "docs/models.md").read_text(encoding="utf-8") == "\n".join(render_page()) + "\n"
+
+
+def test_the_file_is_what_its_writer_makes_of_it() -> None:
+    table = model_table.read_table()
+    rows = {name: model_table.find_row(name) or unknown_answers("") for name in table.types}
+    answers = {
+        name: {q: [a.holds, a.reason, [*a.names]] for q in IN_TABLE for a in [row.answer_to(q)]}
+        for name, row in rows.items()
+    }
+    plans = {name: dict(model_table.tensor_plan(name)) for name, row in rows.items() if row.causal}
+    lines = [*table_lines(dict(table.head), answers, [*table.cells["dropout"]], plans)]
+    assert "\n".join(lines) + "\n" == (ROOT / "harness/facts/model_table.txt").read_text(encoding="utf-8")
+    assert len(lines) < 480
+    assert max(map(len, lines)) < 300

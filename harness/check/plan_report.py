@@ -15,7 +15,7 @@ from harness.errors import ExitCode
 from harness.findings import Finding
 from harness.plan.planner import Plan
 from harness.plan.search.alternatives import Alternative, kind_of
-from harness.plan.search.nearest_fit import NearestFit, find_nearest_fit, find_without_offload
+from harness.plan.search.nearest_fit import NearestFit, find_higher_stage, find_nearest_fit, find_without_offload
 from harness.plan.search.plan_request import PlanRequest, batch_finding
 from harness.plan.search.settings_search import filter_fitting, may_fit
 
@@ -37,6 +37,8 @@ class PlanReport:
     """The same run without its offload, where it fits with it."""
     gpus_without_offload: int | None = None
     """The fewest that do without, where these do not."""
+    higher_stage: Alternative | None = None
+    """ZeRO-3 on the same GPUs, where the user's own stage excludes it and needs offload or does not fit."""
     assumed: tuple[str, ...] = ()
     """Options of the batch whose values are the program's."""
     epochs: float | None = None
@@ -98,7 +100,10 @@ def report_plan(
         alternatives = plan.alternatives if searched is None else searched.alternatives
         without = find_without_offload(plan.run, plan.capacity, alternatives)
     nearest_fit = _find_nearest_fit(plan, searched)
-    return PlanReport(plan, searched, nearest_fit, tuple(findings), next_command, without_offload=without)
+    higher = None if searched is None else find_higher_stage(plan, searched.alternatives)
+    return PlanReport(
+        plan, searched, nearest_fit, tuple(findings), next_command, without_offload=without, higher_stage=higher
+    )
 
 
 def _find_nearest_fit(plan: Plan, searched: SearchResult | None) -> NearestFit | None:

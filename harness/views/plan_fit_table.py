@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from harness.check.fit_table import FitCell, FitTable, needs_other_hosts
-from harness.check.training_ways import LONG_SEQUENCE
+from harness.check.training_ways import LONG_SEQUENCE, OF_ALL, WAYS, way_named
 from harness.plan.plan_json import alternative_json, step_json
 from harness.plan.search.nearest_fit import enough_disks, enough_host
 from harness.units import pluralize
@@ -137,13 +137,18 @@ def _fewest_texts(cell: FitCell | None, row: Sequence[FitCell | None]) -> tuple[
 
 
 def _say_why_not(table: FitTable, name: str) -> str:
-    """The reason why a way fits on no number of GPUs: its largest part of the largest number, which more would hold."""
+    """The reason why a way fits on no number of GPUs: the largest part where it needs least."""
     row = table.rows[name]
     if table.fewest[name] is not None or not row or row[-1].state != "no":
         return ""
-    last = row[-1].best
-    sizes = f"{format_size(last.gpu_peak)} each, mostly {name_largest(last.memory, 1)}"
-    return f"{name} fits on none: {row[-1].gpus:,} GPUs need {sizes}{_QUANTIZED if last.settings.quantization else ''}"
+    least = min((cell for cell in row if cell.state == "no"), key=_needs_least)
+    sizes = f"{format_size(least.best.gpu_peak)} each, mostly {name_largest(least.best.memory, 1)}"
+    quantized = _QUANTIZED if least.best.settings.quantization else ""
+    return f"{name} fits on none: {pluralize(least.gpus, 'GPU')} would need {sizes}{quantized}"
+
+
+def _needs_least(cell: FitCell) -> tuple[int, int]:
+    return cell.best.gpu_peak >> 30, -cell.gpus
 
 
 def render_min_gpus(table: FitTable, style: Style, width: int = 100) -> str:
@@ -151,16 +156,24 @@ def render_min_gpus(table: FitTable, style: Style, width: int = 100) -> str:
     best, tight = table.fewest_of_all, table.tight
     name = style.paint(table.model, "", bold=True)
     if best is None:
-        last = max((row[-1] for row in table.rows.values() if row), key=lambda cell: cell.gpus, default=None)
-        most = last.gpus if last else 1
+        cells = [cell for row in table.rows.values() for cell in row]
+        short = [cell for cell in cells if cell.state == "no" and way_named(cell.way) in OF_ALL]
+        least = min(short, key=_needs_least, default=None)
+        most = max((cell.gpus for cell in cells), default=1)
         verdict = "does not fit on" if tight is None else "is certain to fit on no number"
         lines = [f"{name}: training all of it {verdict} up to {most:,} x {table.gpu}"]
-        if last:
-            peak, parts = format_size(last.best.gpu_peak), name_largest(last.best.memory, 3)
-            lines.append(f"On {most:,} a GPU would need {peak}, which is mostly {parts}. {NOT_DIVIDED}")
+        if least:
+            peak, parts = format_size(least.best.gpu_peak), name_largest(least.best.memory, 3)
+            needs = f"On {least.gpus:,} a GPU would need {peak} with {least.way}"
+            lines.append(f"{needs}, which is mostly {parts}. {NOT_DIVIDED}")
     else:
         time = f", {format_time_range(best.best.time.range)} a step" if best.best.time else ""
-        lines = [f"{name} fits on {best.gpus:,} x {table.gpu}: {best.way}{time}"]
+        alone, way = table.fewest.get(WAYS[0].name), best.way
+        if way != WAYS[0].name:
+            way += f" and {format_size(enough_host(best.best.host_peak))} of memory a host"
+        lines = [f"{name} fits on {best.gpus:,} x {table.gpu}: {way}{time}"]
+        if alone is not None and alone.gpus > best.gpus and alone.state == "fits":
+            lines[0] += f"; on {alone.gpus:,} without offload"
     lines[0] += f"; {table.max_length:,} tokens a sequence, {table.tokens_per_step:,} a step"
     if tight is not None:
         lines.append(f"On {tight.gpus:,} it is not certain: {describe_setting(tight.best.settings)}.")

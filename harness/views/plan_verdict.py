@@ -45,7 +45,8 @@ def format_verdict(report: PlanReport, memory: MemoryEstimate, style: Style, wid
     lines[0] = lines[0].replace(word, style.paint(word, colour, bold=True), 1)
     if other is not None and (plan.run.trainer or _says_otherwise(other, plan)):
         lines += wrap_terms(_format_other_loop(other, plan), width, "  ")
-    lines += [*_format_nearest_fit(report, width), *_format_offload(report, width)]
+    lines += [*_format_higher_stage(report, width), *_format_nearest_fit(report, width)]
+    lines += _format_offload(report, width)
     return [*lines, *_format_search(report, width)]
 
 
@@ -118,6 +119,16 @@ def _format_shortage(plan: Plan, memory: MemoryEstimate) -> str:
     elif fit.binding == "GPU memory":
         text += f"; the most is {name_largest(memory)}"
     return f"{text}; training itself fits" if fit.fits_in_training else text
+
+
+def _format_higher_stage(report: PlanReport, width: int) -> list[str]:
+    each, plan = report.higher_stage, report.plan
+    if each is None or plan.capacity.gpu is None:
+        return []
+    text = f"{title_of(each.settings)} fits on the same GPUs: {format_size(each.gpu_peak)} of"
+    text += f" {format_size(plan.capacity.gpu)}, {format_size(each.host_peak)} a host"
+    step = f", {format_time_range(each.time.range)} a step" if each.time else ""
+    return wrap_terms(f"{text}{step} (`zero.stage: 3`)", width, "  ")
 
 
 def _format_offload(report: PlanReport, width: int) -> list[str]:

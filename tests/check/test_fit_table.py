@@ -51,6 +51,10 @@ def test_an_expert_would_say_so(table: FitTable) -> None:
     assert first.state == "host"
     assert first.best.host_peak > 600 * 2**30
     text = render_min_gpus(table, Style(False), 110)
+    head = " ".join(text.partition("\nThe states")[0].split())
+    assert re.search(r"CPU offload and [\d.]+ [GT]iB of memory a host, [^;]+ a step; on \d+ without offload", head), (
+        head
+    )
     assert "are assumed to have 1.76 TiB of memory, as Lambda sells them" in text
     assert f"RAM {enough_host(first.best.host_peak) / 2**30:.0f} GiB" in text
     assert max(map(len, text.splitlines())) <= 110
@@ -69,7 +73,8 @@ def test_where_no_way_fits_the_reasons_stand_alone(table: FitTable) -> None:
     nothing = replace(table, rows=rows, fewest=dict.fromkeys(rows))
     text = render_min_gpus(nothing, Style(False), 80)
     assert "Fewest" not in text
-    assert "all on GPUs fits on none: 64 GPUs need " in text
+    assert "all on GPUs fits on none: 64 GPUs would need " in text
+    assert re.search(r"On \d+ a GPU would need [\d.]+ GiB with (all on GPUs|CPU|NVMe)", text), text
     assert "expert or tensor parallelism" in " ".join(text.split())
 
 
@@ -210,7 +215,7 @@ def test_a_way_that_fits_on_no_number_says_why() -> None:
     table = make_fit_table(FitSearch(PlanRequest("qwen2.5-0.5b", 1, "H100-80GB")))
     table = replace(table, rows={**table.rows, "QLoRA": cells}, fewest={**table.fewest, "QLoRA": None})
     text = " ".join(render_min_gpus(table, Style(False), 110).split())
-    assert "QLoRA fits on none: 64 GPUs need " in text
+    assert "QLoRA fits on none: 64 GPUs would need " in text
     assert "the harness does not divide 4-bit weights (MD043); other trainers do with" in text
     assert "LoRA fits on none" not in text.replace("QLoRA", "")
     assert "More GPUs divide states" not in text

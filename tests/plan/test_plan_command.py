@@ -420,6 +420,23 @@ def test_here_plans_for_the_cpu_and_the_memory_of_a_machine_without_a_gpu(
     assert "Next: " not in small.stdout, "a search needs a GPU of known speed"
 
 
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("baichuan-7b --gpu V100-32GB", "ZeRO-3 fits on the same GPUs: "),
+        ("mixtral-8x7b --gpu A100-80GB", "ZeRO-3, optimizer on CPU fits on the same GPUs: "),
+    ],
+)
+def test_a_stage_that_is_too_low_names_the_next(words: str, answer: str) -> None:
+    rest = "--gpus 8 --zero-stage 2 --max-length 1024 --set train.per_device_train_batch_size=1"
+    assert answer in run(*f"size --model {words} {rest}".split()).stdout
+
+
+def test_a_stage_that_does_names_no_other() -> None:
+    rest = "--gpus 8 --gpu A100-80GB --zero-stage 2 --max-length 1024"
+    assert "fits on the same GPUs" not in run(*f"size --model llama-3.1-8b {rest}".split()).stdout
+
+
 def test_a_gpu_on_which_no_launch_starts_names_no_launch() -> None:
     arguments = "size --model llama-3.1-70b --gpus 8 --gpu MI300X --set zero.offload_optimizer.device=none"
     result = run(*arguments.split())

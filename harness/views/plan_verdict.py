@@ -156,7 +156,13 @@ def _format_nearest_fit(report: PlanReport, width: int) -> list[str]:
     if whole := _bytes_in_4_bits(report.plan):
         text = f"Each GPU holds all 4-bit weights, {format_size(whole)}, which DeepSpeed does not divide (MD043)"
         lines += wrap_terms(f"{text}: more GPUs do not help", width, "  ")
-        ways += ["larger GPUs", "a smaller model", "QLoRA with FSDP in another trainer (`bnb_4bit_quant_storage`)"]
+        least = int(report.plan.memory.gpu_peak / (1 - HEADROOM)) if report.plan.memory else 0
+        ways += [
+            f"GPUs of {format_size(least)} or more",
+            "LoRA over 16-bit weights, which ZeRO-3 divides",
+            "a smaller model",
+        ]
+        ways.append("QLoRA with FSDP in another trainer (`bnb_4bit_quant_storage`)")
     if nearest_fit.closest is not None and nearest_fit.closest.settings != report.plan.settings:
         short = -(nearest_fit.closest.fit.headroom or 0.0)
         lack = f"{short:.0%} short of {nearest_fit.closest.fit.binding}" if short > 0 else "its disks are not known"

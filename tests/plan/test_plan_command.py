@@ -437,6 +437,22 @@ def test_a_stage_that_does_names_no_other() -> None:
     assert "fits on the same GPUs" not in run(*f"size --model llama-3.1-8b {rest}".split()).stdout
 
 
+@pytest.mark.parametrize(
+    ("machine", "fix"),
+    [
+        ("--gpus 2 --gpu RTX3090", "86.99 GiB alone fill 4 such GPUs"),
+        ("--gpus 8 --gpu A100-80GB", "remove `model.quant"),
+    ],
+)
+def test_experts_that_are_not_quantized_say_what_they_need(machine: str, fix: str) -> None:
+    """Mixtral's experts in 16 bits; weights of 16 bits are offered where the GPUs hold them."""
+    result = run(*f"size --model mixtral-8x7b --qlora --max-length 1024 {machine}".split())
+    assert result.exit_code == 1
+    assert "MD047" in result.output
+    assert "a GPU holds 85.13 GiB of weights" in result.output
+    assert fix in result.output
+
+
 def test_a_gpu_on_which_no_launch_starts_names_no_launch() -> None:
     arguments = "size --model llama-3.1-70b --gpus 8 --gpu MI300X --set zero.offload_optimizer.device=none"
     result = run(*arguments.split())

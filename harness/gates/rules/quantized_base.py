@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.gates.registry import Context, Findings, Fix, gate, spec_gate
+from harness.units import format_bytes
 
 _KEY = "model.quantization"
 _CONVERTED_METHODS = ("fp8", "mxfp4")
@@ -190,9 +191,18 @@ def of_experts(ctx: Context) -> Findings:
         model.quantization: {load_in_4bit: true}
         model.lora: {r: 8, target_modules: [q_proj, v_proj]}
     """
-    if ctx.model is not None and ctx.model.experts:
-        yield ctx.finding(
-            f"`{_KEY}` would quantize the attention of this model alone: its experts stay in the training format",
-            _KEY,
-            fix=ctx.fix_to_remove(_KEY, effect="trains over weights of 16 bits, at any ZeRO stage"),
-        )
+    if ctx.model is None or not ctx.model.experts:
+        return
+    message = f"`{_KEY}` would quantize the attention of this model alone: its experts stay in the training format"
+    memory, capacity, fix = ctx.plan.memory, ctx.plan.capacity.gpu, None
+    width = ctx.plan.settings.param_bytes if ctx.plan.settings else 2
+    whole, weights = sum(item.bytes for item in memory.items_of("gpu") if item.kind == "frozen") if memory else 0, 0
+    if capacity and whole:
+        weights = width * ctx.model.num_parameters
+        message += f", so that a GPU holds {format_bytes(whole)} of weights, and has {format_bytes(capacity)}"
+    if weights > (ctx.world_size or 1) * (capacity or 0):
+        least = -(-weights // (capacity or 1))
+        fill = f"{format_bytes(weights)} alone fill {least} such GPUs"
+        fix = Fix(f"train adapters over weights of 16 bits at ZeRO-3 on more or larger GPUs: {fill}")
+    fix = fix or ctx.fix_to_remove(_KEY, effect="trains over weights of 16 bits, at any ZeRO stage")
+    yield ctx.finding(message, _KEY, fix=fix)

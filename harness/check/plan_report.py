@@ -5,6 +5,7 @@ nothing fits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.check.auto_plan import SearchResult
@@ -14,12 +15,19 @@ from harness.check.fit_table import FitTable
 from harness.errors import ExitCode
 from harness.findings import Finding
 from harness.plan.planner import Plan
-from harness.plan.search.alternatives import Alternative, kind_of
-from harness.plan.search.nearest_fit import NearestFit, find_higher_stage, find_nearest_fit, find_without_offload
+from harness.plan.search.alternatives import (
+    Alternative,
+    evaluate_alternative,
+    is_stage_supported,
+    kind_of,
+    with_offload,
+)
+from harness.plan.search.nearest_fit import NearestFit, find_nearest_fit, find_without_offload, offloads
 from harness.plan.search.plan_request import PlanRequest, batch_finding
-from harness.plan.search.settings_search import filter_fitting, may_fit
+from harness.plan.search.settings_search import CandidateSettings, filter_fitting, fits_with_headroom, may_fit
 
 NUM_ALTERNATIVES = 3
+_STAGE_3 = 3
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,7 @@ def report_plan(
         alternatives = plan.alternatives if searched is None else searched.alternatives
         without = find_without_offload(plan.run, plan.capacity, alternatives)
     nearest_fit = _find_nearest_fit(plan, searched)
-    higher = None if searched is None else find_higher_stage(plan, searched.alternatives)
+    higher = None if searched is None else _find_higher_stage(plan, searched.alternatives)
     return PlanReport(
         plan, searched, nearest_fit, tuple(findings), next_command, without_offload=without, higher_stage=higher
     )
@@ -114,3 +122,22 @@ def _find_nearest_fit(plan: Plan, searched: SearchResult | None) -> NearestFit |
     if plan.model is None or plan.fit.verdict is not False or any(map(may_fit, others)):
         return None
     return find_nearest_fit(plan.run, plan.model, plan.device, plan.capacity, plan.alternatives)
+
+
+def _find_higher_stage(plan: Plan, others: Sequence[Alternative]) -> Alternative | None:
+    """ZeRO-3 on the same ranks, without offload if that fits, where the user's own stage is lower and needs offload or
+    does not fit. None where the others of a search have that stage.
+    """
+    settings, fits = plan.settings, plan.fit.verdict is not False
+    if plan.model is None or settings is None or not is_stage_supported(_STAGE_3, settings):
+        return None
+    if any(each.settings.stage == _STAGE_3 for each in others) or (fits and not offloads(settings)):
+        return None
+    candidates, places = CandidateSettings(plan.run, plan.model), (("none", "none"), ("cpu", "none"), ("cpu", "cpu"))
+    for optimizer, parameters in places[:1] if fits else places:
+        other = candidates.resolve(with_offload(settings, _STAGE_3, optimizer, parameters))
+        if other is not None:
+            found = evaluate_alternative(plan.model, settings, other, plan.device, plan.capacity, plan.rates)
+            if fits_with_headroom(found):
+                return found
+    return None

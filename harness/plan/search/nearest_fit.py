@@ -10,21 +10,17 @@ from typing import Literal
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.memory.memory_estimate import HOST_RESERVE, Capacity, check_fit
-from harness.plan.planner import Plan
 from harness.plan.search.alternatives import (
     STAGES_AND_OFFLOADS,
     Alternative,
-    evaluate_alternative,
     is_stage_supported,
     with_offload,
 )
 from harness.plan.search.sequence_lengths import find_longest
-from harness.plan.search.settings_search import HEADROOM, CandidateSettings, filter_fitting, fits_with_headroom
+from harness.plan.search.settings_search import HEADROOM, filter_fitting
 from harness.plan.settings.checkpointed_layers import with_checkpointing
 from harness.plan.settings.plan_settings import OffloadDevice, PlanSettings, settings_of
 from harness.run.resolved_run import ResolvedRun
-
-_STAGE_3 = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,34 +57,16 @@ def find_nearest_fit(
 def find_without_offload(run: ResolvedRun, capacity: Capacity, others: Sequence[Alternative]) -> Alternative | None:
     """The same ranks without offload: the fastest that fit, else those of the least GPU memory; None of other runs."""
     settings = settings_of(run)
-    kept = [each for each in others if not _offloads(each.settings)]
-    if settings is None or not _offloads(settings) or not kept or capacity.gpu is None:
+    kept = [each for each in others if not offloads(each.settings)]
+    if settings is None or not offloads(settings) or not kept or capacity.gpu is None:
         return None
     if fitting := list(filter_fitting(kept)):
         return min(fitting, key=lambda each: (each.fit.uncertain is not None, each.time.seconds if each.time else 0.0))
     return min(kept, key=lambda each: each.gpu_peak)
 
 
-def find_higher_stage(plan: Plan, others: Sequence[Alternative]) -> Alternative | None:
-    """ZeRO-3 on the same ranks, without offload if that fits, where the user's own stage is lower and needs offload or
-    does not fit. None where the others of a search have that stage.
-    """
-    settings, fits = plan.settings, plan.fit.verdict is not False
-    if plan.model is None or settings is None or not is_stage_supported(_STAGE_3, settings):
-        return None
-    if any(each.settings.stage == _STAGE_3 for each in others) or (fits and not _offloads(settings)):
-        return None
-    candidates, places = CandidateSettings(plan.run, plan.model), (("none", "none"), ("cpu", "none"), ("cpu", "cpu"))
-    for optimizer, parameters in places[:1] if fits else places:
-        other = candidates.resolve(with_offload(settings, _STAGE_3, optimizer, parameters))
-        if other is not None:
-            found = evaluate_alternative(plan.model, settings, other, plan.device, plan.capacity, plan.rates)
-            if fits_with_headroom(found):
-                return found
-    return None
-
-
-def _offloads(settings: PlanSettings) -> bool:
+def offloads(settings: PlanSettings) -> bool:
+    """Does it keep states or parameters outside the GPUs?"""
     return (settings.optimizer_device, settings.param_device) != ("none", "none")
 
 

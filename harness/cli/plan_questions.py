@@ -126,12 +126,11 @@ def fit_search(options: PlanOptions) -> FitSearch:
     return FitSearch(options.to_request(needs_gpus=False), tokens, options.price)
 
 
-def _answer_calibrate(options: PlanOptions) -> Answer:
-    return Answer(*calibrate_by_runs(options.calibrate, options.calibration))
-
-
 QUESTIONS: tuple[Question, ...] = (
-    Question(lambda options: bool(options.calibrate), _answer_calibrate),
+    Question(
+        lambda options: bool(options.calibrate),
+        lambda options: Answer(*calibrate_by_runs(options.calibrate, options.calibration)),
+    ),
     Question(lambda options: options.min_gpus, _answer_min_gpus),
 )
 

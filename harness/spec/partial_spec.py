@@ -130,12 +130,9 @@ def _path_of_field(path: KeyPath) -> KeyPath:
         if fields is None or part not in fields:
             return path[:depth]
         annotation = fields[part].annotation
-        model = None if _has_entries(annotation) else inner_model(annotation)
+        has_entries = any(word in str(annotation) for word in ("tuple[", "list[", "dict["))
+        model = None if has_entries else inner_model(annotation)
     return path
-
-
-def _has_entries(annotation: Any) -> bool:
-    return any(word in str(annotation) for word in ("tuple[", "list[", "dict["))
 
 
 def _remove(values: dict[str, Any], path: KeyPath) -> None:

@@ -124,14 +124,10 @@ def _replace_value(text: str, entry: Entry, value: Any, writer: ValueWriter) -> 
     if node.kind == "empty":
         return writer.fill_value(entry, value)
     has_anchor = text[node.start] in "&!*" and not writer.json
-    if node.kind in ("alias", "block") or has_anchor or text[node.start] in "|>" or _is_multiline(text, node):
+    is_multiline = "\n" in text[node.start : node.end] and text[node.start] not in "[{"  # brackets can be replaced
+    if node.kind in ("alias", "block") or has_anchor or text[node.start] in "|>" or is_multiline:
         raise EditError(f"`{entry.name}` is written over several lines, or through an anchor")
     return text[: node.start] + writer.format_value(value, replaced_char=text[node.start]) + text[node.end :]
-
-
-def _is_multiline(text: str, node: Node) -> bool:
-    """A block list, or a text over several lines; brackets over several lines can be replaced."""
-    return "\n" in text[node.start : node.end] and text[node.start] not in "[{"
 
 
 def _remove_key(text: str, root: Node, path: KeyPath) -> str:

@@ -70,7 +70,8 @@ def is_unread(name: str, config: Mapping[str, Any], target: DeepSpeedTarget) -> 
     """Is this a key of `aio` or of NVMe offload that DeepSpeed accepts as it is, and reads for NVMe alone?"""
     path = split_key(name)
     if path[:1] == ("aio",) and len(path) == 2:
-        return not any(_is_on_nvme(config, section) for section in _SECTIONS) and not _has_writer(config)
+        has_writer = value_at(config, ("checkpoint", "writer")) is not None  # which reads `aio`
+        return not any(_is_on_nvme(config, section) for section in _SECTIONS) and not has_writer
     if len(path) != 3 or path[:2] not in _SECTIONS or path[2] not in NVME_KEYS or _is_on_nvme(config, path[:2]):
         return False
     block = ".".join(map(str, path[:2]))
@@ -88,8 +89,3 @@ _SECTIONS: tuple[KeyPath, ...] = (("zero_optimization", "offload_optimizer"), ("
 def _is_on_nvme(config: Mapping[str, Any], section: KeyPath) -> bool:
     device = value_at(config, (*section, "device"))
     return device is not None and device not in ("none", "cpu")
-
-
-def _has_writer(config: Mapping[str, Any]) -> bool:
-    """Does a checkpoint writer read `aio`?"""
-    return value_at(config, ("checkpoint", "writer")) is not None

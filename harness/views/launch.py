@@ -324,14 +324,13 @@ def _command_lines(argv: tuple[str, ...]) -> list[str]:
 
 def _list_hosts(hosts: Sequence[HostPlan]) -> list[tuple[str, str]]:
     """The hosts and their ranks; of many the first ones and the last."""
-    rows = [(host.name, _format_rank_range(host.ranks)) for host in hosts]
+    texts = (
+        f"ranks {host.ranks[0]}-{host.ranks[-1]}" if len(host.ranks) > 1 else f"rank {host.ranks[0]}" for host in hosts
+    )
+    rows = [(host.name, text) for host, text in zip(hosts, texts, strict=True)]
     if len(rows) <= _MAX_HOSTS:
         return rows
     return [*rows[: _MAX_HOSTS - 2], (f"{len(rows) - _MAX_HOSTS + 1:,} more hosts", "..."), rows[-1]]
-
-
-def _format_rank_range(ranks: Sequence[int]) -> str:
-    return f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
 
 
 def _render_block(title: str, lines: list[str]) -> str:

@@ -259,9 +259,11 @@ def describe_checkpoints(cost: CheckpointCost, gpus: int) -> str:
     size, seconds = format_bytes(cost.bytes), format_seconds(cost.seconds)
     background = f" in the background, of which the run waits {format_seconds(cost.waits)}"
     waits = background if cost.waits != cost.seconds else ""
+    each = cost.failure_seconds
+    apart = f"{each / 3600:,.0f} hours" if each >= 36_000 else format_seconds(each)
     return (
         f"a checkpoint is {size} and takes {seconds}{waits}; a failure of one of {gpus:,} GPUs every"
-        f" {_hours(cost.failure_seconds)}; one every {format_seconds(cost.interval)} "
+        f" {apart}; one every {format_seconds(cost.interval)} "
         f"costs least ({cost.lost:.1%} of the time, failures included)"
     )
 
@@ -279,7 +281,3 @@ def _checkpoint_lines(plan: Plan) -> list[str]:
             f" {format_seconds(saves.failure_loses)} on average"
         )
     return lines
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:,.0f} hours" if seconds >= 36_000 else format_seconds(seconds)

@@ -41,7 +41,10 @@ def render_survey(survey: Survey, style: Style) -> str:
     rows = [row for row in rows if set(row.cells) != {_EMPTY}]
     columns = _select_columns(len(survey.hosts), set().union(*(row.outliers for row in rows)))
     table = [["", *(survey.hosts[i].name for i in columns)]]
-    table += [[row.name, *(_truncate(row.cells[i]) for i in columns)] for row in rows]
+    cut = _MAX_CELL_WIDTH - 3
+    for row in rows:
+        cells = (row.cells[i] for i in columns)
+        table.append([row.name, *(c if len(c) <= _MAX_CELL_WIDTH else f"{c[:cut]}..." for c in cells)])
     marks = [[False] * len(table[0]), *([False, *(i in row.outliers for i in columns)] for row in rows)]
     left = len(survey.hosts) - len(columns)
     more = [f"{left} more host{'s' if left > 1 else ''} with the majority's values"] if left else []
@@ -154,10 +157,6 @@ def _network_lines(survey: Survey) -> list[str]:
             f"Network: {survey.shared_interface} is the only shared interface; a launch sets it for gloo and NCCL"
         )
     return lines if len(lines) > 1 else []
-
-
-def _truncate(cell: str) -> str:
-    return cell if len(cell) <= _MAX_CELL_WIDTH else cell[: _MAX_CELL_WIDTH - 3] + "..."
 
 
 def allreduce_lines(summed: AllReduceResult | None) -> list[str]:

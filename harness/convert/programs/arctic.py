@@ -55,10 +55,6 @@ def _is_sft(values: Values) -> bool:
     return str(values.get("type", "sft")) == "sft"
 
 
-def _has_no_steps(values: Values) -> bool:
-    return not any(is_on(values.get(key)) for key in ("train_iters", "exit_iteration"))
-
-
 def _has_warmup_ratio(values: Values) -> bool:
     """`constant` has no warm-up, whatever the file says; the schedule of three phases counts its steps."""
     return values.get("scheduler.num_warmup_steps") is None and values.get("scheduler.name") != "constant"
@@ -70,7 +66,8 @@ _DEFAULTS = (
     Default("scheduler.type", "linear", "ArcticTraining: arctic_training/scheduler/hf_factory.py: name"),
     Default("scheduler.warmup_ratio", 0.1, "ArcticTraining: arctic_training/scheduler/hf_factory.py: warmup_ratio",
             when=_has_warmup_ratio),
-    Default("train.num_train_epochs", 1, f"{_CONFIG}/trainer.py: epochs", when=_has_no_steps),
+    Default("train.num_train_epochs", 1, f"{_CONFIG}/trainer.py: epochs",
+            when=lambda values: not any(is_on(values.get(key)) for key in ("train_iters", "exit_iteration"))),
     Default("train.per_device_train_batch_size", 1, f"{_CONFIG}/trainer.py: micro_batch_size"),
     Default("train.gradient_checkpointing", True, f"{_CONFIG}/model.py: disable_activation_checkpoint"),
     Default("model.attn_implementation", "sdpa", f"{_CONFIG}/model.py: attn_implementation"),

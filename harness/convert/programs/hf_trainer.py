@@ -35,11 +35,6 @@ TRAINER_DEFAULTS = (
 _FORMATS = {"bfloat16": "bf16", "float16": "fp16", "auto": "auto"}
 
 
-def _trained_formats(file: TrainerFile) -> list[str]:
-    """The 16-bit formats that the file switches on."""
-    return [name for name in ("bf16", "fp16") if is_on(file.values.get(name))]
-
-
 def convert_flat_yaml(file: TrainerFile) -> None:
     """TrainingArguments, and the keys that name the data."""
     shared.convert_trainer_arguments(file)
@@ -53,7 +48,8 @@ def convert_flat_yaml(file: TrainerFile) -> None:
     if data is None and subset is not None:
         file.add_manual(file.name_of("dataset_config", "dataset_config_name"), "set `data.train`, `name` of the source")
     name = file.name_of("torch_dtype", "dtype")
-    if _FORMATS.get(str(file.values.get(name))) in (*_trained_formats(file), "auto"):
+    trained = [key for key in ("bf16", "fp16") if is_on(file.values.get(key))]
+    if _FORMATS.get(str(file.values.get(name))) in (*trained, "auto"):
         file.take_value("torch_dtype", "dtype")
     if file.values.get("dataset_text_field"):
         file.put("data.text_column", file.take_value("dataset_text_field"))

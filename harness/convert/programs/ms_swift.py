@@ -31,10 +31,6 @@ DEEPSPEED_PRESETS: dict[str, dict[str, Any]] = {
 """Words for `deepspeed`: what the files of these names in `swift/config` say of ZeRO beyond sizes of buckets."""
 
 
-def _is_full(values: Values) -> bool:
-    return not trains_lora(values)
-
-
 def _eval_strategy(values: Values) -> Any:
     """Without a strategy of its own an evaluation follows the saves (`sft_args.py: _init_eval_strategy`)."""
     named = [values.get(name) for name in ("eval_strategy", "evaluation_strategy", "save_strategy")]
@@ -47,7 +43,8 @@ def _save_steps(values: Values) -> int | None:
 
 
 _DEFAULTS = (
-    Default("optimizer.learning_rate", 1e-5, f"{_ARGUMENTS}/sft_args.py: _init_override", when=_is_full),
+    Default("optimizer.learning_rate", 1e-5, f"{_ARGUMENTS}/sft_args.py: _init_override",
+            when=lambda values: not trains_lora(values)),
     Default("optimizer.learning_rate", 1e-4, f"{_ARGUMENTS}/sft_args.py: _init_override", when=trains_lora),
     Default("optimizer.weight_decay", 0.1, f"{_TRAINERS}: weight_decay"),
     Default("optimizer.betas", [0.9, 0.95], f"{_TRAINERS}: adam_beta2"),

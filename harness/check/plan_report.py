@@ -16,6 +16,7 @@ from harness.errors import ExitCode
 from harness.findings import Finding
 from harness.plan.planner import Plan
 from harness.plan.search.alternatives import (
+    STAGES_AND_OFFLOADS,
     Alternative,
     evaluate_alternative,
     is_stage_supported,
@@ -133,9 +134,11 @@ def _find_higher_stage(plan: Plan, others: Sequence[Alternative]) -> Alternative
         return None
     if any(each.settings.stage == _STAGE_3 for each in others) or (fits and not offloads(settings)):
         return None
-    candidates, places = CandidateSettings(plan.run, plan.model), (("none", "none"), ("cpu", "none"), ("cpu", "cpu"))
-    for optimizer, parameters in places[:1] if fits else places:
-        other = candidates.resolve(with_offload(settings, _STAGE_3, optimizer, parameters))
+    candidates = CandidateSettings(plan.run, plan.model)
+    for stage, optimizer, parameters in STAGES_AND_OFFLOADS:
+        if stage != _STAGE_3 or "nvme" in (optimizer, parameters) or (fits and optimizer != "none"):
+            continue
+        other = candidates.resolve(with_offload(settings, stage, optimizer, parameters))
         if other is not None:
             found = evaluate_alternative(plan.model, settings, other, plan.device, plan.capacity, plan.rates)
             if fits_with_headroom(found):

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import os
 
-from harness.facts.devices import VARIABLE, find_unreadable_architectures, strip_architecture_suffixes
 from harness.hostinfo import machine
 from harness.hostinfo.deepspeed_accelerator import find_accelerator_problem
 from harness.hostinfo.torch_devices import find_torch_problem
 from harness.hostinfo.torch_probe import probe_torch
 from harness.launching.hosts.local_host import workers_folder
+from harness.launching.setup.architecture_list import (
+    VARIABLE,
+    find_unreadable_architectures,
+    strip_architecture_suffixes,
+)
 
 
 def find_device_problem() -> str:

@@ -28,7 +28,9 @@ def find_phase(frames: Sequence[Frame], mark: PhaseMark, *, is_over: bool = Fals
     `is_over`: the log merely ends there, nothing failed.
     """
     name = phase_of_frames(frames)
-    if name == "import" and (mark.name not in ("", "import") or not _is_at_start(frames)):
+    functions = {frame.function for frame in frames if not frame.file.startswith("<frozen")}
+    is_at_start = bool(functions) and functions <= {"<module>", ""}  # the script's own frames only import
+    if name == "import" and (mark.name not in ("", "import") or not is_at_start):
         name = ""
     source: Literal["traceback", "lines"] = "traceback" if name else "lines"
     name = name or mark.name
@@ -61,9 +63,3 @@ def phase_of_frames(frames: Sequence[Frame]) -> str:
         if any(pattern.search(text) for text in texts):
             return "" if name == "launcher" and any(text.endswith(_WAITS_FOR_RANKS) for text in texts) else name
     return ""
-
-
-def _is_at_start(frames: Sequence[Frame]) -> bool:
-    """Do the script's own frames only import?"""
-    own = [frame for frame in frames if not frame.file.startswith("<frozen")]
-    return bool(own) and all(frame.function in ("<module>", "") or frame.file.startswith("<frozen") for frame in own)

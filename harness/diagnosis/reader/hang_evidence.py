@@ -20,10 +20,10 @@ def explain_hang(scanner: LogScanner, dumps: Sequence[FlightDump], dump_places: 
     """The events from dumps and stacks. Gives events of killed processes their rank."""
     scanner.events[:] = [_with_rank(event, scanner) for event in scanner.events]
     scanner.ranks.update(dump.rank for dump in dumps)
-    events = [
-        _event_of_dumps(stuck, scanner.attempt, _place_of(stuck, dumps, dump_places))
-        for stuck in find_stuck_collectives(dumps)[:1]
-    ]
+    ranks, events = [dump.rank for dump in dumps], list[LogEvent]()
+    for stuck in find_stuck_collectives(dumps)[:1]:
+        number = ranks.index(stuck.missing[0]) if stuck.missing and stuck.missing[0] in ranks else 0
+        events.append(_event_of_dumps(stuck, scanner.attempt, dump_places[number]))
     stacks = scanner.stacks.finish()
     outsiders, insiders = find_outsiders(stacks)
     lockers = [stack for stack in stacks if stack.kind == "lock"]
@@ -43,12 +43,6 @@ def _with_rank(event: LogEvent, scanner: LogScanner) -> LogEvent:
         return event
     rank = scanner.rank_of_pid(event.host, int(pid))
     return event if rank is None else replace(event, rank=rank)
-
-
-def _place_of(stuck: StuckCollective, dumps: Sequence[FlightDump], places: Sequence[StackPlace]) -> StackPlace:
-    """The dump of the first missing rank, or the first one."""
-    ranks = [dump.rank for dump in dumps]
-    return places[ranks.index(stuck.missing[0]) if stuck.missing and stuck.missing[0] in ranks else 0]
 
 
 def _event_of_dumps(stuck: StuckCollective, attempt: int, place: StackPlace) -> LogEvent:

@@ -14,7 +14,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 from harness.units import format_bytes
 
@@ -301,11 +301,6 @@ class _Decompressed:
                 return bytes(data)
 
 
-def _open_gzip(stream: Readable) -> Readable:
-    file: Any = stream
-    return gzip.GzipFile(fileobj=file)
-
-
 def _open_zstd(stream: Readable) -> Readable | None:
     """With Python 3.14 or the package `backports.zstd`, which is the same module; None without either."""
     for name in ("compression.zstd", "backports.zstd"):
@@ -318,7 +313,7 @@ def _open_zstd(stream: Readable) -> Readable | None:
 
 
 _CODECS: dict[bytes, tuple[str, Callable[[Readable], Readable | None]]] = {
-    b"\x1f\x8b": ("gzip", _open_gzip),
+    b"\x1f\x8b": ("gzip", lambda stream: gzip.GzipFile(fileobj=cast("Any", stream))),
     b"BZh": ("bzip2", lambda stream: _Decompressed(stream, bz2.BZ2Decompressor)),
     b"\xfd7zXZ": ("xz", lambda stream: _Decompressed(stream, lambda: lzma.LZMADecompressor(memlimit=_MAX_XZ_MEMORY))),
     b"(\xb5/\xfd": ("zstd", _open_zstd),

@@ -303,7 +303,8 @@ def _fill_fields(text: str, groups: Mapping[str, str | None]) -> str:
             return field[0]
         value = " ".join((groups[field["name"]] or "").split())
         if field["name"] == _PAIRS:
-            value = _list_keys(value)
+            keys = [f"`{key}`" for key in dict.fromkeys(re.findall(r"- ds ([\w.]+)=", value))]
+            value = " and ".join([", ".join(keys[:-1]), keys[-1]] if len(keys) > 1 else keys) or value
         value = value[:_MAX_FIELD_CHARS]
         quote = field["quote"]
         return f"{field['before'] or ''}{quote}{value}{quote}" if value else ""
@@ -316,9 +317,3 @@ _NO_LIBAIO = "ZR032"
 """A gate whose fault DeepSpeed warns of."""
 _PAIRS = "pairs"
 """The group of `- ds KEY=VALUE vs hf ARGUMENT=VALUE`, once for each key that mismatches."""
-
-
-def _list_keys(pairs: str) -> str:
-    """The keys of the DeepSpeed JSON among `pairs`, as a title lists them; the text itself where there are none."""
-    keys = [f"`{key}`" for key in dict.fromkeys(re.findall(r"- ds ([\w.]+)=", pairs))]
-    return " and ".join([", ".join(keys[:-1]), keys[-1]] if len(keys) > 1 else keys) or pairs

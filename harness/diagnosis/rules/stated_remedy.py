@@ -15,11 +15,7 @@ _PLACE = (
 _VALUE = r"[`'\"]?(?P<value>True|False|None|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|auto)(?![\w-])[`'\"]?"
 
 
-def _describe_value(match: re.Match[str]) -> str:
-    value = match["value"].lower() if match["value"] in ("True", "False") else match["value"]
-    return f"set `{match['name']}: {value}`"
-
-
+_SPELLED = {"True": "true", "False": "false"}
 _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (
         re.compile(
@@ -42,7 +38,7 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     ),
     (
         re.compile(rf"{_NAME} (?:must|should|needs to|has to) be (?:set to )?{_VALUE}"),
-        _describe_value,
+        lambda match: f"set `{match['name']}: {_SPELLED.get(match['value'], match['value'])}`",
     ),
     (
         re.compile(

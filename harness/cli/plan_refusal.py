@@ -53,7 +53,7 @@ def _refusal(mode: Mode, name: str, option: str, value: Any) -> UserError:
         (
             of_spec and name == "precision",
             f"a spec and {given} are both given",
-            f"write `--set {shlex.quote(PRECISIONS.get(value, PRECISIONS['bf16']))}` with a spec",
+            f"write `--set {shlex.quote(PRECISIONS.get(str(value), PRECISIONS['bf16']))}` with a spec",
         ),
         (name in DEGREE_OPTIONS, f"{given} goes with degrees of parallelism", "ask `harness degrees`, or leave it out"),
         (bool(need) and need != mode.name, f"{given} needs {need}", f"add {need}, or leave it out"),

@@ -92,7 +92,8 @@ def print_plan(values: dict[str, Any]) -> None:
     other = report.without_offload
     if other and not fits_with_headroom(other) and (ways := _fit_search(given, run, trainer_name)):
         report = replace(report, gpus_without_offload=ways.gpus_without_offload(planned.run))
-    answers = [each for each in (answer_deadline(planned, given), _answer_measured(planned, given)) if each is not None]
+    measured = _answer_measured(planned, given, of_search=searched is not None)
+    answers = [each for each in (answer_deadline(planned, given), measured) if each is not None]
     print_report(report, checked, format, long=long, answers=answers)
     write_files(report, given.write, given.plot)
     write_page(report, tables, given.html)
@@ -133,7 +134,7 @@ def _fit_search(given: PlanOptions, run: ResolvedRun, trainer: str) -> FitSearch
     return search_of_run(run, tokens, given.price, trainer)
 
 
-def _answer_measured(planned: Plan, options: PlanOptions) -> Answer | None:
+def _answer_measured(planned: Plan, options: PlanOptions, *, of_search: bool) -> Answer | None:
     """The MFU of a measured rate; None without `--measured`. Raises UserError where the plan has no time."""
     if options.measured is None:
         return None
@@ -144,4 +145,4 @@ def _answer_measured(planned: Plan, options: PlanOptions) -> Answer | None:
         )
     mfu = rate / planned.time.tokens_per_second * planned.time.mfu
     body = {"measured": {"tokens_per_second": rate, "mfu": mfu, "planned_mfu": planned.time.mfu}}
-    return Answer(render_measured(rate, mfu, planned.time), body)
+    return Answer(render_measured(rate, mfu, planned, of_search=of_search), body)

@@ -235,6 +235,8 @@ def _format_fixed_parts(time: StepTime) -> Iterator[str]:
         if part := parts.get(name):
             took = format_time(part.exposed, (part.exposed / part.scatter, part.exposed * part.scatter))
             yield f"{what} {took} of it, whatever the batch" if what else f"{name} take {took} more than they overlap"
+            if what and name == time.bottleneck:
+                yield "a larger batch (`--batch-tokens`, more accumulation) spreads that time over more tokens"
 
 
 def _format_unknown_inputs(plan: Plan) -> list[str]:

@@ -12,6 +12,7 @@ from harness.plan.search.alternatives import title_of
 from harness.plan.search.nearest_fit import NearestFit
 from harness.plan.search.settings_search import HEADROOM, fits_with_headroom
 from harness.plan.trainer_loop import LoopMemory, logits_bytes
+from harness.plan.weights.quantized_weights import describe_fsdp
 from harness.units import pluralize
 from harness.views.plan_fit_table import NOT_DIVIDED, summarise_ways
 from harness.views.plan_lines import name_as_terms, name_largest, wrap_terms
@@ -162,7 +163,7 @@ def _format_nearest_fit(report: PlanReport, width: int) -> list[str]:
             "LoRA over 16-bit weights, which ZeRO-3 divides",
             "a smaller model",
         ]
-        ways.append("QLoRA with FSDP in another trainer (`bnb_4bit_quant_storage`)")
+        ways.append(describe_fsdp(whole, report.plan.run.parallel_dims.world_size or 1))
     if nearest_fit.closest is not None and nearest_fit.closest.settings != report.plan.settings:
         short = -(nearest_fit.closest.fit.headroom or 0.0)
         lack = f"{short:.0%} short of {nearest_fit.closest.fit.binding}" if short > 0 else "its disks are not known"

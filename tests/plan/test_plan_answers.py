@@ -78,6 +78,7 @@ def test_4_bit_weights_that_do_not_fit_say_at_once_what_does_not_help() -> None:
     assert "more GPUs do not help" in first
     for way in ("LoRA on ", "GPUs of ", "a smaller model", "QLoRA with FSDP in another trainer"):
         assert way in first
+    assert re.search(r"quant_storage`\), [\d.]+ GiB of them on each of \d+ GPUs", first)
     assert len(answer.stdout.splitlines()) <= 42
     assert body_of(QLORA)["nearest_fit"]["ranks"] is None
 

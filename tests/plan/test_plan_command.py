@@ -450,7 +450,34 @@ def test_experts_that_are_not_quantized_say_what_they_need(machine: str, fix: st
     assert result.exit_code == 1
     assert "MD047" in result.output
     assert "a GPU holds 85.13 GiB of weights" in result.output
+    assert "22.80 GiB of weights: a copy on each GPU" in result.output
     assert fix in result.output
+
+
+@pytest.mark.parametrize(
+    ("machine", "copy", "divided"),
+    [
+        ("--gpus 2 --gpu RTX3090", "does not fit (26.81 GiB", "11.40 GiB of them on each of 2 GPUs (14.51 GiB"),
+        ("--gpus 8 --gpu A100-80GB", "fits (", "2.85 GiB of them on each of 8 GPUs ("),
+    ],
+)
+def test_experts_in_4_bits_of_another_program_are_a_copy_or_divided(machine: str, copy: str, divided: str) -> None:
+    arguments = "size --model mixtral-8x7b --qlora --max-length 1024 --set train.per_device_train_batch_size=1"
+    output = run(*f"{arguments} {machine}".split()).output
+    assert f"a copy on each GPU {copy}" in output
+    assert f"QLoRA with FSDP in another trainer (`bnb_4bit_quant_storage`), {divided}" in output
+
+
+@pytest.mark.parametrize(("rate", "is_low"), [("16250", True), ("30000", False)])
+def test_a_measured_rate_says_the_time_of_the_run_and_whether_small_micro_batches_reach_less(
+    rate: str, is_low: bool
+) -> None:
+    """39 M tokens: 40 min at 16,250 a second."""
+    arguments = "size --model llama-7b --gpus 8 --gpu A100-80GB --max-length 256 --tokens 13e6 --epochs 3"
+    output = " ".join(run(*f"{arguments} --batch-tokens 32768 --measured {rate}".split()).stdout.split())
+    assert f"the run takes {'40' if is_low else '22'} min at it" in output
+    assert ("512 to 4,096 tokens a step, 4 to 27%" in output) is is_low
+    assert "the plan is of the fastest settings found" in output
 
 
 def test_a_gpu_on_which_no_launch_starts_names_no_launch() -> None:

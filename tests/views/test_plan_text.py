@@ -135,6 +135,15 @@ def test_a_step_that_disks_limit_says_what_they_take() -> None:
     assert re.search(r"parameters from NVMe take [\d.]+ min \([^)]+\) more than they overlap", text), text
 
 
+@pytest.mark.parametrize(("accumulation", "is_limit"), [(1, True), (32, False)])
+def test_a_step_that_cpu_adam_limits_says_that_a_larger_batch_spreads_it(accumulation: int, is_limit: bool) -> None:
+    train = {"per_device_train_batch_size": 1, "gradient_checkpointing": True}
+    text = " ".join(shown(plan_of(train={**train, "gradient_accumulation_steps": accumulation})).split())
+    assert "CPU Adam takes" in text
+    assert ("limited by CPU optimizer" in text) is is_limit
+    assert ("a larger batch (`--batch-tokens`, more accumulation) spreads that time" in text) is is_limit
+
+
 def test_a_step_that_collectives_limit_says_what_they_lack() -> None:
     cluster = {"gpu": "H100", "gpus_per_node": 8, "network_bandwidth": "100Gb/s"}
     text = " ".join(shown(plan_of(32, zero={"stage": 3}, cluster=cluster)).split())

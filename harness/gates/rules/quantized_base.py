@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.gates.registry import Context, Findings, Fix, gate, spec_gate
+from harness.plan.memory.memory_estimate import MemoryEstimate
+from harness.plan.weights.quantized_weights import bytes_with_experts, describe_fsdp
 from harness.units import format_bytes
 
 _KEY = "model.quantization"
@@ -191,18 +193,35 @@ def of_experts(ctx: Context) -> Findings:
         model.quantization: {load_in_4bit: true}
         model.lora: {r: 8, target_modules: [q_proj, v_proj]}
     """
-    if ctx.model is None or not ctx.model.experts:
+    quantization = ctx.run.spec.model.quantization
+    if ctx.model is None or not ctx.model.experts or quantization is None:
         return
     message = f"`{_KEY}` would quantize the attention of this model alone: its experts stay in the training format"
     memory, capacity, fix = ctx.plan.memory, ctx.plan.capacity.gpu, None
     width = ctx.plan.settings.param_bytes if ctx.plan.settings else 2
     whole, weights = sum(item.bytes for item in memory.items_of("gpu") if item.kind == "frozen") if memory else 0, 0
-    if capacity and whole:
+    if memory and capacity and whole:
         weights = width * ctx.model.num_parameters
         message += f", so that a GPU holds {format_bytes(whole)} of weights, and has {format_bytes(capacity)}"
+        in_4_bits = bytes_with_experts(ctx.model, quantization, width)
+        message += _describe_other_programs(in_4_bits, memory, whole, capacity, ctx.world_size or 1)
     if weights > (ctx.world_size or 1) * (capacity or 0):
         least = -(-weights // (capacity or 1))
         fill = f"{format_bytes(weights)} alone fill {least} such GPUs"
         fix = Fix(f"train adapters over weights of 16 bits at ZeRO-3 on more or larger GPUs: {fill}")
     fix = fix or ctx.fix_to_remove(_KEY, effect="trains over weights of 16 bits, at any ZeRO stage")
     yield ctx.finding(message, _KEY, fix=fix)
+
+
+def _describe_other_programs(weights: int, memory: MemoryEstimate, whole: int, capacity: int, gpus: int) -> str:
+    """`weights` bytes where a program quantizes the experts too, as a copy on each GPU, and divided. The rest is that
+    of a plan with `whole` bytes of weights, the allocator's slack in proportion.
+    """
+    used = memory.gpu_peak - sum(item.bytes for item in memory.items_of("gpu") if item.kind == "slack")
+    copy, divided = ((each + used - whole) * memory.gpu_peak / used for each in (weights, weights / max(2, gpus)))
+    fits = "fits" if copy <= capacity else "does not fit"
+    return (
+        f". A program that quantizes the experts, too, has {format_bytes(weights)} of weights: a copy on each GPU"
+        f" {fits} ({format_bytes(copy)} with the rest of this plan); {describe_fsdp(weights, gpus)}"
+        f" ({format_bytes(divided)} with the rest)"
+    )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from harness.facts.model_facts import ModelFacts
 from harness.facts.model_parts import Parameter
 from harness.spec.sections.model_spec import QuantizationSpec
+from harness.units import format_bytes
 
 BLOCK_SIZE = 64
 """Weights that share a scale: the default of bitsandbytes, which `transformers` leaves."""
@@ -50,6 +51,24 @@ def is_quantized(parameter: Parameter, model: ModelFacts) -> bool:
     """Is it the weight of a linear layer inside the decoder layers? The stacked weights of experts are not."""
     is_inside = parameter.name.startswith(f"{model.layer_path}.")
     return is_inside and len(parameter.shape) == _MATRIX and parameter.name.endswith(".weight")
+
+
+def bytes_with_experts(model: ModelFacts, quantization: QuantizationSpec, width: int) -> int:
+    """All weights where a program quantizes every matrix of the layers, stacked experts too; others of `width`."""
+    inside = f"{model.layer_path}."
+    return sum(
+        quantized_bytes(each.numel, quantization)
+        if each.name.startswith(inside) and len(each.shape) >= _MATRIX
+        else width * each.numel
+        for each in model.parameters()
+    )
+
+
+def describe_fsdp(weights: int, gpus: int) -> str:
+    """The way of dividing 4-bit weights of so many bytes, which the harness does not have; one GPU is shown as two."""
+    gpus = max(2, gpus)
+    each = format_bytes(weights / gpus)
+    return f"QLoRA with FSDP in another trainer (`bnb_4bit_quant_storage`), {each} of them on each of {gpus:,} GPUs"
 
 
 def quantized_bytes(numel: int, quantization: QuantizationSpec) -> int:

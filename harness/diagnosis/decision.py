@@ -36,6 +36,8 @@ _ALTERNATIVE = re.compile(r"; |, (?:or|else)\b|\bor\b|\buntil then\b")
 _RELEASE = re.compile(r"install (?:a newer \w|[a-z][\w-]+ \d)")
 _NETWORK = re.compile(rf"{_RELEASE.pattern}|(?:set|check that) `?[A-Z_]+(?:_IFNAME|_ADDR)\b")
 """First words of a change that a job needs before the same start works: before its first step, in its network, too."""
+_PREPARED = re.compile(r"prepare the data before the launch|pass the environment on\b")
+"""The same, of a host that is well and of ranks that only waited."""
 _REMEDIES = frozenset(
     "accept add apply build change choose convert copy correct disable download enable export free install launch "
     "leave lower move pass pip put raise reduce remove request resize resume set shorten start switch take train try "
@@ -130,6 +132,7 @@ def decide_action(diagnosis: Diagnosis) -> Decision | None:
         reason = f"{host} is at fault, not the input"
     is_early = diagnosis.phase is None or _is_at_start(diagnosis)
     is_named = action == "retry" and bool((_NETWORK if is_early else _RELEASE).match(diagnosis.change))
+    is_named = is_named or (action in ("retry", "retry elsewhere") and bool(_PREPARED.match(diagnosis.change)))
     if is_named:
         action, reason = "change and retry", _REASONS["change and retry"]
     traits = cause.traits if cause is not None else frozenset[str]()

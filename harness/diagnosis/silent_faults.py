@@ -19,6 +19,13 @@ _LOSS_JUMP = 1.3
 _MIN_LOSS_JUMP = 0.3
 _MEMORY_GROWTH = 1.05
 _AROUND_RESUME = 5
+_MIN_ITERATIONS = 5
+_SLOWER, _STEADY = 1.04, 1.01
+"""Megatron's iterations differ by less than `_STEADY` on sound machines."""
+_ROW = 3
+"""Losses whose median counts."""
+_DIVERGED_BY, _MIN_DIVERGENCE = 1.5, 1.0
+_ABSURD_LOSS, _ABSURD_NORM = 1e3, 1e4
 
 
 def observe_series(series: MetricSeries, facts: LogFacts) -> Iterator[str]:
@@ -26,9 +33,14 @@ def observe_series(series: MetricSeries, facts: LogFacts) -> Iterator[str]:
     samples = series.samples
     yield from _observe_zeros(samples.get("loss", ()), samples.get("norm", ()), facts)
     yield from _observe_norms(samples.get("norm", ()), samples.get("loss", ()))
+    yield from _observe_sizes(samples.get("loss", ()), samples.get("norm", ()))
+    if not series.resumes:
+        yield from _observe_divergence(samples.get("loss", ()), samples.get("norm", ()))
     yield from _observe_resumes(samples.get("loss", ()), series.resumes)
     yield from _observe_learning_rate(samples.get("lr", ()))
     yield from _observe_throughput(samples.get("rate", ()))
+    if len({sample.value for sample in samples.get("batch", ())}) <= 1:  # a batch that grows takes longer
+        yield from _observe_iterations(samples.get("iteration", ()))
     yield from _observe_memory(samples.get("memory", ()))
 
 
@@ -63,6 +75,57 @@ def _observe_norms(norms: Sequence[Sample], losses: Sequence[Sample]) -> Iterato
         reason = "it may be measured after clipping" if is_limit else "the same batch, or a fault of the step"
         yield (
             f"observation: the gradient norm is {value:g} in {where} lines: {reason}, and says nothing of the gradients"
+        )
+
+
+def _observe_sizes(losses: Sequence[Sample], norms: Sequence[Sample]) -> Iterator[str]:
+    """Norms that no sound training has, in all lines."""
+    lowest = min((s.value for s in norms), default=0.0)
+    if len(norms) < 2 or lowest < _ABSURD_NORM:
+        return
+    text = f"observation: the gradient norm is {lowest:.4g} or more in all {len(norms)} lines"
+    if losses and losses[0].value >= _ABSURD_LOSS:
+        yield (
+            f"{text}, and the first loss is {losses[0].value:.4g}, where a language model begins near 10: the values "
+            "are broken from the first step on: stop the job; compare the weights, the dtype and ZeRO-3 with a run "
+            "without DeepSpeed, or at stage 2, and try other releases of DeepSpeed and the trainer"
+        )
+    else:
+        yield f"{text}: the training is unstable, whatever clipping makes of it"
+
+
+def _observe_divergence(losses: Sequence[Sample], norms: Sequence[Sample]) -> Iterator[str]:
+    """A loss that was low and is high at the end, in each of the last lines."""
+    size = max(_ROW, len(losses) // 10)
+    if len(losses) < 2 * size:
+        return
+    earlier = [s.value for s in losses[:-size]]
+    low = min(median(earlier[i : i + size]) for i in range(0, len(earlier) - size + 1, size))
+    last = [s.value for s in losses[-size:]]
+    high = median(last)
+    if low > 0 and high >= low * _DIVERGED_BY and high - low >= _MIN_DIVERGENCE and min(last) > low:
+        text = f"observation: the loss rises from {low:.4g} to {high:.4g} and stays there: the training has diverged"
+        shared = {s.line for s in losses} & {s.line for s in norms}
+        if len(shared) == len(losses) and norms[-1].line > losses[-1].line:
+            text += f"; line {norms[-1].line} has no loss any more"
+        yield (
+            f"{text}: stop the job, resume from a checkpoint before the rise with a lower learning rate or other data, "
+            "and look at the gradient norms, the loss scale and the batch at the rise"
+        )
+
+
+def _observe_iterations(times: Sequence[Sample]) -> Iterator[str]:
+    """Iterations that were steady and became slower."""
+    size = max(2, len(times) // 3)
+    if len(times) < _MIN_ITERATIONS:
+        return
+    first, last = ([s.value for s in row] for row in (times[:size], times[-size:]))
+    is_steady = max(first) <= min(first) * _STEADY
+    if is_steady and median(last) >= median(first) * _SLOWER and min(last) > max(first):
+        yield (
+            f"observation: an iteration takes {median(last) / median(first) - 1:.0%} longer than before and stays so, "
+            f"{median(first):.5g} to {median(last):.5g}: one slow GPU or host holds all ranks: compare clocks and heat "
+            "of the GPUs (`nvidia-smi -q -d PERFORMANCE`), and start again without the slow one"
         )
 
 

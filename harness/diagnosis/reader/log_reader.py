@@ -53,7 +53,7 @@ _MAX_KIND_BYTES = 4 << 20
 _MAX_COMPARED_WITH_RULES = 100_000
 """Kinds that are compared with the literals of rules. A log with more prints its data, and the words alone count."""
 _NOTICE_WORDS = (b"arning", b"WARN", b"INFO", b"DEBUG")
-_RATE_WORDS = (b"it/s", b"s/it", b"SamplesPerSec=", b"samples/s", b"tokens/s", b"tok/s")
+_RATE_WORDS = (b"it/s", b"s/it", b"SamplesPerSec=", b"samples/s", b"tokens/s", b"tok/s", b"elapsed time per iteration")
 _WRITER_PREFIX = re.compile(rb"(?:[A-Za-z][\w.-]*: )?(?:\[[a-z]+\d+\]: ?)?")
 _LOSS = re.compile(rb"oss['\"]?(?:\s?[=:]\s?\d|\s+\d+\.\d)")
 _MESSAGE_START = re.compile(

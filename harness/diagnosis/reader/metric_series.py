@@ -17,6 +17,8 @@ _PATTERNS = {
     "lr": re.compile(rf"(?:learning[_ ]rate|(?<!\w)lr)['\"]?\s?[=:]\s?\[?{_NUMBER}"),
     "rate": re.compile(rf"(?:CurrSamplesPerSec=|samples/s(?:ec)?['\"]?[=:] ?){_NUMBER}|{_NUMBER} ?it/s"),
     "seconds": re.compile(rf"{_NUMBER} ?s/it"),
+    "iteration": re.compile(rf"elapsed time per iteration \(m?s\): ?{_NUMBER}"),
+    "batch": re.compile(rf"global batch size: +{_NUMBER}"),
     "memory": re.compile(rf"(?:MemAllocated=|\bMA |memory[_ ]allocated[\w (]*\)?['\"]?\s?[=:] ?){_NUMBER}"),
 }
 _RESUME = re.compile(
@@ -37,8 +39,8 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class MetricSeries:
-    """The samples by name (loss, norm, lr, rate, memory) of the first writer, in order. `resumes` are lines that load a
-    checkpoint. Of a long log only some lines of each block are read.
+    """The samples by name (loss, norm, lr, rate, iteration, batch, memory) of the first writer, in order.
+    `resumes` are lines that load a checkpoint. Of a long log only some lines of each block are read.
     """
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)

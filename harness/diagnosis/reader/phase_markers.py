@@ -42,8 +42,8 @@ _PATTERNS = tuple(
     (name, re.compile(fields["lines"])) for name, fields in read_entries(CATALOGUE / "phases" / "lines.txt").items()
 )
 _STEP = re.compile(
-    r"global_step['\"]?[=: ]+(\d+)|\b[Ss]teps?['\"]?\s?[=: /]\s?(\d+)|\biter(?:ation)?[s=: ]+(\d+)|global_step(\d+)|"
-    r"\| *(\d+)/\d+ \[|checkpoint-(\d+)|^\(?(\d+)/\d+\)?\s"
+    r"global_step['\"]?[=: ]+(\d+)|\b[Ss]teps?['\"]?\s?[=: /]\s?(\d+)|\biter(?:ation(?!s:\s+\d+ \|))?[s=: ]+(\d+)|"
+    r"global_step(\d+)|\| *(\d+)/\d+ \[|checkpoint-(\d+)|^\(?(\d+)/\d+\)?\s"
 )
 _LOSS = re.compile(r"oss['\"]?(?:\s?[=:]\s?\d|\s+\d+\.\d)|SamplesPerSec|tok(?:en)?s?/s|grad[_ ]norm['\"]?\s?[=:]?\s?\d")
 _BAR = re.compile(r"(?:\d+%\|.*\||^) *(?P<done>\d{1,9})/\d+ (?=\[|.*\|)")

@@ -122,8 +122,8 @@ def render_measured(rate: float, mfu: float, plan: Plan, *, of_search: bool, wid
     text += "; published dense runs in bf16 reach 38 to 55%"
     if mfu < _USUAL_MFU:
         text += (
-            ", rows of 512 tokens too in micro-batches of 6,000 tokens; with one of 512 to 4,096 tokens a step, 4 to"
-            " 27% (Llama 3 8B, 8 x H100, ZeRO-1)"
+            ", rows of 512 tokens too in micro-batches of 6,000 tokens up; with one of 512 to 4,096 tokens a step, 4"
+            " to 27% (Llama 3 8B, 8 x H100, ZeRO-1)"
         )
     text += "; the plan is of the fastest settings found" if of_search else ""
     return "\n".join(wrap_terms(text, width, " " * len("Measured   ")))

@@ -26,6 +26,7 @@ from harness.plan.search.alternatives import (
     with_offload,
 )
 from harness.plan.search.machine_costs import lost_share
+from harness.plan.search.nearest_fit import offloads
 from harness.plan.search.pinned_keys import keep_pinned
 from harness.plan.search.plan_request import PlanRequest, min_gpus_for_states, spec_from_request
 from harness.plan.search.settings_search import HEADROOM, CandidateSettings, may_fit, rank_alternatives
@@ -120,8 +121,14 @@ def state_of(best: Alternative, capacity: Capacity) -> State:
         return "not certain"
     if best.nvme_bytes and capacity.nvme is None:
         return "disks"
-    offloads = (best.settings.optimizer_device, best.settings.param_device) != ("none", "none")
-    return "host" if capacity.host is None and offloads else "fits"
+    return "host" if capacity.host is None and offloads(best.settings) else "fits"
+
+
+def _order_of(best: Alternative, capacity: Capacity) -> tuple[int, bool]:
+    """The place of its state. Where host memory is not known, what also depends on it stands behind what alone does."""
+    state = state_of(best, capacity)
+    is_both = state == "not certain" and capacity.host is None and offloads(best.settings)
+    return _STATES.index("host" if is_both else state), is_both
 
 
 def needs_other_hosts(cell: FitCell, host_memory: int | None) -> bool:
@@ -204,9 +211,8 @@ class FitSearch:
         ranked = rank_alternatives(found)
         if not ranked:
             return None
-        states = [state_of(each, plan.capacity) for each in ranked]
-        state = min(states, key=_STATES.index)
-        best = ranked[states.index(state)]
+        best = min(ranked, key=lambda each: _order_of(each, plan.capacity))
+        state = state_of(best, plan.capacity)
         return FitCell(way.name, gpus, state, best, self._cost(plan.model, best))
 
     def _cost(self, model: ModelFacts, best: Alternative) -> CostRange | None:

@@ -68,6 +68,35 @@ class PlanReport:
         return ExitCode.FINDINGS if is_wrong else ExitCode.OK
 
     @property
+    def least_host(self) -> Alternative | None:
+        """Of a plan that offloads, what fits with at least a tenth less host memory: the least."""
+        settings, memory = self.plan.settings, self.plan.memory
+        if self.searched is None or settings is None or memory is None or not offloads(settings):
+            return None
+        sure = (each for each in self.searched.usable if each.fit.uncertain is None)
+        least = min(sure, key=lambda each: each.host_peak, default=None)
+        return least if least is not None and least.host_peak < 0.9 * memory.host_peak else None
+
+    @property
+    def largest_micro_batches(self) -> tuple[Alternative, ...]:
+        """On data ranks alone, the largest that surely fit without checkpointing and with it, in this order: with the
+        places of the plan, else with ZeRO-3. None of a plan whose micro-batch is the user's.
+        """
+        settings = self.plan.settings
+        if self.searched is None or self.searched.best is None or settings is None:
+            return ()
+        alone = [each for each in self.searched.alternatives if each.settings.data_parallel_size == settings.world_size]
+        if len({each.settings.micro_batch for each in alone}) < 2:
+            return ()
+        fitting = [each for each in alone if fits_with_headroom(each) and each.fit.uncertain is None]
+        for place in ((settings.stage, settings.optimizer_device, settings.param_device), (_STAGE_3, "none", "none")):
+            held = [each for each in fitting if kind_of(each)[:3] == place]
+            kinds = ([each for each in held if each.settings.checkpointing is on] for on in (False, True))
+            if held:
+                return tuple(max(each, key=lambda one: one.settings.micro_batch) for each in kinds if each)
+        return ()
+
+    @property
     def alternatives(self) -> tuple[Alternative, ...]:
         """A few that fit, the best first: one of each stage and offload (of a search, each other one), then all."""
         if self.searched is not None:

@@ -16,7 +16,7 @@ from harness.plan.memory.memory_estimate import MemoryEstimate, estimate_memory
 from harness.plan.memory_peaks import peaks_of, with_twice_the_gpus
 from harness.plan.own_states import OwnStates
 from harness.plan.planner import Plan
-from harness.plan.search.alternatives import Alternative
+from harness.plan.search.alternatives import Alternative, title_of
 from harness.plan.settings.plan_settings import has_assumed_hosts
 from harness.plan.time.collective_traffic import CollectiveTraffic
 from harness.plan.time.step_time import PARAMETERS_READ, StepTime, find_enough_network
@@ -40,6 +40,7 @@ from harness.views.plan_verdict import PHASE_LABELS, format_verdict
 from harness.views.style import Style, escape_unprintable
 
 _LABEL = 11
+_WITH = {False: "without checkpointing", True: "with it"}
 _MAX_WARNINGS = 4
 INPUT_FINDINGS = ("MM001", "MM002", "MM003", "MM004")
 """Of keys that the plan cannot use or does not find: they are shown in full, with their places."""
@@ -116,6 +117,7 @@ def _format_ranks_and_batch(report: PlanReport) -> list[str]:
         size = f"{settings.tokens_per_step:,} tokens at most" if is_of_text else "rows"
         lines.append(f"Batch      {batch.global_batch:,} = {product}, {size}")
         lines += [" " * _LABEL + _describe_rows(report, settings.seq_length)] if is_of_text else []
+        lines += _format_largest(report.largest_micro_batches, settings.rows)
     if split is not None and split.frozen:
         count = format_trainable(split.num_trainable, split.num_parameters)
         kept = "4 bits" if settings and settings.quantization else _number_format(plan)
@@ -125,6 +127,15 @@ def _format_ranks_and_batch(report: PlanReport) -> list[str]:
     if plan.own_states is not None:
         lines += _format_own_states(plan.own_states)
     return lines
+
+
+def _format_largest(largest: Sequence[Alternative], rows: int) -> list[str]:
+    """The largest micro-batches on data ranks alone, where one is larger than that of the plan."""
+    if all(each.settings.rows <= rows for each in largest):
+        return []
+    parts = [f"{s.rows} x {s.accumulation} {_WITH[s.checkpointing]}" for s in (each.settings for each in largest)]
+    kind = title_of(largest[0].settings)
+    return [f"{' ' * _LABEL}largest micro-batch x accumulation of {kind} alone: {', '.join(parts)}"]
 
 
 def _format_peaks(plan: Plan, memory: MemoryEstimate) -> list[str]:

@@ -34,13 +34,18 @@ def report_as_dict(report: PlanReport) -> dict[str, Any]:
         other = alternative_json(report.without_offload)
         body["without_offload"] = other | {"gpus_that_would_do": report.gpus_without_offload}
     if report.searched is not None:
-        body |= search_as_dict(report.searched)
+        body |= search_as_dict(report.searched) | {
+            "largest_micro_batches": [alternative_json(each) for each in report.largest_micro_batches]
+        }
         for row, each in zip(body["alternatives"], report.plan.alternatives, strict=True):
             refusal = report.searched.refusal_of(each)
             row["refused_by"] = refusal.gate if refusal else None
     if report.nearest_fit is not None:
         fewest = None if report.fit_table is None else report.fit_table.fewest_for(report.plan.run)
-        sizes = {name: getattr(report.nearest_fit, name) for name in ("host_bytes", "nvme_bytes", "length")}
+        sizes = {
+            name: getattr(report.nearest_fit, name)
+            for name in ("host_bytes", "sure_host_bytes", "nvme_bytes", "length")
+        }
         closest = report.nearest_fit.closest
         sizes["closest"] = {"title": None} if closest is None else alternative_json(closest)
         sizes["ranks"] = fewest.gpus if fewest else None

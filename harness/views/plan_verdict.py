@@ -70,11 +70,14 @@ def _verdict_words(report: PlanReport, memory: MemoryEstimate) -> tuple[str, str
     elif report.nothing_fits and fit.fits is None and report.searched is not None:
         word, colour = "Nothing fits", "red"
         why = f"this plan would, with {format_size(memory.nvme_bytes)} of disks a host, whose size is not known"
+        if report.nearest_fit is not None and report.nearest_fit.host_bytes is not None:
+            sizes = f"{format_size(report.nearest_fit.host_bytes)} needed of {format_size(plan.capacity.host or 0)}"
+            why = f"host memory is too small, {sizes}; {why}"
     elif fit.uncertain is not None:
         low, high = (format_size(size) for size in fit.uncertain)
         word, colour = "Not certain", "yellow"
         why = f"GPU memory is {low} to {high} in training, of {format_size(plan.capacity.gpu or 0)}"
-        why = f"{_format_unknown(plan, memory, why)}; the most is {name_largest(memory)}"
+        why = f"{_format_unknown(report, memory, why)}; the most is {name_largest(memory)}"
     elif fit.fits is False:
         only_resume = fit.fits_in_training and fit.phase == "resume"
         word = "Nothing fits" if report.nothing_fits else "Cannot resume" if only_resume else "Does not fit"
@@ -86,7 +89,7 @@ def _verdict_words(report: PlanReport, memory: MemoryEstimate) -> tuple[str, str
         full = 1 - (fit.headroom or 0.0)
         word, colour = (word, colour) if full <= 1 - HEADROOM else ("Barely fits", "yellow")
         why = f"{fit.binding} is the fullest, {full:.0%} used{_format_phase(fit.phase)}"
-        why = _format_unknown(plan, memory, why)
+        why = _format_unknown(report, memory, why)
     if word == "Fits" and (alone := _fits_alone(plan)):
         word, colour = alone, "yellow"
     return word, colour, why
@@ -96,12 +99,16 @@ def _format_phase(phase: Phase | None) -> str:
     return f" {PHASE_LABELS[phase]}" if phase else ""
 
 
-def _format_unknown(plan: Plan, memory: MemoryEstimate, used: str) -> str:
+def _format_unknown(report: PlanReport, memory: MemoryEstimate, used: str) -> str:
+    plan = report.plan
     names = {"GPU memory": "`cluster.gpu`", "host memory": "`cluster.host_memory`", "NVMe": "`cluster.nvme`"}
     needed = {"host memory": memory.host_peak, "NVMe": memory.nvme_bytes}
     unknown = [
         names[tier] + (f", {format_size(needed[tier])} needed" if tier in needed else "") for tier in plan.fit.unknown
     ]
+    if "host memory" in plan.fit.unknown and (thrifty := report.least_host):
+        other = ", ".join([title_of(thrifty.settings), *parallel_terms(thrifty.settings)])
+        unknown[plan.fit.unknown.index("host memory")] += f", {format_size(thrifty.host_peak)} with {other}"
     if plan.model_source.startswith(BY_NAME):
         unknown.append(f"the model, which is planned as {plan.model_source.removeprefix(BY_NAME).lstrip(': ')}")
     return f"{used}; not known: {'; '.join(unknown)}" if unknown else used
@@ -185,7 +192,13 @@ def _list_ways(report: PlanReport, nearest_fit: NearestFit, kind: str) -> list[s
         hosts = f"{pluralize(fewest.gpus // per_host, 'host')} of {per_host}, {own}"
         ways.append(f"{count} x {kind} ({hosts}{f'; probably {unsure[0]:,}' if unsure else ''})")
     if nearest_fit.host_bytes is not None:
-        ways.append(f"{format_size(nearest_fit.host_bytes)} of memory a host")
+        sure = nearest_fit.sure_host_bytes
+        text = f"{format_size(nearest_fit.host_bytes)} of memory a host"
+        if sure is None:
+            text = f"probably {text}"
+        elif sure > nearest_fit.host_bytes:
+            text = f"probably {text}, surely {format_size(sure)}"
+        ways.append(text)
     if nearest_fit.nvme_bytes is not None:
         ways.append(f"{format_size(nearest_fit.nvme_bytes)} of disks a host (`--nvme` or `cluster.nvme`)")
     if nearest_fit.length is not None:

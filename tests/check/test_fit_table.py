@@ -244,3 +244,14 @@ def test_a_pipeline_is_tried_where_deepspeed_has_one() -> None:
     assert cell is not None
     assert (cell.best.settings.pipeline_parallel_size, cell.best.settings.stage) == (4, 1)
     assert search.cell(64, way_named("LoRA")) is search.cell(64, way_named("CPU offload")) is None
+
+
+def test_what_fits_if_the_host_is_large_enough_stands_before_what_may_not_fit_either() -> None:
+    words = "--gpu L40-48GB --set cluster.gpu_memory=48GB --set cluster.gpu_tflops=181 --max-length 4096"
+    words += " --set cluster.gpu_memory_bandwidth=864GB/s --set train.per_device_train_batch_size=1 --format json"
+    plan = json.loads(run(f"size --model qwen2.5-32b --gpus 8 {words}").stdout)
+    table = json.loads(run(f"size --model qwen2.5-32b --min-gpus {words}").stdout)["table"]
+    row = next(each["cells"] for each in table["ways"] if each["way"] == "CPU offload")
+    cell = next(each for each in row if each["gpus"] == 8)
+    assert plan["search"]["fastest"][0]["host_peak_bytes"] == cell["host_peak_bytes"]
+    assert cell["state"] == "host"

@@ -212,3 +212,36 @@ def test_8_bit_base_weights_are_refused_with_what_bounds_them() -> None:
     assert "8 bits need about half of bf16, between a plan with `--lora` and one with `--qlora`" in " ".join(
         ask(words).stderr.split()
     )
+
+
+def test_the_least_host_memory_is_that_of_the_table_and_is_said_first() -> None:
+    text = text_of(
+        "size --model llama-3.1-70b --gpus 8 --gpu A100-40GB --host-memory 1TB --max-length 4096"
+        " --set train.per_device_train_batch_size=1 --set train.gradient_checkpointing=true"
+    )
+    needed = re.findall(r"Nothing fits: host memory is too small, ([\d.]+) TiB needed of", text)[0]
+    least, sure = re.findall(r"probably ([\d.]+) TiB of memory a host, surely ([\d.]+) TiB", text)[0]
+    cells = re.findall(r"CPU offload +RAM [\d.]+ TiB +RAM [\d.]+ TiB +RAM ([\d.]+) TiB", text)
+    assert needed == least < sure
+    assert f"{float(least):.1f}" == cells[0]
+
+
+def test_a_plan_with_unknown_host_memory_names_what_needs_less() -> None:
+    words = "size --model llama-2-70b --gpus 16 --gpus-per-node 16 --gpu A10G-24GB --max-length 2048"
+    text = text_of(f"{words} --set train.per_device_train_batch_size=1")
+    needed, less = re.findall(r"`cluster.host_memory`, ([\d.]+) TiB needed, ([\d.]+) TiB with ZeRO-3", text)[0]
+    assert float(less) < 0.9 * float(needed)
+
+
+def test_the_largest_micro_batch_on_data_ranks_alone_is_said() -> None:
+    words = "size --model llama-13b --gpus 8 --gpu A100-80GB --max-length 2048 --batch-tokens 262144"
+    without, largest = body_of(words)["largest_micro_batches"]
+    assert not without["gradient_checkpointing"]
+    assert 8 <= largest["micro_batch"] <= 32
+    for each in (without, largest):
+        assert each["fits"] is not False
+        assert each["micro_batch"] * each["gradient_accumulation_steps"] * 8 == 128
+    said = f"{largest['micro_batch']} x {largest['gradient_accumulation_steps']} with it"
+    assert said in text_of(words)
+    pinned = f"{words} --set train.per_device_train_batch_size=1"
+    assert body_of(pinned)["largest_micro_batches"] == []

@@ -26,14 +26,16 @@ from harness.run.resolved_run import ResolvedRun
 @dataclass(frozen=True, slots=True)
 class NearestFit:
     """`closest` lacks least: disks alone, where disks would do, else host memory alone, where that would. `host_bytes`:
-    host memory with which the same ranks would do; `nvme_bytes`: disks of a host with which they would, where nobody
-    said that there are any. `length`: tokens of the longest row that fits here.
+    host memory with which the same ranks would do by the middle of the estimates, as in the table of ways;
+    `sure_host_bytes`: by their whole range; `nvme_bytes`: disks of a host with which they would, where nobody said that
+    there are any. `length`: tokens of the longest row that fits here.
     """
 
     closest: Alternative | None
     host_bytes: int | None
     nvme_bytes: int | None
     length: int | None = None
+    sure_host_bytes: int | None = None
 
 
 def find_nearest_fit(
@@ -44,14 +46,16 @@ def find_nearest_fit(
     if settings is None:
         return None
     with_disks = [each for each in alternatives if capacity.nvme is None and _lacks(each, capacity, "nvme")]
-    with_host = [each for each in alternatives if each.fit.fits is False and _lacks(each, capacity, "host")]
+    with_host = [each for each in alternatives if each.fit.fits is False and _lacks(each, capacity, "host", sure=False)]
+    surely = [each for each in with_host if _lacks(each, capacity, "host")]
     closest = _closest(alternatives, with_disks, with_host)
-    host_bytes = enough_host(min(each.host_peak for each in with_host)) if with_host else None
+    hosts = [min((each.host_peak for each in some), default=None) for some in (with_host, surely)]
+    host_bytes, sure = (None if peak is None else enough_host(peak) for peak in hosts)
     nvme_bytes = enough_disks(min(each.nvme_bytes for each in with_disks)) if with_disks else None
     # What the user's own keys exclude was not searched.
     searched = {(s.stage, s.optimizer_device, s.param_device) for s in (each.settings for each in alternatives)}
     places = [place for place in STAGES_AND_OFFLOADS if place in searched and "nvme" not in place]
-    return NearestFit(closest, host_bytes, nvme_bytes, _shorter(settings, model, places, device, capacity))
+    return NearestFit(closest, host_bytes, nvme_bytes, _shorter(settings, model, places, device, capacity), sure)
 
 
 def find_without_offload(run: ResolvedRun, capacity: Capacity, others: Sequence[Alternative]) -> Alternative | None:
@@ -117,9 +121,14 @@ def enough_disks(size: int) -> int:
     return int(size / (1 - HEADROOM)) + 1
 
 
-def _lacks(each: Alternative, capacity: Capacity, tier: Literal["host", "nvme"]) -> bool:
-    """Is it this alone that it lacks: would it surely fit, with headroom, if there were any amount of it?"""
+def _lacks(each: Alternative, capacity: Capacity, tier: Literal["host", "nvme"], *, sure: bool = True) -> bool:
+    """Is it this alone that it lacks: would it fit, with headroom, if there were any amount of it? `sure`: by the whole
+    range of the estimate.
+    """
     fit = check_fit(each.memory, replace(capacity, **{tier: 1 << 60}))
-    is_sure = fit.fits is not False and fit.uncertain is None and "NVMe" not in fit.unknown
-    is_sure = is_sure and (fit.headroom or 0.0) >= HEADROOM
-    return is_sure and (each.fit.binding == "host memory" if tier == "host" else bool(each.nvme_bytes))
+    fits = fit.fits is not False and "NVMe" not in fit.unknown and (fit.headroom or 0.0) >= HEADROOM
+    return (
+        fits
+        and not (sure and fit.uncertain)
+        and (each.fit.binding == "host memory" if tier == "host" else bool(each.nvme_bytes))
+    )

@@ -76,7 +76,7 @@ def test_4_bit_weights_that_do_not_fit_say_at_once_what_does_not_help() -> None:
     assert "Nothing fits: " in first
     assert re.search(r"Each GPU holds all 4-bit weights, 3\d\.\d GiB, which DeepSpeed does not divide", first)
     assert "more GPUs do not help" in first
-    for way in ("LoRA on ", "GPUs of ", "a smaller model", "QLoRA with FSDP in another trainer"):
+    for way in ("LoRA here with ", "GPUs of ", "a smaller model", "QLoRA with FSDP in another trainer"):
         assert way in first
     assert re.search(r"quant_storage`\), [\d.]+ GiB of them on each of \d+ GPUs", first)
     assert len(answer.stdout.splitlines()) <= 42

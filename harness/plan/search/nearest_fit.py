@@ -48,7 +48,7 @@ def find_nearest_fit(
     with_disks = [each for each in alternatives if capacity.nvme is None and _lacks(each, capacity, "nvme")]
     with_host = [each for each in alternatives if each.fit.fits is False and _lacks(each, capacity, "host", sure=False)]
     surely = [each for each in with_host if _lacks(each, capacity, "host")]
-    closest = _closest(alternatives, with_disks, with_host)
+    closest = _closest(alternatives, with_disks, surely)
     hosts = [min((each.host_peak for each in some), default=None) for some in (with_host, surely)]
     host_bytes, sure = (None if peak is None else enough_host(peak) for peak in hosts)
     nvme_bytes = enough_disks(min(each.nvme_bytes for each in with_disks)) if with_disks else None

@@ -70,6 +70,8 @@ class Browser:
         while True:
             answer = self._next()
             if answer.get("id") == self._number:
+                if "navigated" in str(answer.get("error")):  # the page was replaced while it was asked
+                    return {"result": {}}
                 assert "error" not in answer, answer
                 return dict(answer["result"])
 

@@ -97,7 +97,7 @@ class HostSnapshot:
         return torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def _copy_storage(self, source: torch.UntypedStorage, target: torch.UntypedStorage) -> None:
-        if source.device.type == "cpu":
+        if not _is_on_device(source):
             target.copy_(source)
             return
         if self._staged_copy is None:
@@ -110,6 +110,10 @@ class HostSnapshot:
         storage = torch.UntypedStorage(size) if index is None else self._spare.pop(index)
         self._used.append(storage)
         return storage
+
+
+def _is_on_device(storage: torch.UntypedStorage) -> bool:
+    return storage.device.type != "cpu"
 
 
 def available_host_bytes() -> int | None:

@@ -12,7 +12,7 @@ from harness.diagnosis.catalogue import all_causes, all_rows, causes_by_id
 from harness.diagnosis.decision import decide_action, find_changes
 from harness.diagnosis.explanation import describe_cause
 
-TRANSIENT = ("LG040", "LG068", "LG072", "LG215", "LG232")
+TRANSIENT = ("LG040", "LG066", "LG068", "LG072", "LG215", "LG232")
 SICK = ("LG012", "LG016", "LG077", "LG242", "LG249", "LG254")
 
 

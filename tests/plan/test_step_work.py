@@ -52,15 +52,16 @@ def test_stage_1_reduces_once_and_stage_2_in_every_micro_batch() -> None:
 
 def test_an_optimizer_on_the_cpu_leaves_nothing_to_the_gpu() -> None:
     on_gpu, on_cpu = work_of().optimizer, work_of(zero=offload("cpu")).optimizer
-    assert (on_gpu.host_elements, on_cpu.gpu_elements) == (0, 0)
-    assert on_cpu.host_elements == pytest.approx(8_030_261_248, rel=1e-3)
+    assert (on_gpu.host_bytes, on_cpu.gpu_elements) == (0, 0)
+    assert on_cpu.host_bytes == pytest.approx(28 * 8_030_261_248, rel=1e-3)
     assert on_gpu.gpu_elements == pytest.approx(8_030_261_248 / 8, rel=1e-3)
 
 
 def test_a_part_of_the_optimizer_on_the_cpu_is_divided() -> None:
+    """Its gradients are fp32 on the host: 8 bytes an element where 16-bit ones take 2."""
     zero = {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.25}}
     work = work_of(zero=zero).optimizer
-    assert work.host_elements == pytest.approx(8_030_261_248 / 4, rel=1e-3)
+    assert work.host_bytes == pytest.approx(34 * 8_030_261_248 / 4, rel=1e-3)
     assert work.gpu_elements == pytest.approx(8_030_261_248 * 0.75 / 8, rel=1e-3)
 
 

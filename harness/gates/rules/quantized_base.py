@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from harness.gates.registry import Context, Findings, Fix, gate, spec_gate
-from harness.plan.memory.memory_estimate import MemoryEstimate
 from harness.plan.weights.quantized_weights import bytes_with_experts, describe_fsdp
 from harness.units import format_bytes
+
+if TYPE_CHECKING:  # planning is imported where a run is planned
+    from harness.plan.memory.memory_estimate import MemoryEstimate
 
 _KEY = "model.quantization"
 _CONVERTED_METHODS = ("fp8", "mxfp4")

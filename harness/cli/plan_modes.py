@@ -61,7 +61,7 @@ _BY_OPTION_AND_SOURCE = {  # about a spec, and without one
 QUESTIONS = (*_BY_OPTION, *_BY_OPTION_AND_SOURCE)
 OF_DEGREES = _mode(DEGREES, DEGREE_OPTIONS, _RUN, "gpus_per_node", "network", "tokens", "prices")
 OF_SPEC = _mode("a spec", _SPEC, _PLAN, "allow_local_code")
-_OF_WORDS = _mode("a plan without a spec", _RUN, _MACHINE, _ADAPTERS, _PLAN)
+OF_WORDS = _mode("a plan without a spec", _RUN, _MACHINE, _ADAPTERS, _PLAN)
 NEEDS = {
     **dict.fromkeys(_SIMULATION, "`--simulate`"),
     "price_file": "`--cheapest`",
@@ -83,7 +83,7 @@ def find_mode(given: frozenset[str]) -> Mode:
     for name, (about_spec, without) in _BY_OPTION_AND_SOURCE.items():
         if name in given:
             return about_spec if "spec" in given else without
-    return OF_SPEC if "spec" in given else _OF_WORDS
+    return OF_SPEC if "spec" in given else OF_WORDS
 
 
 def _without_model(mode: Mode) -> Mode:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from harness.cli.plan_modes import DEGREE_OPTIONS, NEEDS, OF_DEGREES, OF_SPEC, QUESTIONS, Mode, find_mode
+from harness.cli.plan_modes import DEGREE_OPTIONS, NEEDS, OF_DEGREES, OF_SPEC, OF_WORDS, QUESTIONS, Mode, find_mode
 from harness.errors import UserError
 from harness.plan.plan_usage import usage_error
 from harness.plan.search.plan_request import OPTION_KEYS, PRECISIONS
@@ -55,7 +55,11 @@ def _refusal(mode: Mode, name: str, option: str, value: Any) -> UserError:
             f"a spec and {given} are both given",
             f"write `--set {shlex.quote(PRECISIONS.get(str(value), PRECISIONS['bf16']))}` with a spec",
         ),
-        (name in DEGREE_OPTIONS, f"{given} goes with degrees of parallelism", "ask `harness degrees`, or leave it out"),
+        (
+            name in DEGREE_OPTIONS and name not in OF_WORDS.reads,
+            f"{given} goes with degrees of parallelism",
+            "ask `harness degrees`, or leave it out",
+        ),
         (bool(need) and need != mode.name, f"{given} needs {need}", f"add {need}, or leave it out"),
         (name == "calibration", f"{given} is for the plan of one run, and {asked} answers another question", leave_out),
         (

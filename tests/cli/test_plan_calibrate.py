@@ -137,6 +137,7 @@ def test_a_search_ranks_by_the_calibration(run_dir: Path, spec: str) -> None:
         ("--model llama-3.1-8b --gpu H100 --min-gpus --calibration x", "`--min-gpus` answers another question"),
         ("--calibrate x --longest", "`--calibrate` and `--longest` cannot be combined"),
         ("--calibrate x --params 8e9", "`--params` and `--calibrate` cannot be combined"),
+        ("--calibrate x --precision fp32", "`--precision` has no effect with `--calibrate`"),
         ("--calibrate x --plot y.svg", "`--plot` has no effect with `--calibrate`"),
         ("run.yaml --calibrate x", "a spec and `--calibrate` are both given"),
         ("--model llama-3.1-8b --gpus 8 --gpu H100 --calibration none.json", "`none.json` does not exist"),

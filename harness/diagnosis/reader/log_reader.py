@@ -58,7 +58,8 @@ _WRITER_PREFIX = re.compile(rb"(?:[A-Za-z][\w.-]*: )?(?:\[[a-z]+\d+\]: ?)?")
 _LOSS = re.compile(rb"oss['\"]?(?:\s?[=:]\s?\d|\s+\d+\.\d)")
 _MESSAGE_START = re.compile(
     rb"Traceback \(most|alidation error|Root Cause|Error\(s\) in loading|building extension|incompatible |Error: ?$|"
-    rb"most recent call first|: \"MainThread\"$|LOAD REPORT|mismatch \w+ +values|different metadata than"
+    rb"most recent call first|: \"MainThread\"$|LOAD REPORT|mismatch \w+ +values|different metadata than|"
+    rb"^-+> \d+ "
 )
 _COLOUR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _GLUED_TO_BAR = re.compile(rb"((?:it/s|s/it|examples/s)[^\]\r\n]{0,200}\])(?=\S)")

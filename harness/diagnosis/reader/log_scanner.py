@@ -228,7 +228,7 @@ class LogScanner:
         elif _CHAINED.match(text):
             self._finish_message(stream)
             stream.is_chained = True
-        elif stream.read_box(text) or (stream.in_traceback and _INTERRUPTION.search(text)):
+        elif stream.read_box(text) or stream.read_cell(text) or (stream.in_traceback and _INTERRUPTION.search(text)):
             return
         elif not self._read_root_cause(text) and not self._continues_message(text, stream):
             width = 0 if _MULTI_LINE_START.search(text) else stream.wraps_at(line, text)

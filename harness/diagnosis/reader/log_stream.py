@@ -23,6 +23,16 @@ ELISION = re.compile(
 _BOX_FRAME = re.compile(r"\u2502 (?P<file>\S+\.py):(?P<line>\d+) in +(?P<function>[\w<>]*)")
 _BOX_CODE = re.compile(r"\u2502 \u2771 *(?P<line>\d+) [\u2502 ]*(?P<code>.*?) *\u2502?$")
 _BOX_NAME = re.compile(r"\u2502 (?P<function>[\w<>]+) +\u2502$")
+_CELL_HEAD = re.compile(r"[A-Z]\w+ +Traceback \(most recent call last\)")
+_CELL_FRAME = re.compile(
+    r"(?:File )?(?P<file>(?:[~/]|[A-Za-z]:[\\/])[^\s:]*\.py|<ipython-input-[^>]*>|(?:Cell In|Input In) ?\[\d+\])"
+    r"(?::(?P<line>\d+))?(?:, line (?P<cell_line>\d+)|,? in (?:[\w<>]+\.)*(?P<function>\w+|<\w[^>]*>)(?:\(.*)?)$"
+)
+_CELL_CODE = re.compile(r"-+> (?P<line>\d+) (?P<code>.*)")
+_CELL_CONTEXT = re.compile(r" {0,8}\d+(?: |$)")
+"""Frames of IPython, `File PATH:LINE, in NAME(ARGUMENTS)` and `PATH in NAME(ARGUMENTS)`, with lines around that of the
+frame, which an arrow marks.
+"""
 _INTERRUPT = "KeyboardInterrupt"
 """Launcher and ranks raise it."""
 _PROGRESS_OF_ANOTHER = 4
@@ -52,6 +62,8 @@ class LogStream:
     """A path that rich broke in the line above, before its line number or within it."""
     wrap_width: int = 0
     """Of the open message: rich breaks an exception at the width of the box above it. 0 for one that nobody broke."""
+    is_of_cells: bool = False
+    """IPython wrote the open traceback."""
     is_headless: bool = False
     """The open traceback began with a frame."""
     is_elided: bool = False
@@ -106,6 +118,23 @@ class LogStream:
             self.frames[-1] = replace(last, function=match["function"])
         return True
 
+    def read_cell(self, text: str) -> bool:
+        """Read a line of a traceback as IPython prints it. Is it one?"""
+        if match := _CELL_FRAME.match(text):
+            function = match["function"] or "<"
+            function = "<module>" if function.startswith("<") else function
+            self.add_frame(Frame(match["file"], int(match["line"] or match["cell_line"] or 0), function), 0)
+            self.is_of_cells = True
+        elif _CELL_HEAD.match(text):
+            self.open_traceback()
+            self.is_of_cells = True
+        elif self.in_traceback and self.is_of_cells and (match := _CELL_CODE.match(text)) and self.frames:
+            code = match["code"].partition("  #")[0].strip()
+            self.frames[-1] = replace(self.frames[-1], line=int(match["line"]), code=code)
+        else:
+            return self.in_traceback and self.is_of_cells and (not text or bool(_CELL_CONTEXT.match(text)))
+        return True
+
     def find_cut(self, num_lines: int, lines_before: int) -> tuple[LogLine, ParsedLine] | None:
         """The last line of a traceback in which the log, of so many lines, ends; None where it does not, in that of a
         launcher, which tells of a rank that has ended before, and where the exception was quoted above its frames.
@@ -122,7 +151,7 @@ class LogStream:
     def open_traceback(self) -> None:
         """A traceback begins."""
         self.frames, self.in_traceback, self.is_elided, self.frame_indent = [], True, False, 0
-        self.is_headless = False
+        self.is_headless = self.is_of_cells = False
 
     def is_left_of_frames(self, text: str) -> bool:
         """Does the line end the open traceback, by its place? Carets mark a part of a line of source; behind lines that

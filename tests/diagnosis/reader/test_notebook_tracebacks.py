@@ -20,7 +20,7 @@ File {SITE}/deepspeed/runtime/engine.py:2801, in DeepSpeedEngine.step(self, lr_k
 -> 2801         self._take_model_step(lr_kwargs)
 
 File {SITE}/{{file}}:41, in {{owner}}{{function}}(self)
-     39 
+     39
      40 def unused():
 ---> 41     {{code}}
      42     return None
@@ -34,10 +34,10 @@ _OLD = f"""{"-" * 75}
 ~/env{SITE}/deepspeed/runtime/engine.py in step(self, lr_kwargs)
    2800     if self.is_gradient_accumulation_boundary():
 -> 2801         self._take_model_step(lr_kwargs)
-   2802 
+   2802
 
 ~/env{SITE}/{{file}} in {{function}}(self)
-     40 
+     40
 ---> 41     {{code}}
 
 """
@@ -61,10 +61,10 @@ def test_the_logits_are_seen_in_a_notebook(form):
     file = "transformers/loss/loss_utils.py"
     diagnosis = diagnose_text(_write(form, error, file, "ForCausalLMLoss", "logits = logits.float()"))
     assert (diagnosis.cause, diagnosis.confidence) == ("LG001", "certain")
-    assert diagnosis.allocation is not None and "logits" in diagnosis.allocation.text
+    assert "logits" in diagnosis.allocation.text
 
 
-@pytest.mark.parametrize("head", ["Input In [5], in <cell line: 2>()", "/tmp/ipykernel_8/3.py in <module>"])
+@pytest.mark.parametrize("head", ["Input In [5], in <cell line: 2>()", "/home/u/ipykernel_8/3.py in <module>"])
 def test_a_cell_is_the_place_of_its_call(head):
     rows = [head, "      1 import os", "----> 2 print(os.environ['ODD_NAME'])", "", "KeyError: 'ODD_NAME'"]
     diagnosis = diagnose_text("KeyError     Traceback (most recent call last)\n" + "\n".join(rows) + "\n")

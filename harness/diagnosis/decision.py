@@ -68,6 +68,12 @@ _REASONS: Mapping[Action, str] = {
     "stop": "the same input fails again",
 }
 
+_OBSERVED: Mapping[str, Action] = {
+    "and start again without": "retry elsewhere",
+    ": stop the job, resume": "change and retry",
+    ": stop the job; compare": "change and retry",
+}
+"""The advice of observations (`silent_faults`) that asks for more than a look."""
 _KILLED, _WHOLE_MODEL = ("LG003", "LG247"), ("saving", "exporting")
 FULL_PERCENT = 80.0
 """Of the host's memory, in the last line that tells it: the rest is soon gone."""
@@ -108,11 +114,11 @@ class Decision:
 
 
 def decide_action(diagnosis: Diagnosis) -> Decision | None:
-    """The decision; None for a job that did not fail, and where the cause is not known: nothing is decided then."""
-    if diagnosis.state != "failed" or diagnosis.cause == _UNSEEN:
-        return None
-    if not diagnosis.cause:
-        return _decide_unknown(diagnosis)
+    """The decision; None for a job that did not fail, but for an observation that says what to do, and where the cause
+    is not known: nothing is decided then.
+    """
+    if diagnosis.state != "failed" or not diagnosis.cause or diagnosis.cause == _UNSEEN:
+        return _decide_without_cause(diagnosis)
     cause = causes_by_id().get(diagnosis.cause)
     changes = find_changes(diagnosis.change)
     action: Action = "change and retry" if changes or has_remedy(diagnosis.change) else "stop"
@@ -159,6 +165,14 @@ def has_remedy(change: str) -> bool:
     """Does a change name what can be done without the program's own code: settings, packages, files, options?"""
     parts = (part for part in _PART.split(change) if not _CALL.search(part))
     return any(_SETTING.match(part) or part.lstrip("`").partition(" ")[0] in _REMEDIES for part in parts)
+
+
+def _decide_without_cause(diagnosis: Diagnosis) -> Decision | None:
+    """By an observation, or by the kind of an unknown exception."""
+    if diagnosis.state == "no failure seen":
+        observed = (action for note in diagnosis.notes for words, action in _OBSERVED.items() if words in note)
+        return next((Decision(action, f"{_REASONS[action]} (an observation alone)") for action in observed), None)
+    return _decide_unknown(diagnosis) if diagnosis.state == "failed" and not diagnosis.cause else None
 
 
 def _decide_unknown(diagnosis: Diagnosis) -> Decision | None:

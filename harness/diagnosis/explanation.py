@@ -36,6 +36,7 @@ from harness.diagnosis.evidence.log_end import (
 )
 from harness.diagnosis.evidence.missing_ranks import describe_wait, describe_wait_of_ranks, find_missing_ranks
 from harness.diagnosis.evidence.python_errors import name_cause
+from harness.diagnosis.evidence.release_pair import name_older
 from harness.diagnosis.evidence.unknown_cause import describe_area, describe_next_step, is_generic_evidence
 from harness.diagnosis.first_cause import CauseSelection
 from harness.diagnosis.reader.line_prefix import parse_line
@@ -86,6 +87,7 @@ def _explain_failure(
     first = _suspect_limit_or_gpu(first, selection.earlier)
     named = name_cause(describe_by_log(first, text), selection.others, text)
     first = named if first.cause else describe_by_log(named, text)
+    first = name_older(first, merge_facts(readers).versions)
     if first.cause == _TIMEOUT_CAUSE:  # whoever reports it only waited
         missing_ranks, evidence = list[int](), ""
         if not scanner.is_incomplete:

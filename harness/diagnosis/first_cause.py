@@ -148,7 +148,7 @@ def _pick_first(events: Sequence[LogEvent]) -> tuple[LogEvent, bool]:
     if first.cause == _ABORT_CAUSE and (reason := _find_reason_of_abort(first, events)) is not None:
         return reason, False
     known_events = [e for e in events if e.cause]
-    if not first.cause and known_events and not (first.is_uncaught and known_events[0].rank != first.rank):
+    if not first.cause and known_events and not (first.is_uncaught and known_events[0].rank not in (None, first.rank)):
         earlier = itertools.takewhile(lambda e: e is not known_events[0], events)
         return known_events[0], any(e.text != known_events[0].text for e in earlier)
     rivals = {e.cause for e in known_events if e.cause != first.cause and e.rank != first.rank}

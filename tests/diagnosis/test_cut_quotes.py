@@ -77,7 +77,7 @@ def test_a_message_may_begin_below_its_exception(message):
 
 @pytest.mark.parametrize("name", ["optimizer", "is_odd", "gather_all"])
 def test_a_message_that_was_printed_before_has_the_frames_of_its_exception(name):
-    text = f"'OddTrainer' object has no attribute '{name}'"
+    text = f"'OddRunner' object has no attribute '{name}'"
     log = f"{text}\n" + traceback_text(
         [("/w/prog/trainer.py", "prepare", f"self.{name}.go()")], f"AttributeError: {text}"
     )

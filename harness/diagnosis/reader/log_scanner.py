@@ -13,7 +13,7 @@ from harness.diagnosis.reader.learnt_prefix import PrefixLearner
 from harness.diagnosis.reader.line_prefix import ParsedLine, parse_line
 from harness.diagnosis.reader.log_files import LogOrigin
 from harness.diagnosis.reader.log_reader import LogLine
-from harness.diagnosis.reader.log_stream import ELISION, LogStream, say_inner, update_event
+from harness.diagnosis.reader.log_stream import ELISION, WRAPPED_CAUSES, LogStream, replaces_inner, update_event
 from harness.diagnosis.rules.line_matcher import Match, is_exception_line, match_cut, match_line
 
 MAX_EVENTS = 20_000
@@ -44,8 +44,6 @@ _QUOTED = re.compile(
 _CAUGHT = re.compile(r"^[\w.]+: Caught \w+ in ")
 """The exception of a data loader's worker, or of a replica, as its parent raises it again."""
 _MAX_CODE, _SHORT_TEXT, _SAYS_NO_MORE = 200, 60, "For further information visit"
-_WRAPPED_CAUSES = ("", "LG054", "LG067", "LG072", "LG073")
-"""Causes that an outer exception replaces: an unknown one, a file, the network."""
 _LOCAL_RANK = re.compile(r"--local[_-]rank=(\d+)")
 _SPAWNED = re.compile(r"[Pp]rocess (?P<pid>\d+) spawned with command: .*--local[_-]rank=(?P<local>\d+)")
 _TORCHRUN_PID = re.compile(
@@ -297,14 +295,13 @@ class LogScanner:
             match = match._replace(level="echo", sure=False)
         is_chained, stream.is_chained = stream.is_chained, False
         is_ignored, stream.is_ignored = stream.is_ignored, False
-        if is_ignored and in_traceback and match.cause in _WRAPPED_CAUSES:
+        if is_ignored and in_traceback and match.cause in WRAPPED_CAUSES:
             stream.in_traceback, stream.frames = False, []
             return
         event = self._make_event(line, parsed_line, stream, match, text)
         stream.in_traceback, stream.frames = False, []
-        if is_chained and stream.last_event is not None and stream.last_event.cause in _WRAPPED_CAUSES and match.cause:
-            self._remove_event(stream.last_event, stream.last_key)  # the outer exception says more
-            say_inner(event, stream.last_event)
+        if is_chained and stream.last_event is not None and replaces_inner(event, stream.last_event):
+            self._remove_event(stream.last_event, stream.last_key)
         detail_key = ",".join(sorted(match.details)) if match.cause else text[:80]
         event_key = hash((match.cause, event.host, event.rank, event.attempt, detail_key))
         stream.last_event, stream.last_key = event, event_key

@@ -35,6 +35,8 @@ frame, which an arrow marks.
 """
 _INTERRUPT = "KeyboardInterrupt"
 """Launcher and ranks raise it."""
+WRAPPED_CAUSES = ("", "LG054", "LG067", "LG072", "LG073")
+"""Causes that an outer exception replaces: an unknown one, a file, the network."""
 _PROGRESS_OF_ANOTHER = 4
 """After so many signs of progress, an equal line is another failure."""
 
@@ -189,8 +191,14 @@ def update_event(event: LogEvent, later: LogEvent) -> None:
             setattr(event, name, getattr(later, name))
 
 
-def say_inner(event: LogEvent, inner: LogEvent) -> None:
-    """Let an event whose message has no words of its own say those of the unknown exception within it."""
+def replaces_inner(event: LogEvent, inner: LogEvent) -> bool:
+    """Does an exception say more than the one that it was chained to? One whose message has no words of its own then
+    says those of the unknown exception within it.
+    """
+    is_same = inner.cause == event.cause and bool(event.change) > bool(inner.change)
+    if not event.cause or not (is_same or inner.cause in WRAPPED_CAUSES):
+        return False
     cause = causes_by_id().get(event.cause)
     if cause is not None and not event.title and not inner.cause:
         event.title, event.sure = f"{cause.title}: `{inner.text[:200]}`", False
+    return True

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of failures of files, builds and programs, each with siblings that no row names. Needs nothing; seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.diagnosis.decision import decide_action
+from tests.support.tracebacks import diagnose_text, traceback_text
+
+
+@pytest.mark.parametrize("name", ["config.json", "preprocessor_config.json", "vocab.txt"])
+def test_a_folder_without_a_file_of_a_model_is_told_as_such(name):
+    diagnosis = diagnose_text(f"FileNotFoundError: [Errno 2] No such file or directory: '/w/odd/{name}'\n")
+    assert diagnosis.cause == "LG054"
+    assert f"lacks `{name}` (/w/odd)" in diagnosis.title
+    assert decide_action(diagnosis).action == "change and retry"
+
+
+def test_a_deepspeed_json_or_another_file_is_no_part_of_a_model():
+    for name in ("ds_config.json", "odd.csv"):
+        title = diagnose_text(f"FileNotFoundError: [Errno 2] No such file or directory: '/w/{name}'\n").title
+        assert f"`/w/{name}`" in title
+
+
+@pytest.mark.parametrize("module", ["configuration_utils", "tokenization_utils_base", "processing_utils"])
+def test_a_json_of_a_model_is_no_data(module):
+    frames = [
+        (f"transformers/{module}.py", "_load", "json.load(f)"),
+        ("/usr/lib/python3.10/json/decoder.py", "decode", "x"),
+    ]
+    diagnosis = diagnose_text(
+        traceback_text(frames, "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)")
+    )
+    assert (diagnosis.cause, "model's folder" in diagnosis.title) == ("LG033", True)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "action"),
+    [
+        ("OSError: [Errno 37] No locks available", "LG051", "change and retry"),
+        (
+            "BlockingIOError: [Errno 11] Unable to open file (unable to lock file, errno = 11)",
+            "LG051",
+            "change and retry",
+        ),
+        ("OSError: [Errno 16] Device or resource busy: '.nfs00000000a1'", "LG052", "retry"),
+        ("OSError: [Errno 116] Stale file handle: '/w/out'", "LG052", "retry"),
+    ],
+)
+def test_a_shared_disk_that_refuses(error, cause, action):
+    diagnosis = diagnose_text(f"{error}\n")
+    assert (diagnosis.cause, decide_action(diagnosis).action) == (cause, action)
+
+
+@pytest.mark.parametrize("name", ["torch", "oddbuild"])
+def test_a_build_that_lacks_a_package_is_no_rank(name):
+    frames = [
+        ("/w/odd/setup.py", "<module>", "from tools import build"),
+        ("/w/odd/tools.py", "<module>", f"import {name}"),
+    ]
+    diagnosis = diagnose_text(traceback_text(frames, f"ModuleNotFoundError: No module named '{name}'"))
+    assert (diagnosis.cause, f"needs `{name}`" in diagnosis.title) == ("LG302", True)
+
+
+@pytest.mark.parametrize("name", ["is_odd", "odd_scaler"])
+def test_a_copy_of_a_trainer_belongs_to_another_release(name):
+    frames = [("/w/prog/trainer.py", "_loop", f"if self.{name}:")]
+    error = f"AttributeError: 'OddTrainer' object has no attribute '{name}'"
+    diagnosis = diagnose_text(traceback_text(frames, error))
+    assert (diagnosis.cause, "Trainer of another release" in diagnosis.title) == ("LG227", True)
+
+
+def test_an_error_of_cuda_below_a_cut_traceback_is_the_first_failure():
+    frames = traceback_text([("transformers/training_args.py", "_setup", "self.x = y(")], "", rank=1)
+    diagnosis = diagnose_text(frames.removesuffix("[rank1]: \n") + "CUDA error: uncorrectable ECC error encountered\n")
+    assert (diagnosis.cause, decide_action(diagnosis).action) == ("LG016", "retry elsewhere")
+
+
+def test_the_outer_of_two_exceptions_says_which_path_was_wrong():
+    inner = traceback_text([("/usr/lib/python3.10/base64.py", "b64decode", "x")], "binascii.Error: Incorrect padding")
+    error = (
+        "ValueError: Expected a string path to an existing deepspeed config, or a dictionary. Received: ./odd/z.json"
+    )
+    outer = traceback_text([("transformers/training_args.py", "__post_init__", "y")], error)
+    diagnosis = diagnose_text(
+        f"{inner}\nDuring handling of the above exception, another exception occurred:\n\n{outer}"
+    )
+    assert (diagnosis.cause, diagnosis.title.endswith("given: ./odd/z.json")) == ("SP001", True)
+
+
+@pytest.mark.parametrize(
+    ("values", "action"),
+    [((3.0, 2.5, 2.4, 2.3, 2.2, 2.1, 7.0, 7.1, 7.2), "change and retry"), ((3.0, 2.9, 2.8, 2.7, 2.6, 2.5), None)],
+)
+def test_a_loss_that_diverged_has_a_decision(values, action):
+    decision = decide_action(diagnose_text("".join(f"step {i} loss: {value}\n" for i, value in enumerate(values))))
+    assert (decision.action if decision else None) == action
+
+
+def test_iterations_that_became_slower_are_a_matter_of_a_host():
+    times = (5010, 5012, 5011, 5013, 6800, 6810, 6805)
+    rows = (
+        f" iteration {i} | elapsed time per iteration (ms): {time}.1 | lm loss: 2.{i}" for i, time in enumerate(times)
+    )
+    assert decide_action(diagnose_text("\n".join(rows) + "\n")).action == "retry elsewhere"

@@ -176,9 +176,13 @@ def _explain_no_failure(
 
 
 def _diagnose_bare(selection: CauseSelection, scanner: LogScanner, readers: list[LogReader]) -> Diagnosis | None:
-    """The diagnosis of a quote of a few lines whose exception has lost its name; None for any other log."""
+    """The diagnosis of an exception that has lost its name: in a quote of a few lines, or the last one of a log before
+    its training.
+    """
     is_quote = sum(reader.lines for reader in readers) <= _MAX_QUOTE
-    for number, text in _last_lines(readers, _MAX_QUOTE) if is_quote else ():
+    if not is_quote and any(reader.phases.last.has_trained for reader in readers):
+        return None
+    for number, text in _last_lines(readers, _MAX_QUOTE if is_quote else 1):
         for name, match in match_bare(text):
             event = LogEvent(number, f"{name}: {text}", match.cause, "root", False, details=match.details)
             event = replace(event, title=match.title, change=match.change, pattern=match.pattern)

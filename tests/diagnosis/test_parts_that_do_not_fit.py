@@ -283,8 +283,10 @@ def test_marks_without_an_exception_take_no_longer_on_a_long_line():
 def test_a_message_that_lost_the_name_of_its_exception(message, cause):
     diagnosis = diagnose_text(f"{message}\n")
     assert (diagnosis.cause, diagnosis.confidence, diagnosis.message) == (cause, "likely", message)
-    among_others = diagnose_text(f"one\ntwo\nthree\n{message}\n")
-    assert among_others.state == "no failure seen"
+    among_others = f"one\ntwo\nthree\n{message}\n"
+    assert diagnose_text(among_others).cause == cause
+    assert diagnose_text(f"{among_others}four\n").state == "no failure seen"
+    assert diagnose_text(f"{{'loss': 1.5}}\n{among_others}").state == "no failure seen"
 
 
 @pytest.mark.parametrize(

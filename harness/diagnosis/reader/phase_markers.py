@@ -22,8 +22,8 @@ _MAX_RANKS = 4096
 PHASE_WORDS = tuple(
     (
         b"oading |aving |heckpoint|reating |*** Running |ime to load|extension|DeepSpeed|endezvous|nitializ|"
-        b"rain_runtime|raining complete|raining finished|raining done|okeniz|Generating |Evaluat|Resum|Map|"
-        b"nstantiating |uilding |onsolidat|Exporting|Attempting to resume|setting ds_accelerator|"
+        b"rain_runtime|rainable params: |raining complete|raining finished|raining done|okeniz|Generating |Evaluat|"
+        b"Resum|Map|nstantiating |uilding |onsolidat|Exporting|Attempting to resume|setting ds_accelerator|"
         b"Setting ds_accelerator| passed|batch size|anity |Validation |nd time of"
     ).split(b"|")
 )

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of lost files, of devices and of parts that do not fit, each with siblings that no row names. Needs nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.diagnosis.decision import decide_action
+from tests.support.tracebacks import diagnose_text, traceback_text
+
+LOST = "FileNotFoundError: [Errno 2] No such file or directory: '{}'"
+DEVICES = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, {} and {}!"
+SCRIPT = ("/job/odd.py", "main", "odd.run(args)")
+TRAINER = ("transformers/trainer.py", "_save_checkpoint", "{}")
+
+
+def answer(text: str) -> tuple[str, str, str, str]:
+    """(cause, confidence, action, title and change) of a log."""
+    diagnosis = diagnose_text(text)
+    decision = decide_action(diagnosis)
+    action = decision.action if decision else ""
+    return diagnosis.cause, diagnosis.confidence, action, f"{diagnosis.title} {diagnosis.change}"
+
+
+@pytest.mark.parametrize(
+    ("path", "cause", "words"),
+    [
+        ("odd-7b/model_config.json", "LG054", "one of another form"),
+        ("/w/odd/vocab_odd.txt", "LG054", "a part of the download"),
+        ("odd/odd_text.model", "LG054", "`odd_text.model`"),
+        ("odd_ds/zero3.json", "LG054", "relative path"),
+        ("conf/ds_config.json", "LG054", "relative path"),
+        ("/conf/deepspeed_config.json", "LG054", "is not there"),
+        ("~/rows/a.jsonl", "LG054", "expands the `~`"),
+        ("/h/.cache/huggingface/hub/models--a/snapshots/1f/part.bin2", "LG041", "lacks a file"),
+        ("/h/.cache/torch_extensions/py9/odd_adam/odd_adam.so", "LG025", "first error of the build"),
+        ("/h/.cache/huggingface/modules/transformers_modules/a/odd_b/modeling_c.py", "LG227", "absolute path"),
+        ("oddcc", "LG064", "PATH"),
+        ("hostfile", "LG054", "relative path"),
+    ],
+)
+def test_a_path_tells_what_is_missing(path, cause, words):
+    for text in (f"{LOST.format(path)}\n", traceback_text([("subprocess.py", "_run", "x")], LOST.format(path))):
+        found, confidence, action, said = answer(text)
+        assert (found, confidence, action) == (cause, "likely", "change and retry")
+        assert words in said
+
+
+def test_a_json_that_deepspeed_reads_is_no_part_of_a_model():
+    frames = [("deepspeed/runtime/config.py", "__init__", "open(config_file)")]
+    assert answer(traceback_text(frames, LOST.format("/x/config.json")))[0] != "LG041"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ModuleNotFoundError: No module named 'transformers_modules.odd-7b'",
+        "AttributeError: module 'transformers_modules.odd.tokenization_odd' has no attribute 'OddTokenizer'",
+    ],
+)
+def test_a_copy_of_the_models_code_may_be_incomplete(error):
+    cause, confidence, action, said = answer(error + "\n")
+    assert (cause, confidence, action) == ("LG227", "likely", "change and retry")
+    assert "transformers_modules" in said
+    assert "installed transformers has no" not in said
+
+
+@pytest.mark.parametrize(
+    ("frames", "devices", "words"),
+    [
+        ([], ("cuda:0", "cuda:3"), "start one process per GPU"),
+        ([SCRIPT], ("cuda:1", "cuda:0"), "start one process per GPU"),
+        ([], ("cuda:2", "cpu"), "`offload_optimizer`"),
+        ([("/h/modules/transformers_modules/odd/odd.py", "forward", "x + y")], ("cuda:1", "cpu"), "newest code of the"),
+        ([SCRIPT], ("cuda:1", "cpu"), "move the inputs"),
+    ],
+)
+def test_two_devices_are_never_certain(frames, devices, words):
+    error = DEVICES.format(*devices)
+    cause, confidence, action, said = answer(traceback_text(frames, error) if frames else f"{error}\n")
+    assert (cause, confidence, action) == ("LG081", "likely", "change and retry")
+    assert words in said
+
+
+def test_ids_and_their_embedding_on_two_devices():
+    error = (
+        f"{DEVICES.format('cuda:0', 'cpu')} (when checking argument for argument index in method wrapper__index_select)"
+    )
+    assert "token ids" in answer(f"{error}\n")[3]
+
+
+@pytest.mark.parametrize("optimizer", ["DeepSpeedZeroOptimizer_Stage9", "AdamOdd", "OddOptimizer"])
+@pytest.mark.parametrize("name", ["train", "eval"])
+def test_an_optimizer_is_told_to_train_by_another_release(optimizer, name):
+    text = f"AttributeError: '{optimizer}' object has no attribute '{name}'\n"
+    cause, _, action, said = answer(text)
+    assert (cause, action) == ("LG089", "change and retry")
+    assert "pip install -U transformers accelerate" in said
+
+
+@pytest.mark.parametrize(
+    ("frames", "cause", "words"),
+    [
+        ([TRAINER, ("peft/odd.py", "__getattr__", "return getattr(self.base, name)")], "LG120", "through a launcher"),
+        ([SCRIPT, ("torch/nn/modules/module.py", "__getattr__", "")], "LG227", "odd.run(args)"),
+        ([TRAINER, ("/usr/lib/python3.9/shutil.py", "_rmtree_safe_fd", "")], "LG236", "transformers 4.39"),
+        ([SCRIPT, ("/usr/lib/python3.9/subprocess.py", "_execute_child", "")], "LG054", "PATH"),
+        ([SCRIPT, ("transformers/utils/hub.py", "cached_file", "")], "LG041", "absolute path"),
+        ([SCRIPT, ("torch/cuda/__init__.py", "set_device", "")], "LG013", "fewer GPUs than ranks"),
+    ],
+)
+def test_the_end_of_a_cut_traceback_tells_what_failed(frames, cause, words):
+    frames = [(file, function, code.format("self.wrapped.save_checkpoint(x)")) for file, function, code in frames]
+    text = "".join(line for line in traceback_text(frames, "").splitlines(keepends=True) if line.strip())
+    found, confidence, action, said = answer(text)
+    assert (found, confidence, action) == (cause, "likely", "change and retry")
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "words"),
+    [
+        ("RuntimeError: ProcessGroup NCCL does not support odd_gather_base", "LG088", "newer torch"),
+        ("RuntimeError: ProcessGroupOdd does not support odd_scatter", "LG088", "stage 0 or 1"),
+        ("AttributeError: can't set attribute 'odd_token'", "LG227", "`odd_token`"),
+        ("AttributeError: property 'odd' of 'OddTokenizer' object has no setter", "LG227", "`odd`"),
+        ("ValueError: 70007 is not in list", "LG227", "download all files of the model"),
+        ("NameError: name 'round_odd' is not defined", "LG096", "install the package"),
+        ("ValueError: DeepSpeed is not compatible with MP. n_gpu: 3, local_world_size: 1.", "LG183", "NPROC_PER_NODE"),
+        (
+            "RuntimeError: Error(s) in loading state_dict for Odd:\n\tMissing key(s) in state_dict: "
+            '"a.0.b.odd_new", "a.1.b.odd_new".\n\tUnexpected key(s) in state_dict: "a.0.b.odd_old", "a.1.b.odd_old".',
+            "LG031",
+            "`odd_old`",
+        ),
+        (
+            "ValueError: Please correct the following DeepSpeed config values that mismatch TrainingArguments values:\n"
+            "- ds scheduler.params.odd_steps=0 vs hf odd_steps (calculated)=73\n",
+            "LG180",
+            "became 0",
+        ),
+    ],
+)
+def test_parts_of_different_releases_in_one_line(error, cause, words):
+    found, confidence, action, said = answer(f"{error}\n")
+    assert (found, confidence, action) == (cause, "likely", "change and retry")
+    assert words in said
+
+
+def test_a_port_that_a_rank_cannot_open_may_be_that_of_its_sibling():
+    frames = [SCRIPT, ("deepspeed/comm/comm.py", "init_distributed", "init(backend)")]
+    text = traceback_text(
+        frames, "RuntimeError: The server socket has failed to bind to (errno: 98 - Address already in use)"
+    )
+    cause, confidence, action, said = answer(text)
+    assert (cause, confidence, action) == ("LG066", "likely", "change and retry")
+    assert "take themselves for rank 0" in said
+
+
+LAUNCHER = "".join(f"[2025-03-01 10:00:0{n},000] [INFO] [launch.py:{n}:main] odd {n}\n" for n in range(9))
+
+
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [("No module named 'odd_tracker'", "LG064"), ("[Errno 2] No such file or directory: 'odd/config.json'", "LG054")],
+)
+def test_the_last_line_of_a_log_may_be_an_exception_without_its_name(last, cause):
+    assert answer(f"{LAUNCHER}{last}\n")[:3] == (cause, "likely", "change and retry")
+    assert diagnose_text(f"{LAUNCHER}{last}\nodd rows are read\n").state == "no failure seen"
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "words"),
+    [
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/a/cuda:/b/cuda/bin/nvcc'", "LG021", "a list of paths"),
+        ("RuntimeError: Found no NVIDIA driver on your system. Please check", "LG012", "--gpus all"),
+        ("rtOddLaunch failed, reason=[driver error:out of memory][FUNC:Odd]", "LG001", "NPU"),
+        ("  Input should be a valid integer, got a number with a fractional part [type=int_from_float, input_value=7.5]",
+         "SP006", "transformers 4.45"),
+        ('ValueError: Trying to set a tensor of shape torch.Size([9, 4]) in "odd" (which has shape torch.Size([0])), this',
+         "LG031", "ZeRO stage 2 for a quantized model"),
+    ],
+)  # fmt: skip
+def test_a_setting_or_a_host_that_does_not_fit(error, cause, words):
+    found, confidence, action, said = answer(f"[rank1]: {error}\n")
+    assert (found, confidence, action) == (cause, "likely", "change and retry")
+    assert words in said
+
+
+def test_a_kill_after_the_adapters_were_made_is_while_the_engine_is_built():
+    adapters = (
+        "Loading checkpoint shards: 100%|#| 9/9\ntrainable params: 4 || all params: 6742609920 || trainable%: 0.1\n"
+    )
+    end = "[2025-03-01 10:00:09,000] [ERROR] [launch.py:324:sigkill_handler] ['python', 'odd.py'] exits with return code = -9\n"
+    diagnosis = diagnose_text(LAUNCHER + adapters + end)
+    assert (diagnosis.phase.name if diagnosis.phase else "") == "engine"
+    assert "offload less" in f"{diagnosis.change} {diagnosis.allocation}"

@@ -39,16 +39,15 @@ _NETWORK = re.compile(rf"{_RELEASE.pattern}|(?:set|check that) `?[A-Z_]+(?:_IFNA
 _PREPARED = re.compile(r"prepare the data before the launch|pass the (?:environment|GPUs) on\b")
 """The same, of a host that is well and of ranks that only waited."""
 _REMEDIES = frozenset(
-    "accept add apply build change choose convert copy correct disable download enable export free install launch "
-    "leave lower move pass pip put raise reduce remove request resize resume set shorten start switch take train try "
-    "turn unset update upgrade use write".split()
+    "accept add apply build call cast change choose convert copy correct create define disable download enable "
+    "export free freeze gather import initialize install keep launch leave load lower make mark move pad pass pip "
+    "prepare put raise reduce remove rename replace request resize resume return set shorten start switch take "
+    "train try turn unset update upgrade use wrap write".split()
 )
-"""First words of a part of a change that settings, packages, files or options fulfil. Others ask to look."""
+"""First words of a part of a change that says what to do, in settings, packages, files or code. Others ask to look."""
 _SETTING = re.compile(r"check (?:that )?the (?:name|path|file|folder)\b|give (?:`[a-z-]|the (?:folder|ranks)|a valid)")
 """The same of a part that names what a setting says."""
 _PART = re.compile(r"; |: |, (?=\w)|\b(?:or|and|then|to) ")
-_CALL = re.compile(r"`[^`]*\w\([^`]*`|\bfunctions?\b|\bclass\b")
-"""Code of the program itself, which no setting changes."""
 _BEFORE_TRAINING = ("launcher", "import", "rendezvous", "model", "weights", "engine", "first step")
 _READ_OR_WRITTEN = ("data", "optimizer states", "resuming", "exporting")
 _OF_SOME_RANKS = ("first step", "saving", "exporting", "evaluation", "generation", "best model")
@@ -162,9 +161,8 @@ def _is_of_settings(finding: str) -> bool:
 
 
 def has_remedy(change: str) -> bool:
-    """Does a change name what can be done without the program's own code: settings, packages, files, options?"""
-    parts = (part for part in _PART.split(change) if not _CALL.search(part))
-    return any(_SETTING.match(part) or part.lstrip("`").partition(" ")[0] in _REMEDIES for part in parts)
+    """Does a change name what to do, in settings, packages, files or code, and not only where to look?"""
+    return any(_SETTING.match(part) or part.lstrip("`").partition(" ")[0] in _REMEDIES for part in _PART.split(change))
 
 
 def _decide_without_cause(diagnosis: Diagnosis) -> Decision | None:

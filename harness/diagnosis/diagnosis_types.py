@@ -13,7 +13,7 @@ from harness.verdicts import Verdict
 Confidence = Literal["certain", "likely", "unknown"]
 DiagnosisState = Literal["failed", "completed", "stopped", "no failure seen", "empty", "not text"]
 Action = Literal["retry", "retry elsewhere", "change and retry", "stop"]
-"""The next thing to do with a failed job. `stop`: the same input fails again, and a person looks, or changes code."""
+"""The next thing to do with a failed job. `stop`: the same input fails again, and a person has to look."""
 EventLevel = Literal["root", "echo", "end", "hint"]
 """`root`: the first failure. `echo`: other ranks lost a peer. `end`: the launcher reports the end. `hint`:
 explains nothing by itself, and adds to another cause."""

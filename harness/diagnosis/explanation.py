@@ -193,8 +193,10 @@ def _diagnose_bare(selection: CauseSelection, scanner: LogScanner, readers: list
 
 
 def _all_text(readers: Sequence[LogReader]) -> bytes:
-    """The starts and the ends of all logs."""
-    return b"".join(reader.head + reader.tail for reader in readers)
+    """The starts and the ends of all logs; a short one once."""
+    return b"".join(
+        (reader.head + b"\n" if reader.size > len(reader.tail) else b"") + reader.tail for reader in readers
+    )
 
 
 def _find_allocation(first: LogEvent, phase: FailurePhase | None, readers: list[LogReader]) -> FailedAllocation | None:

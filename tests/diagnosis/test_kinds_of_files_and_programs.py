@@ -104,3 +104,48 @@ def test_iterations_that_became_slower_are_a_matter_of_a_host():
         f" iteration {i} | elapsed time per iteration (ms): {time}.1 | lm loss: 2.{i}" for i, time in enumerate(times)
     )
     assert decide_action(diagnose_text("\n".join(rows) + "\n")).action == "retry elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("sub", "base"), [("deepspeed", "torch"), ("oddtrainer", "transformers"), ("peft", "accelerate")]
+)
+def test_a_method_that_another_package_overrides_names_both(sub, base):
+    frames = [
+        (f"{base}/odd/api.py", "run", "result = f(*args)"),
+        (f"{sub}/agent.py", "_invoke", "self._start(1)"),
+        (f"{base}/odd/api.py", "_start", "self._set_address("),
+    ]
+    error = "TypeError: _set_address() takes 3 positional arguments but 4 were given"
+    diagnosis = diagnose_text(traceback_text(frames, error))
+    assert diagnosis.cause == "LG227"
+    assert f"`{base}` calls a method of its own class, which `{sub}` overrides" in diagnosis.title
+    assert f"a newer `{sub}`" in diagnosis.change
+
+
+@pytest.mark.parametrize("frames", [(), (("torch/_utils.py", "_flatten_dense_tensors", "return flatten(tensors)"),)])
+def test_an_empty_group_that_is_flattened_is_no_batch(frames):
+    error = "RuntimeError: torch.cat(): expected a non-empty list of Tensors"
+    diagnosis = diagnose_text(traceback_text(frames, error) if frames else f"{error}\n")
+    assert (diagnosis.cause, decide_action(diagnosis).action) == ("LG147", "change and retry")
+
+
+@pytest.mark.parametrize("hook", ["DeepSpeedEngine._make_hook", "PipelineEngine._odd"])
+def test_a_hook_of_an_engine_that_a_worker_should_copy(hook):
+    diagnosis = diagnose_text(f"AttributeError: Can't pickle local object '{hook}.<locals>.odd'\n")
+    assert (diagnosis.cause, diagnosis.confidence, hook in diagnosis.title) == ("LG216", "likely", True)
+
+
+@pytest.mark.parametrize(
+    "why", ["Could not resolve hostname node-7.odd", "connect to host node-7 port 22: Connection refused"]
+)
+def test_the_reason_that_ssh_gives_is_the_launchers(why):
+    error = "RuntimeError: Using hostfile at /w/hosts but host=node-7 was not reachable via ssh. If you are running"
+    diagnosis = diagnose_text(f"{error}\nssh: {why}: no more\n" if "resolve" in why else f"{error}\nssh: {why}\n")
+    assert (diagnosis.cause, diagnosis.confidence, f"`{why}`" in diagnosis.title) == ("LG060", "likely", True)
+
+
+@pytest.mark.parametrize("line", ["*** An error occurred in MPI_Init_thread", "[a:1] PMIX ERROR: UNREACHABLE"])
+def test_mpi_that_fails_without_its_launcher_has_a_cause(line):
+    text = f"Not using the DeepSpeed or dist launchers, attempting to detect MPI environment...\n{line}\n"
+    diagnosis = diagnose_text(text)
+    assert (diagnosis.cause, "no launcher started" in diagnosis.title) == ("LG291", True)

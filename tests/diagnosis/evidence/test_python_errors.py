@@ -37,7 +37,7 @@ def explain(error, *frames, log=""):
         (("/job/fit.py", "make", "t = OwnTrainer(actor)"),
          "TypeError: OwnTrainer.__init__() missing 1 required positional argument: 'critic'", "LG096",
          "missing 1 required positional argument: 'critic'", "stop"),
-        (("/job/fit.py", "make", "clip(x)"), "NameError: name 'clip' is not defined", "LG096", "the script uses `clip`", "stop"),
+        (("/job/fit.py", "make", "clip(x)"), "NameError: name 'clip' is not defined", "LG096", "the script uses `clip`", "change and retry"),
         (("oddlib/ops.py", "kernel", "tl.load(x)"), "NameError: name 'tl' is not defined", "LG089",
          "`kernel` of `oddlib` uses `tl`", "change and retry"),
         (("oddlib/loop.py", "fit", "return scaler"),

@@ -25,7 +25,7 @@ def test_an_exception_above_its_frames_has_them(name):
     assert f"no engine for `{name}`" in diagnosis.title
     assert decide_action(diagnosis).action == "change and retry"
     far = diagnose_text((ERROR + "step\n" * 9 + ENGINE).format(name=name))
-    assert far.cause != "LG120"
+    assert "no engine for" not in far.title
 
 
 @pytest.mark.parametrize(

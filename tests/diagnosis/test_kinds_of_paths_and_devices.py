@@ -195,3 +195,48 @@ def test_a_kill_after_the_adapters_were_made_is_while_the_engine_is_built():
     diagnosis = diagnose_text(LAUNCHER + adapters + end)
     assert (diagnosis.phase.name if diagnosis.phase else "") == "engine"
     assert "offload less" in f"{diagnosis.change} {diagnosis.allocation}"
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "words"),
+    [
+        ("RuntimeError: CUDA out of memory.", "LG001", "micro-batch"),
+        ("NPU out of memory", "LG001", "micro-batch"),
+        ("AttributeError: 'NoneType' object has no attribute 'train_batch'", "LG120", "through a launcher"),
+        ("ImportError: the installed odd needs a GPU, but none was seen: CUDA is not available", "LG012", "--gpus all"),
+        ("ValueError: Undefined dataset odd_rows in rows_info.json.", "LG234", "add an entry `odd_rows`"),
+        ("yaml.parser.ParserError: while parsing a block mapping", "LG291", "correct it at the line"),
+        ("PermissionError: [Errno 13] Permission denied: '/odd/cache'", "LG051", "`/odd/cache`"),
+        ("AttributeError: 'DeepSpeedOddConfig' object has no attribute 'odd_io'", "LG227", "install the DeepSpeed"),
+        ("TypeError: can't multiply sequence by non-int of type 'float'", "LG295", "write it as a number"),
+        ("RuntimeError: nvrtc: error: invalid value for --gpu-architecture (-arch)", "LG011", "newer torch"),
+    ],
+)
+def test_a_message_alone_has_a_cause(error, cause, words):
+    found, confidence, action, said = answer(f"{error}\n")
+    assert (found, confidence, action) == (cause, "likely", "change and retry")
+    assert words in said
+
+
+def test_a_value_that_is_none_is_no_pipeline_without_its_frames():
+    error = "TypeError: 'NoneType' object is not callable"
+    assert diagnose_text(f"{error}\n").cause == ""
+    assert diagnose_text(traceback_text([("deepspeed/runtime/pipe/engine.py", "f", "x()")], error)).cause == "LG093"
+
+
+@pytest.mark.parametrize(
+    ("file", "is_program"),
+    [
+        ("/odd/LLaMA-Factory/src/llamafactory/odd.py", True),
+        ("/odd/gpt-neox/megatron/odd.py", True),
+        ("/envs/qwen/lib/python3.9/site-packages/odd/odd.py", False),
+        ("/odd/mine/odd.py", False),
+    ],
+)
+@pytest.mark.parametrize("error", ["ValueError: odd things happen", "KeyError: 'odd_thing'"])
+def test_a_program_of_others_has_newer_releases(file, is_program, error):
+    diagnosis = diagnose_text(traceback_text([(file, "go", "x = y[z]")], error))
+    assert diagnosis.cause == ""
+    decision = decide_action(diagnosis)
+    assert ("newest release of that program" in diagnosis.change) is is_program
+    assert decision is None or (decision.action == "change and retry") is (is_program or "site-packages" in file)

@@ -11,7 +11,7 @@ from harness.diagnosis.diagnosis_types import Frame, LogEvent
 from harness.diagnosis.evidence.python_errors import describe_kind
 from harness.entry_file import read_entries
 
-_TORCH, _SCRIPT = "torch", "the script's own code"
+_TORCH, _SCRIPT, _PROGRAM = "torch", "the script's own code", "a training program"
 _AREAS = read_entries(CATALOGUE / "phases" / "code_areas.txt")
 _LONG_VALUE = 27
 """Characters of a quoted value that differs from job to job."""
@@ -55,7 +55,10 @@ def _area_of(frame: Frame) -> tuple[str, str]:
 def describe_next_step(text: str, frames: Sequence[Frame], versions: Mapping[str, str]) -> str:
     """Advice for an unknown exception: the next step, the releases seen, and what to search for."""
     area, step = describe_area(frames)
-    parts = [describe_kind(text, frames) or step or "read the lines below; the first of them is the oldest"]
+    kind = describe_kind(text, frames)
+    parts = [kind or step or "read the lines below; the first of them is the oldest"]
+    if kind and area == _PROGRAM:
+        parts.append(step)
     if area != _SCRIPT and not text.startswith("the log ends") and (query := _search_words(text)):
         where = "the issues of that project" if area else "the web"
         parts.append(f"search {where} for `{query}`")

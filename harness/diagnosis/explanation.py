@@ -36,7 +36,7 @@ from harness.diagnosis.evidence.log_end import (
 )
 from harness.diagnosis.evidence.missing_ranks import describe_wait, describe_wait_of_ranks, find_missing_ranks
 from harness.diagnosis.evidence.python_errors import name_cause
-from harness.diagnosis.evidence.release_pair import name_older
+from harness.diagnosis.evidence.release_pair import name_last_package, name_older
 from harness.diagnosis.evidence.unknown_cause import describe_area, describe_next_step, is_generic_evidence
 from harness.diagnosis.first_cause import CauseSelection
 from harness.diagnosis.reader.line_prefix import parse_line
@@ -123,9 +123,9 @@ def _explain_failure(
         "failed",
         _confidence_of(selection, first),
         first.cause,
-        first.title or title or _unknown_title(first),
+        name_last_package(first.title or title or _unknown_title(first), first.frames),
         _shorten(first.text),
-        change,
+        name_last_package(change, first.frames),
         rank,
         host,
         first.line_number,
@@ -184,7 +184,9 @@ def _diagnose_bare(selection: CauseSelection, scanner: LogScanner, readers: list
         return None
     for number, text in _last_lines(readers, _MAX_QUOTE if is_quote else 1):
         for name, match in match_bare(text):
-            event = LogEvent(number, f"{name}: {text}", match.cause, "root", False, details=match.details)
+            event = LogEvent(
+                number, f"{name}: {text}", match.cause, "root", False, details={**match.details, "lost": name}
+            )
             event = replace(event, title=match.title, change=match.change, pattern=match.pattern)
             found = _explain_failure(selection, event, scanner, readers)
             if found.cause:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from harness.diagnosis.decision import decide_action
@@ -149,3 +151,44 @@ def test_mpi_that_fails_without_its_launcher_has_a_cause(line):
     text = f"Not using the DeepSpeed or dist launchers, attempting to detect MPI environment...\n{line}\n"
     diagnosis = diagnose_text(text)
     assert (diagnosis.cause, "no launcher started" in diagnosis.title) == ("LG291", True)
+
+
+@pytest.mark.parametrize(
+    ("error", "package"),
+    [
+        (
+            "ImportError: cannot import name 'Odd' from 'oddlib.sub.part' (/x/site-packages/oddlib/sub/part.py)",
+            "oddlib",
+        ),
+        ("ImportError: cannot import name '_odd_gather' from 'torch.distributed' (/x/__init__.py)", "torch"),
+        ("AttributeError: module 'datasets.odd' has no attribute 'Odd'", "datasets"),
+    ],
+)
+def test_an_import_that_fails_names_both_packages(error, package):
+    diagnosis = diagnose_text(
+        traceback_text([("/w/run.py", "<module>", "import a"), ("oddcaller/x.py", "<module>", "i")], error)
+    )
+    assert "`oddcaller`" in diagnosis.title + diagnosis.change
+    assert re.search(rf"\b{package}\b(?!\.)", diagnosis.change)
+    assert "last in the traceback" not in diagnosis.title + diagnosis.change
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ValueError: `--odd_best` requires the save and the odd strategy to match",
+        "AssertionError: odd_size must be smaller than the window",
+        "odd.core.OddConfigError: unknown kind of rope: odd",
+    ],
+)
+def test_a_check_that_says_what_it_wants_is_a_change(error):
+    diagnosis = diagnose_text(f"{error}\n")
+    assert (diagnosis.cause, diagnosis.confidence) == ("LG291", "likely")
+    assert decide_action(diagnosis).action == "change and retry"
+
+
+@pytest.mark.parametrize("error", ["'dict' object has no attribute 'to_odd'", "'str' object has no attribute 'odd_id'"])
+def test_a_setting_of_another_form_is_told_of_the_package_that_reads_it(error):
+    frames = [("/w/run.py", "<module>", "go()"), ("oddlib/x.py", "read", "c.to_odd()")]
+    diagnosis = diagnose_text(traceback_text(frames, f"AttributeError: {error}"))
+    assert (diagnosis.cause, "another form" in diagnosis.title) == ("LG227", True)

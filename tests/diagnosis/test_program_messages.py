@@ -17,7 +17,7 @@ import pytest
 from harness.diagnosis import diagnose
 from harness.diagnosis.catalogue import CATALOGUE, CAUSE_FILES, MESSAGE_FILES, all_rows, causes_by_id, parse_rows
 from harness.diagnosis.explanation import describe_cause
-from harness.diagnosis.rules.line_matcher import ASSERTED, MULTIPLES, REASON
+from harness.diagnosis.rules.line_matcher import ASSERTED, MULTIPLES, PACKAGE, REASON
 
 ROWS = [line.split("\t") for line in (Path(__file__).parent / "program_messages.tsv").read_text().splitlines()]
 TRACEBACK = 'Traceback (most recent call last):\n  File "/job/train.py", line 8, in <module>\n    main()\n'
@@ -129,6 +129,7 @@ def test_rows_have_a_cause_a_change_and_known_fields():
                 *groups,
                 ASSERTED,
                 *([REASON] if "errno" in groups else []),
+                *([PACKAGE] if "module" in groups else []),
                 *([MULTIPLES] if "batch" in groups else []),
             }, row
         assert not re.search(row.signature.pattern, ""), row

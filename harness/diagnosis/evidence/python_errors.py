@@ -68,7 +68,7 @@ def infer_kind(event: LogEvent, text: bytes) -> InferredCause | None:
     """
     for kind, values in _find_kinds(event.text, event.frames):
         is_over = event.cause in kind.get("over", "").split() and not ("weak" in kind and (event.sure or event.title))
-        if "cause" not in kind or (event.cause and not is_over):
+        if "cause" not in kind or (event.cause and not is_over) or ("named" in kind and "lost" in event.details):
             continue
         if "partitioned" not in kind or shows_zero3(text, event.frames):
             title, change = (kind[name].format(**values) for name in ("title", "change"))

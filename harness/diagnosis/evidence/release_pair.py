@@ -37,6 +37,12 @@ _PACKAGES = frozenset(
 _FILE = re.compile(
     rf"(?:(?:site|dist)-packages/|(?:^|/)(?=(?:{'|'.join(sorted(_PACKAGES))})/))(?P<path>[A-Za-z]\w*/\S*)\.py$"
 )
+_LAST_PACKAGE = re.compile(
+    r"the package whose file (?:is last in the traceback|the traceback ends in)|the (?:importing|calling) package|"
+    r"the last package in the traceback|the file that is last in the traceback|"
+    r"the (?:code|package) that (?:imports|uses) it"
+)
+"""How the catalogue speaks of it."""
 _LOADERS = ("__getattr__", "_get_module", "import_module", "_handle_fromlist")
 _DEPTH = 4
 """Modules that a name is followed through."""
@@ -76,13 +82,20 @@ def name_older(event: LogEvent, versions: Mapping[str, str]) -> LogEvent:
     return replace(event, cause="LG089" if event.cause == "LG089" else "LG227", title=title, change=change)
 
 
+def name_last_package(text: str, frames: Sequence[Frame]) -> str:
+    """A title or a change with the name of the package whose file is last in the traceback, where it speaks of it."""
+    caller = _find_caller(frames).partition(".")[0]
+    return _LAST_PACKAGE.sub(lambda m: f"`{caller}`{' expects' * m[0].endswith(' it')}", text) if caller else text
+
+
 def _find_pair(event: LogEvent) -> ReleasePair | None:
     """The pair whose called package has the name in the release that is installed here."""
     caller = _find_caller(event.frames)
     for pattern in _ASKED:
         if match := pattern.search(event.text):
             called = match["module"].partition(".")[0]
-            has_name = called in _PACKAGES and _has_name(match["module"], match["name"])
+            is_bare = match["module"] == called and not caller and pattern is _ASKED[1]  # a file hides it
+            has_name = called in _PACKAGES and not is_bare and _has_name(match["module"], match["name"])
             return ReleasePair(caller.partition(".")[0], called, match["name"]) if has_name else None
     if (match := _CALL.match(event.text)) and caller.partition(".")[0] in _PACKAGES:
         owner, definition = _find_definition(caller, match["callee"].partition(".")[0])

@@ -240,6 +240,7 @@ def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
         sure = sure and not _is_own_check(frames)
         details = {key: value for key, value in match.groupdict().items() if value is not None}
         groups = {**match.groupdict(), MULTIPLES: _multiples_of(details), REASON: _reason_of(details)}
+        groups[PACKAGE] = details.get("module", "").partition(".")[0]
         groups[ASSERTED] = found["expression"] if frames and (found := _ASSERT.match(frames[-1].code)) else ""
         title, change = (_fill_fields(text, groups) for text in (rule.signature.title, rule.signature.change))
         return Match(rule.cause, rule.level, sure, details, title, change, rule.signature.pattern)
@@ -263,6 +264,8 @@ _FIELD = re.compile(r"(?P<before>: | )?(?P<quote>`?)\{(?P<name>\w+)\}(?P=quote)"
 
 ASSERTED = "asserted"
 """A field of titles and changes: the expression of the `assert` that the last frame shows; empty without one."""
+PACKAGE = "package"
+"""A field of titles and changes: the package of the group `module`; empty without one."""
 REASON = "reason"
 """A field of titles and changes: what the system says of the group `errno`; empty without one."""
 MULTIPLES = "multiples"

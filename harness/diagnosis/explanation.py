@@ -184,9 +184,8 @@ def _diagnose_bare(selection: CauseSelection, scanner: LogScanner, readers: list
         return None
     for number, text in _last_lines(readers, _MAX_QUOTE if is_quote else 1):
         for name, match in match_bare(text):
-            event = LogEvent(
-                number, f"{name}: {text}", match.cause, "root", False, details={**match.details, "lost": name}
-            )
+            details = {**match.details, "lost": name}
+            event = LogEvent(number, f"{name}: {text}", match.cause, "root", False, details=details)
             event = replace(event, title=match.title, change=match.change, pattern=match.pattern)
             found = _explain_failure(selection, event, scanner, readers)
             if found.cause:

@@ -192,3 +192,12 @@ def test_a_setting_of_another_form_is_told_of_the_package_that_reads_it(error):
     frames = [("/w/run.py", "<module>", "go()"), ("oddlib/x.py", "read", "c.to_odd()")]
     diagnosis = diagnose_text(traceback_text(frames, f"AttributeError: {error}"))
     assert (diagnosis.cause, "another form" in diagnosis.title) == ("LG227", True)
+
+
+def test_a_dimension_that_a_tensor_does_not_have_is_no_record_of_the_data():
+    frames = [
+        ("/w/run.py", "loss", "out = model(x)"),
+        ("torch/nn/modules/module.py", "_call_impl", "return forward_call(x)"),
+    ]
+    diagnosis = diagnose_text(traceback_text(frames, "IndexError: tuple index out of range"))
+    assert (diagnosis.cause, "dimension" in diagnosis.title) == ("LG082", True)

@@ -240,3 +240,32 @@ def test_a_program_of_others_has_newer_releases(file, is_program, error):
     decision = decide_action(diagnosis)
     assert ("newest release of that program" in diagnosis.change) is is_program
     assert decision is None or (decision.action == "change and retry") is (is_program or "site-packages" in file)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "words"),
+    [
+        ("AttributeError: module 'os' has no attribute 'sched_getaffinity'", "LG089", "WSL 2"),
+        ("ModuleNotFoundError: No module named 'fcntl'", "LG089", "WSL 2"),
+        ("DistStoreError: use_libuv was requested but PyTorch was built without libuv support", "LG211", "USE_LIBUV=0"),
+        ('OSError: [WinError 126] Odd. Error loading "C:\\odd\\odd.dll" or one of', "LG223", "odd.dll"),
+        ("RuntimeError: operator oddvision::nms does not exist", "LG223", "`nms` of `oddvision`"),
+        ("AttributeError: '_OpNamespace' 'aten' object has no attribute '_odd'", "LG223", "newer torch"),
+        ("AttributeError: 'torch.odd' object has no attribute 'width'", "LG227", "newer torch"),
+        ("pkg_resources.VersionConflict: (odd 1.2 (/x), Requirement.parse('odd>=2.1'))", "LG227", '`pip install "odd>=2.1"`'),
+        ("pkg_resources.DistributionNotFound: The 'odd-kit' distribution was not found", "LG220", "`odd-kit`"),
+        ("RuntimeError: Function OddBackward0 returned an invalid gradient at index 3 - got [0]", "LG083", "size 0"),
+        ("KeyError: 'param_shapes'", "LG125", "`param_shapes`"),
+        ("ValueError: Unknown odd_scheduler type: rising", "LG291", "Unknown odd_scheduler type: rising"),
+        ("NotImplementedError: Unsupported attention `odd_ring`", "LG291", "odd_ring"),
+    ],
+)  # fmt: skip
+def test_a_message_alone_tells_the_parts_that_do_not_fit(error, cause, words):
+    found, confidence, action, said = answer(f"{error}\n")
+    assert (found, confidence, action) == (cause, "likely", "change and retry")
+    assert words in said
+
+
+@pytest.mark.parametrize("error", ["RuntimeError: Invalid odd argument: 3", "ValueError: Invalid shape of odd: 3"])
+def test_a_value_of_code_is_no_setting(error):
+    assert diagnose_text(f"{error}\n").cause == ""

@@ -18,7 +18,8 @@ from harness.diagnosis.rules.pattern_literals import find_literals
 from harness.diagnosis.rules.pydantic_messages import describe_pydantic_error, match_pydantic_error
 
 _EXCEPTION = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Warning|Failure|Expired)\b(?::|$)"
+    r"^(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Warning|Failure|Expired|"
+    r"Conflict|NotFound)\b(?::|$)"
 )
 _TRACEBACK_END = re.compile(r"^(?:(?:[A-Za-z_]\w*|<\w+>)\.)*[A-Z]\w*(?::|$)")
 _WARNING_LINE = re.compile(

@@ -201,3 +201,53 @@ def test_a_dimension_that_a_tensor_does_not_have_is_no_record_of_the_data():
     ]
     diagnosis = diagnose_text(traceback_text(frames, "IndexError: tuple index out of range"))
     assert (diagnosis.cause, "dimension" in diagnosis.title) == ("LG082", True)
+
+
+@pytest.mark.parametrize("option", ["--num_gpu 2", "--odd", "--deepspeed_config x.json"])
+def test_an_option_that_a_program_does_not_know_is_named(option):
+    diagnosis = diagnose_text(f"usage: odd [-h]\nodd.py: error: unrecognized arguments: {option}\n")
+    assert (diagnosis.cause, f"`odd.py` does not know `{option}`" in diagnosis.title) == ("LG065", True)
+    local = diagnose_text("usage: odd [-h]\nodd.py: error: unrecognized arguments: --local-rank=0\n")
+    assert "--local_rank" in local.change
+
+
+@pytest.mark.parametrize("what", ["argument --nnodes: invalid value: ''", "unrecognized arguments: --odd 1"])
+def test_a_launcher_that_a_program_starts_wrongly_names_the_program(what):
+    frames = [("oddtrainer/cli.py", "main", "process = run("), ("/usr/lib/python3.10/subprocess.py", "run", "raise")]
+    error = "subprocess.CalledProcessError: Command '['torchrun', '--nnodes', '']' returned non-zero exit status 2."
+    diagnosis = diagnose_text(f"usage: torchrun [-h]\ntorchrun: error: {what}\n{traceback_text(frames, error)}")
+    assert "`oddtrainer` started its launcher" in diagnosis.title
+    assert decide_action(diagnosis).action == "change and retry"
+
+
+def test_ranks_of_a_barrier_are_no_number():
+    error = "RuntimeError: [Rank 2]: Ranks 0, 1, 3 failed to pass monitoredBarrier in 1800000 ms"
+    assert diagnose_text(f"{error}\n").cause == "LG070"
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("TypeError: unsupported operand type(s) for |: 'type' and 'NoneType'", "LG228"),
+        ("AttributeError: module 'collections' has no attribute 'Odd'", "LG228"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "LG001"),
+        ("python: malloc.c:2379: sysmalloc: Assertion failed.", "LG018"),
+        ("[1]  + 4711 killed     python train.py", "LG003"),
+        ('a.h:4:2: error: #error "C++17 or later compatible compiler is required"', "LG156"),
+        ("RuntimeError: NPU function error: HcclOdd(&id), error code is 7", "LG210"),
+        ("ImportError: /x/flash_attn_2_cuda.so: version `GLIBC_2.32' not found (required by /x/a.so)", "LG223"),
+    ],
+)
+def test_lines_that_other_causes_took(line, cause):
+    diagnosis = diagnose_text(f"{line}\n")
+    assert (diagnosis.cause, "flash-attn" in diagnosis.title) == (cause, False)
+
+
+def test_a_hook_without_weights_and_a_list_of_files_are_told_by_their_frames():
+    frames = [
+        ("accelerate/accelerator.py", "save_state", "hook(x)"),
+        ("/w/train.py", "save_model_hook", "weights.pop()"),
+    ]
+    assert diagnose_text(traceback_text(frames, "IndexError: pop from empty list")).cause == "LG120"
+    frames = [("deepspeed/runtime/state_dict_factory.py", "check_ckpt_list", "assert len(x) > 0")]
+    assert diagnose_text(traceback_text(frames, "AssertionError")).cause == "LG034"

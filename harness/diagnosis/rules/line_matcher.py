@@ -281,7 +281,8 @@ def _reason_of(details: Mapping[str, str]) -> str:
 
 
 def _multiples_of(details: Mapping[str, str]) -> str:
-    batch, micro, ranks = (int(details.get(name) or 0) for name in ("batch", "micro", "ranks"))
+    values = (details.get(name, "") for name in ("batch", "micro", "ranks"))
+    batch, micro, ranks = (int(value) if value.isdecimal() else 0 for value in values)
     unit = micro * ranks
     below = batch // unit * unit if unit else 0
     return (f"{below} or {below + unit}" if below else str(unit)) if unit and batch % unit else ""

@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.model_table_text import IN_TABLE, table_lines  # noqa: E402
 from harness.facts import model_table  # noqa: E402
-from harness.facts.model_lookup import facts_from_config, has_attention_dropout  # noqa: E402
+from harness.facts.model_lookup import has_attention_dropout  # noqa: E402
 from harness.facts.model_table import find_row  # noqa: E402
 from harness.hostinfo import model_answers  # noqa: E402
 from harness.hostinfo.model_answers import QUESTIONS, unknown_answers  # noqa: E402
@@ -208,13 +208,6 @@ def ask(name: str) -> dict[str, Any]:
             answers |= json.loads(line).get("answers", {})
     for question in QUESTIONS:
         answers.setdefault(question, [None, end or NO_ANSWER, []])
-    facts = facts_from_config({"model_type": name, **FIELDS.get(name, {})}).facts
-    size = int(answers["size"][2][0].replace(",", "")) if answers["size"][2] else None
-    answers["planned"] = [None, "no formula: `transformers` counts it where it is installed", []]
-    if facts is not None and size is not None:
-        other = f"{facts.num_parameters:,} parameters by the formula, {size:,} built"
-        is_exact = facts.num_parameters == size
-        answers["planned"] = [is_exact, "the formula counts what is built" if is_exact else other, []]
     return answers
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,20 +13,26 @@ from harness.facts import model_table
 from harness.facts.tensor_parallel_plans import KNOWN_STYLES
 from harness.hostinfo.model_answers import QUESTIONS
 
-IN_TABLE = (*(question for question in QUESTIONS if question != "size"), "planned")
+IN_TABLE = tuple(question for question in QUESTIONS if question != "size")
 """Nothing reads the sizes of default configurations."""
 HEAD = (
     "# The answers of every causal and image-text `model_type` of one release of transformers. Read by `model_table`.",
     "#",
     "# By question: an answer (yes, no, or ? where it is not known) with its reason, the names that it is about",
     "# (`+`), and the types that gave it, below or behind `<-`. What follows a type fills the `{}` of the reason,",
-    "# then the `~` of the names; `@` stands for `model.layers.*.`, `&` for a blank. A type that stands at no",
-    "# answer has the first one, and one that is not causal was asked nothing else. `dropout`: types that drop",
-    "# attention weights. `plan`: styles of a tensor plan with their modules, of which `@` stands for `layers.*.`,",
-    "# where DeepSpeed does not say which styles it refuses; `-`: no plan.",
+    "# then the `~` of the names; `@` stands for `model.layers.*.`, `&` for a blank, `{q,k}_proj` for both names.",
+    "# A type that stands at no answer has the first one, and one that is not causal was asked nothing else. Among",
+    "# types `[lora]` is those whose answer to that question is no, among names the names of that answer.",
+    "# `dropout`: types that drop attention weights. `plan`: styles of a tensor plan with their modules, of which",
+    "# `@` stands for `layers.*.`, or alone the styles for which DeepSpeed refuses it, behind `-` where it is not the",
+    "# type's own.",
     "",
 )
-_WORD = re.compile(r"`[\w.]+`|(?<![\w.])\d+(?:\.\d+)?(?:e[+-]\d+)?(?!\w)|\b[A-Z]\w*(?:Model|Wrapper|Embedding|Layer)\b")
+IMPLIED = {"kernels": "apart", "qlora": "lora"}
+"""Questions whose usual answer is another one for the types whose answer to that question is no."""
+_WORD = re.compile(
+    r"'[\w.]+'|`[\w.]+`|(?<![\w.])\d+(?:\.\d+)?(?:e[+-]\d+)?(?!\w)|\b[A-Z]\w*(?:Model|Wrapper|Embedding|Layer)\b"
+)
 """What differs between reasons that are otherwise the same: a number, a type, a class."""
 _WIDTH = 160
 
@@ -37,32 +44,62 @@ def table_lines(
     yield from HEAD
     yield from (f"{key}: {value}" for key, value in head.items())
     asked = {name: row for name, row in rows.items() if row["causal"][0]}
-    for question in IN_TABLE:
-        yield from ("", f"[{question}]")
-        yield from _answer_lines(question, rows if question == "causal" else asked)
-    yield from ("", "[dropout]", *_fill("", dropping), "", "[plan]")
+    refused = {name: sorted({*plan.values()} - KNOWN_STYLES) for name, plan in plans.items()}
+    for name, row in asked.items():  # of a composite that has no plan, the text model's may be refused
+        refused[name] = refused[name] or (
+            re.findall(r"'(\w+)'", row["tensor"][1]) if "tp_plan" in row["tensor"][1] else []
+        )
+    is_refused = {name for name, styles in refused.items() if asked[name]["tensor"][1] == _refusal(styles)}
+    by_question = {
+        question: [*_answer_lines(question, asked, is_refused if question == "tensor" else set())]
+        for question in IN_TABLE[1:]
+    }
     by_plan: dict[str, list[str]] = {}
     for name, plan in plans.items():
-        unknown = sorted({*plan.values()} - KNOWN_STYLES)
-        if unknown != model_table.refused_styles(rows[name]["tensor"][1]) or (plan and not unknown):
-            styles = {style: [n for n in plan if plan[n] == style] for style in dict.fromkeys(plan.values())}
-            words = unknown or [" ".join((style, *names)) for style, names in styles.items()] or ["-"]
-            by_plan.setdefault(", ".join(words).replace("layers.*.", "@"), []).append(name)
-    for plan, names in by_plan.items():
-        yield from [*_one_answer("", {plan: names})][1:]
+        styles = {style: [n for n in plan if plan[n] == style] for style in dict.fromkeys(plan.values())}
+        words = (
+            [*["-"][: not plan], *refused[name]]
+            if refused[name]
+            else [" ".join((style, _fold(names))) for style, names in styles.items()]
+        )
+        by_plan.setdefault(", ".join(words).replace("layers.*.", "@"), []).append(name)
+    by_plan.pop("", None)
+    plan_lines = [line for plan, names in by_plan.items() for line in [*_one_answer("", {plan: names})][1:]]
+    others = {
+        word.strip(",") for lines in (*by_question.values(), plan_lines) for line in lines for word in line.split()
+    }
+    yield from ("", "[causal]", *_answer_lines("causal", rows, {name for name in asked if name in others}))
+    for question, lines in by_question.items():
+        yield from ("", f"[{question}]", *lines)
+    yield from ("", "[dropout]", *_fill("", dropping), "", "[plan]", *plan_lines)
 
 
-def _answer_lines(question: str, rows: dict[str, Any]) -> list[str]:
-    """The usual answer, then the others with the types that gave them. Of reasons that differ in words alone those that
-    are one in fewer lines are one.
+def _refusal(styles: list[str]) -> str:
+    return model_table.REFUSED.format(styles)[:172]
+
+
+def _answer_lines(question: str, rows: dict[str, Any], left_out: set[str]) -> list[str]:
+    """The usual answer, then the others with the types that gave them, but for those `left_out`. Of reasons that differ
+    in words alone those that are one in fewer lines are one.
     """
+    other = IMPLIED.get(question, "")
+    denied = {name: row for name, row in rows.items() if other and row[other][0] is False}
+    implied = Counter(row[question][1] for row in denied.values()).most_common(1)[0][0] if denied else ""
     found: dict[str, dict[str, list[str]]] = {}
+    usual: Counter[str] = Counter()
     merged: dict[str, list[tuple[list[str], str, dict[str, list[str]]]]] = {}
-    for name, (holds, reason, names) in ((name, row[question]) for name, row in rows.items()):
-        stem = os.path.commonprefix(names[:2]) if len(names) > 2 and "." not in names[0] else ""  # noqa: RUF071
-        text = " ".join(each.replace(" ", "&") for each in names).replace(model_table.LAYER, "@")
-        text, entry = (text.replace(stem, "~"), f"{name} {stem}") if len(stem) > 1 else (text, name)
+    for name, row in rows.items():
+        holds, reason, names = row[question]
         answer = f"{ {True: 'yes', False: 'no', None: '?'}[holds] } {reason}"
+        usual[answer] += 1
+        if name in left_out:
+            continue
+        if name in denied and (reason, names) == (implied, row[other][2]):
+            found.setdefault(answer, {}).setdefault(f"[{other}]" if names else "", [f"[{other}]"])
+            continue
+        stem = os.path.commonprefix(names[:2]) if len(names) > 2 and "." not in names[0] else ""  # noqa: RUF071
+        words = [each.replace(" ", "&").replace(model_table.LAYER, "@") for each in names]
+        text, entry = (" ".join(words).replace(stem, "~"), f"{name} {stem}") if len(stem) > 1 else (_fold(words), name)
         found.setdefault(answer, {}).setdefault(text, []).append(entry)
     for answer, types in found.items():
         merged.setdefault(_WORD.sub("{}", answer), []).append((_WORD.findall(answer), answer, types))
@@ -82,9 +119,9 @@ def _answer_lines(question: str, rows: dict[str, Any]) -> list[str]:
         if len([*_one_answer(one, both)]) < sum(len([*_one_answer(each, types)]) for _, each, types in alike):
             found = {each: types for each, types in found.items() if each not in {other for _, other, _ in alike}}
             found[one] = both
-    first = max(found, key=lambda answer: sum(map(len, found[answer].values())))
-    if question != "causal":  # whose first answer says which types there are
-        found[first].pop("", None)
+    first = max(usual, key=lambda answer: usual[answer])
+    own = [name for name in found.setdefault(first, {}).pop("", []) if name in denied]
+    found[first] |= {"": own} if own else {}
     return [line for answer in (first, *sorted(found.keys() - {first})) for line in _one_answer(answer, found[answer])]
 
 
@@ -95,6 +132,25 @@ def _one_answer(answer: str, types: dict[str, list[str]]) -> Iterator[str]:
         *more, last = [*_wrap(text.split(" "), "  + ")] if text else [""]
         lines += [*more, *_fill(last, names)]
     yield from lines
+
+
+def _fold(words: list[str]) -> str:
+    """Names in a row that begin and end alike as one, `{q,k}_proj`, where that is shorter."""
+    runs: list[list[str]] = []
+    for word in words:
+        if runs and len(_brace([*runs[-1], word])) <= len(_brace(runs[-1])) + len(word):
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+    return " ".join(_brace(run) for run in runs)
+
+
+def _brace(words: list[str]) -> str:
+    start = re.sub(r"[^._@]*$", "", os.path.commonprefix(words))  # noqa: RUF071
+    ends = [word[len(start) :] for word in words]
+    end = re.sub(r"^[^._]*", "", os.path.commonprefix([each[::-1] for each in ends])[::-1])  # noqa: RUF071
+    middle = ",".join(each[: len(each) - len(end)] for each in ends)
+    return words[0] if len(words) == 1 else " ".join(words) if "." in middle else f"{start}{{{middle}}}{end}"
 
 
 def _fill(start: str, entries: list[str]) -> Iterator[str]:

@@ -10,20 +10,11 @@ import json
 import operator
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.facts.data_rows import read_rows
 from harness.facts.deepspeed_version import Version, parse_version
 
-TYPED_BLOCKS = frozenset(
-    """zero_optimization zero_optimization.offload_optimizer zero_optimization.offload_param
-    zero_optimization.leaf_module zero_optimization.zenflow tensor_parallel tensor_parallel.tp compile hybrid_engine
-    comms_logger tensorboard wandb csv_monitor comet timers.throughput weight_quantization bf16 fp16
-    bfloat16""".split()
-)
-"""Blocks that DeepSpeed reads with pydantic models: unknown keys are refused, values converted where they can be."""
-_TYPED_SINCE: dict[str, Version] = {"bf16": (0, 17, 1), "fp16": (0, 17, 1), "bfloat16": (0, 17, 1)}
-"""Typed blocks that earlier releases read by hand."""
 DTYPES = tuple(
     """fp32 float32 float torch.float32 fp16 float16 half torch.float16 bf16 bfloat16 torch.bfloat16 int8
     torch.int8""".split()
@@ -77,13 +68,20 @@ class Key(NamedTuple):
         return self.was[0] if self.was and version < self.was[1] else self.default
 
 
+class _Block(NamedTuple):
+    """The rows of a block, and the first release that reads it with a model of types."""
+
+    rows: list[str]
+    typed: Version | None
+
+
 @cache
 def block_keys(path: str) -> dict[str, Key] | None:
     """The documented keys of a block (`` is the top level), or None where anything goes or the block is unknown."""
-    lines = _load_tables().get(path)
-    if lines is None:
+    block = _load_blocks().get(path)
+    if block is None:
         return None
-    keys = {key.name: key for line in lines for key in _parse_line(line)}
+    keys = {key.name: key for row in block.rows for key in _parse_row(row)}
     for name, key in [*keys.items()]:
         if key.alias:
             own = keys[key.alias]
@@ -95,29 +93,33 @@ def block_keys(path: str) -> dict[str, Key] | None:
 
 def is_typed_block(path: str, version: Version) -> bool:
     """Does this release read the block with a model of types?"""
-    return path in TYPED_BLOCKS and version >= _TYPED_SINCE.get(path, (0,))
+    block = _load_blocks().get(path)
+    return block is not None and block.typed is not None and version >= block.typed
 
 
 def block_paths() -> tuple[str, ...]:
     """Every block with a table, training before utilities."""
-    return tuple(_load_tables())
+    return tuple(_load_blocks())
 
 
 @cache
-def _load_tables() -> dict[str, list[str]]:
-    """The lines of each block in `deepspeed_keys.txt`, which describes them."""
-    tables: dict[str, list[str]] = {}
-    for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
-        if line.startswith("["):
-            path, _, other = line.strip("[]").partition("] as [")
-            lines = tables[path] = list(tables[other]) if other else []
-        elif line and not line.startswith("#"):
-            lines.append(line)
-    return tables
+def _load_blocks() -> dict[str, _Block]:
+    """The blocks of `deepspeed_keys.txt`, which describes its rows."""
+    blocks, outer = {"": _Block([], None)}, [""]
+    for depth, row in read_rows("deepspeed_keys.txt"):
+        blocks[outer[depth]].rows.append(row)
+        name, kind, *attributes = row.split()
+        if kind.rstrip("?") in ("block", "blocks", "maps") and "=>" not in row:
+            path = f"{outer[depth]}.{name}".lstrip(".")
+            outer[depth + 1 :] = [path]
+            marks = dict(each.partition(":")[::2] for each in attributes)
+            typed = parse_version(marks["typed"] or "0.0") if "typed" in marks else None
+            blocks[path] = blocks[marks["as"]] if "as" in marks else _Block([], typed)
+    return blocks
 
 
-def _parse_line(line: str) -> Iterator[Key]:
-    names, kind, *attributes = line.split()
+def _parse_row(row: str) -> Iterator[Key]:
+    names, kind, *attributes = row.split()
     values: dict[str, Any] = {}
     bounds: list[Bound] = []
     for attribute in attributes:
@@ -147,5 +149,5 @@ def _parse_attribute(attribute: str, values: dict[str, Any], bounds: list[Bound]
     elif attribute[:4] == "was:":
         before, _, version = attribute[4:].partition("<")
         values["was"] = (json.loads(before), parse_version(version))
-    else:
+    elif not attribute.startswith(("typed", "as:")):  # of the block
         values[{"nobool": "no_bool"}.get(attribute, attribute)] = True

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from pathlib import Path
+
+from harness.facts.data_rows import read_rows
 
 MIB = 2**20
 TERA = 1e12
@@ -61,10 +62,8 @@ _DRIVER_RESERVE = 512
 
 def _read_devices() -> Iterator[Device]:
     """The lines of `devices.txt`, which describes the columns."""
-    for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
-        if not line or line.startswith("#"):
-            continue
-        name, mib, of_torch, *words, source = line.split(maxsplit=10)
+    for _, row in read_rows("devices.txt"):
+        name, mib, of_torch, *words, source = row.split(maxsplit=10)
         reserve = _DRIVER_RESERVE if "NVIDIA" in source else 0
         memory = (int(mib) - reserve if of_torch == "-" else int(of_torch)) * MIB
         numbers = [_SLOT_NETWORK if word == "-" else float(word) for word in words]

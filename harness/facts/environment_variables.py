@@ -9,9 +9,9 @@ A spec may come from somebody else, so the user must allow the former before a r
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import NamedTuple
 
+from harness.facts.data_rows import read_rows
 from harness.secret_text import has_password
 
 
@@ -29,9 +29,8 @@ for in the usual places.
 """
 CODE_VARIABLES = tuple(
     CodeVariable(names, reason, _VALUES.get(values, values))
-    for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()
-    if line and not line.startswith("#")
-    for names, values, reason in [line.split(maxsplit=2)]
+    for _, row in read_rows("environment_variables.txt")
+    for names, values, reason in [row.split(maxsplit=2)]
 )
 """Every variable that is known to make a rank, its launcher or its compiler run code of the value's choosing."""
 

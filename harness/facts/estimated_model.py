@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from harness.facts.data_rows import read_rows
 from harness.facts.model_catalogue import catalogue_config, is_misspelt, size_in_name
 from harness.facts.model_families import Family, is_linear_layer
 from harness.facts.model_parts import BadConfig, ConfigFields
 
-_NAMES = {
-    line.partition(":")[0]: line.split()[1:]
-    for line in Path(__file__).with_name("field_names.txt").read_text(encoding="utf-8").splitlines()
-    if ": " in line
-}
+_NAMES = {row.partition(":")[0]: row.split()[1:] for _, row in read_rows("field_names.txt")}
 """Other names of each field, in the order in which they count."""
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _TEXT_KEYS = ("text_config", "language_config", "llm_config")

@@ -10,9 +10,9 @@ the runs that are named in the last column.
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
+from harness.facts.data_rows import read_rows
 from harness.facts.deepspeed_keys import block_keys
 
 Decision = Literal["training", "memory", "storage", "speed", "logs", "nothing"]
@@ -29,12 +29,13 @@ class KeyEffect(NamedTuple):
 @cache
 def load_effects() -> dict[str, KeyEffect]:
     """The table `key_effects.txt` by key; a key that ends in `.*` stands for the others of its section."""
-    lines = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()
-    rows = [line.split() for line in lines if line and not line.startswith("#")]
-    return {
-        key: KeyEffect(cast("Decision", word), tuple(",".join(runs).split(",")) if runs else ())
-        for key, word, *runs in rows
-    }
+    effects: dict[str, KeyEffect] = {}
+    for _, row in read_rows("key_effects.txt"):
+        keys, word, *runs = row.split()
+        section, _, names = keys.rpartition(".")
+        effect = KeyEffect(cast("Decision", word), tuple(runs[0].split(",")) if runs else ())
+        effects |= dict.fromkeys((f"{section}.{name}" for name in names.split(",")), effect)
+    return effects
 
 
 def find_effect(key: str) -> KeyEffect | None:

@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal, cast
+
+from harness.facts.data_rows import read_rows
 
 FieldKind = Literal["count", "number", "text", "flag", "counts", "numbers", "texts", "map"]
 SCHEMA_VERSION = 2
@@ -41,13 +42,13 @@ class MetricsLine:
 
 
 def _read_lines() -> dict[str, MetricsLine]:
-    """The types of lines in `metrics_schema.txt`, which describes its form; that of every line has no name."""
+    """The types of lines in `metrics_schema.txt`, which describes its form."""
     lines: dict[str, MetricsLine] = {}
-    for text in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
-        if text.startswith("["):
-            kind, _, meaning = text[1:].partition("]")
-            lines[kind] = MetricsLine(kind, meaning.strip(), ())
-        elif text and not text.startswith("#"):
+    for depth, text in read_rows("metrics_schema.txt"):
+        if not depth:
+            kind, _, meaning = text.partition(" | ")
+            lines[kind] = MetricsLine(kind, meaning, ())
+        else:
             lines[kind] = replace(lines[kind], fields=(*lines[kind].fields, _parse_field(text)))
     return lines
 
@@ -61,5 +62,5 @@ def _parse_field(text: str) -> MetricsField:
 
 LINES: dict[str, MetricsLine] = _read_lines()
 """By their `type`."""
-COMMON = LINES.pop("").fields
+COMMON = LINES.pop("every line").fields
 """Fields of every line."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.facts.data_rows import read_rows
 from harness.facts.model_catalogue import catalogue_config, closest_names, describe_origin
 from harness.facts.model_facts import LatentAttention, ModelFacts
 from harness.facts.model_families import FAMILIES, SAME_FAMILY, Family
@@ -249,11 +250,7 @@ def has_attention_dropout(config: Mapping[str, Any]) -> bool:
     return merged.get("model_type") in read_table().cells["dropout"]
 
 
-_POSITIONS = [
-    line.split()[:2]
-    for line in Path(__file__).with_name("model_positions.txt").read_text(encoding="utf-8").splitlines()
-    if line and not line.startswith("#")
-]
+_POSITIONS = [row.split()[:2] for _, row in read_rows("model_positions.txt")]
 
 
 def find_positions(name: str | None, config: Mapping[str, Any] | None) -> int | None:

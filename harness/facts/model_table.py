@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.facts.model_families import FAMILIES, SAME_FAMILY
 from harness.hostinfo.machine import package_version
 from harness.hostinfo.model_answers import Answer, ModelAnswers
 
@@ -20,13 +20,22 @@ _SIGNS = {"yes": True, "no": False, "?": None}
 LAYER = "model.layers.*."
 
 
+REFUSED = (
+    "ValueError: HuggingFace tp_plan contains unsupported partition style(s): {}. Applying only the supported entries"
+    " could shard one half of a column/row pair, so"
+)
+"""DeepSpeed's words about a plan with styles that it does not know, of which an answer has the first 172 characters."""
+Cell = tuple[str, str, list[str]]
+"""An answer, the names that it is about, and the words that fill both."""
+
+
 class Table(NamedTuple):
-    """The file. `cells`: by question and type an answer, the names that it is about and the words that fill both; the
-    answer of `` is that of the types without one of their own.
+    """The file. `cells`: by question and type; the answer of `` is that of the types without one of their own, that of
+    `[apart]` theirs where their answer to that question is no.
     """
 
     head: Mapping[str, str]
-    cells: Mapping[str, Mapping[str, tuple[str, str, list[str]]]]
+    cells: Mapping[str, Mapping[str, Cell]]
 
     @property
     def types(self) -> list[str]:
@@ -43,7 +52,7 @@ class Table(NamedTuple):
 def read_table() -> Table:
     """The file, whose first lines describe it."""
     head: dict[str, str] = {}
-    cells: dict[str, dict[str, tuple[str, str, list[str]]]] = {}
+    cells: dict[str, dict[str, Cell]] = {}
     question = answer = names = ""
     for line in _FILE.read_text(encoding="utf-8").splitlines():
         text, _, types = line.partition(" <- ")
@@ -63,6 +72,8 @@ def read_table() -> Table:
             cells[question][kind] = (answer, names, words)
         if types and not types.endswith(","):
             names = ""
+    for kind in {kind for name, each in cells.items() if name != "dropout" for kind in each if kind[:1] != "["}:
+        cells["causal"].setdefault(kind, cells["causal"][""])
     return Table(head, cells)
 
 
@@ -71,23 +82,43 @@ def find_row(model_type: Any) -> ModelAnswers | None:
     cells = read_table().cells
     if not isinstance(model_type, str) or model_type not in cells["causal"] or not model_type:
         return None
-    found = {name: _read(*each.get(model_type, each[""])) for name, each in cells.items() if "" in each}
-    causal = found["causal"]
+    found: dict[str, Answer] = {}
+    for name, each in cells.items():
+        if "" in each:
+            denied = (each[f"[{other}]"] for other in found if found[other].holds is False and f"[{other}]" in each)
+            found[name] = _read(each.get(model_type) or next(denied, each[""]), found)
+    causal, plan = found["causal"], _plan_parts(model_type)
+    styles = [part[0] for part in plan if part != ["-"]]
+    if model_type not in cells["tensor"] and all(len(part) == 1 for part in plan) and styles:
+        found["tensor"] = Answer(False, REFUSED.format(styles)[:172])
     if not causal.holds:  # nothing else was asked
         reason = causal.reason.partition("; ")[0]
         other = "it is no causal language model" if " change with " in reason else reason
-        rest = dict.fromkeys(found.keys() - {"causal", "apart", "planned"}, Answer(None, other))
-        found |= {**rest, "apart": Answer(causal.holds, reason)}
+        found = dict.fromkeys(found, Answer(None, other)) | {"causal": causal, "apart": Answer(causal.holds, reason)}
+    has_formula = SAME_FAMILY.get(model_type, model_type) in FAMILIES
+    without = "no formula: `transformers` counts it where it is installed"
+    found["planned"] = Answer(*(True, "the formula counts what is built") if has_formula else (None, without))
     return ModelAnswers.from_fields(found)
 
 
-def _read(answer: str, names: str, words: list[str]) -> Answer:
-    """The answer with its words in their places."""
+def _read(cell: Cell, found: Mapping[str, Answer]) -> Answer:
+    """The answer with its words in their places. `found`: those to other questions, whose names it may have."""
+    answer, text, words = cell
     sign, _, reason = answer.partition(" ")
     first, *parts = reason.split("{}")
-    text = first + "".join(f"{word}{part}" for word, part in zip(words, parts, strict=False))
-    names = names.replace("@", LAYER).replace("~", "".join(words[len(parts) :]))
-    return Answer(_SIGNS[sign], text, tuple(name.replace("&", " ") for name in names.split()))
+    reason = first + "".join(f"{word}{part}" for word, part in zip(words, parts, strict=False))
+    names = [*_expand(text.replace("@", LAYER).replace("~", "".join(words[len(parts) :])))]
+    if names[:1] == ["[lora]"]:
+        names = [*found["lora"].names]
+    return Answer(_SIGNS[sign], reason, tuple(name.replace("&", " ") for name in names))
+
+
+def _expand(text: str) -> Iterator[str]:
+    """The words of a text, `q_proj` and `k_proj` of `{q,k}_proj`."""
+    for word in text.split():
+        start, _, rest = word.partition("{")
+        middle, _, end = rest.partition("}")
+        yield from (f"{start}{each}{end}" for each in middle.split(","))
 
 
 def holds(model_type: Any, question: str) -> bool | None:
@@ -98,19 +129,15 @@ def holds(model_type: Any, question: str) -> bool | None:
 
 def tensor_plan(model_type: str) -> Mapping[str, str]:
     """The tensor plan of `transformers` for a type, style by name of module, without the embeddings; empty without. Of
-    a plan that DeepSpeed refuses, the styles that it does not know.
+    a plan that DeepSpeed refuses, the styles that it does not know, by themselves.
     """
-    row, cell = find_row(model_type), read_table().cells["plan"].get(model_type)
-    if cell is None:
-        return {style: style for style in refused_styles(row.answer_to("tensor").reason)} if row is not None else {}
-    parts = [part.split() for part in cell[1].replace("@", "layers.*.").replace("-", "").split(",")]
-    return {name: part[0] for part in parts for name in part[1:] or part}
+    parts = _plan_parts(model_type)
+    return {} if ["-"] in parts else {name: style for style, *modules in parts for name in modules or [style]}
 
 
-def refused_styles(reason: str) -> list[str]:
-    """The styles of a plan that DeepSpeed names as it refuses it."""
-    found = re.search(r"unsupported partition style\(s\): \[(.*?)\]", reason)
-    return re.findall(r"\w+", found[1]) if found else []
+def _plan_parts(model_type: str) -> list[list[str]]:
+    _, names, _ = read_table().cells["plan"].get(model_type, ("", "", []))
+    return [[*_expand(part)] for part in names.replace("@", "layers.*.").split(", ") if part]
 
 
 def release_note() -> str:

@@ -108,5 +108,5 @@ def test_the_file_is_what_its_writer_makes_of_it() -> None:
     plans = {name: dict(model_table.tensor_plan(name)) for name, row in rows.items() if row.causal}
     lines = [*table_lines(dict(table.head), answers, [*table.cells["dropout"]], plans)]
     assert "\n".join(lines) + "\n" == (ROOT / "harness/facts/model_table.txt").read_text(encoding="utf-8")
-    assert len(lines) < 480
+    assert len(lines) < 380
     assert max(map(len, lines)) < 300

@@ -18,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.hostinfo.hub_config import fetch_config
 
 FILE = Path(__file__).resolve().parents[1] / "harness" / "facts" / "model_catalogue.json"
-LISTS = ("models", "same")
 _DROPPED = re.compile(r"^_|token_id|dtype|version|^architectures$|^auto_map$|dropout|use_cache|initializer|rope|_act")
 
 
@@ -32,12 +31,12 @@ def main(names: list[str]) -> None:
     """Write the file with these models. Raises FetchError."""
     data = json.loads(FILE.read_text(encoding="utf-8"))
     for name in names:
-        data["models"][name] = keep_sizes(json.loads(fetch_config(name).read_text(encoding="utf-8")))
+        row, same = keep_sizes(json.loads(fetch_config(name).read_text(encoding="utf-8"))), data["models"].get(name, {})
+        data["models"][name] = row | {key: same[key] for key in same if key == "same"}
     data["date"] = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    text = "".join(f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in data.items() if key not in LISTS)
-    lists = [",\n".join(f"    {json.dumps(n)}: {json.dumps(row)}" for n, row in data[key].items()) for key in LISTS]
-    text += ",\n".join(f'  "{key}": {{\n{rows}\n  }}' for key, rows in zip(LISTS, lists, strict=True))
-    FILE.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
+    text = "".join(f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in data.items() if key != "models")
+    rows = ",\n".join(f"    {json.dumps(name)}: {json.dumps(row)}" for name, row in data["models"].items())
+    FILE.write_text(f'{{\n{text}  "models": {{\n{rows}\n  }}\n}}\n', encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -120,34 +121,27 @@ def _load_blocks() -> dict[str, _Block]:
 
 def _parse_row(row: str) -> Iterator[Key]:
     names, kind, *attributes = row.split()
-    values: dict[str, Any] = {}
-    bounds: list[Bound] = []
-    for attribute in attributes:
-        _parse_attribute(attribute, values, bounds)
-    key = Key("", kind.rstrip("?"), kind.endswith("?"), bounds=tuple(bounds), **values)
+    values: dict[str, Any] = {"bounds": ()}
+    for mark, text in (re.fullmatch(r"(->|=>|>=|<|=|\w+:?)(.*)", each).groups() for each in attributes):  # type: ignore[union-attr]
+        match mark:
+            case ">=" | "<":
+                values["since" if mark == ">=" else "gone"] = parse_version(text)
+            case "->" | "=>":
+                values["successor" if mark == "->" else "alias"] = text
+            case "=":
+                values["default"] = MISSING if text == "*" else json.loads(text)
+            case "ge:" | "gt:" | "le:" | "lt:":
+                limit, _, since = text.partition("@")
+                values["bounds"] += (Bound(mark[:2], float(limit), parse_version(since) if since else None),)
+            case "in:" | "IN:":
+                values["allowed"] = DTYPES if text == "dtype" else tuple(text.split("|"))
+                values["any_case"] = mark == "IN:"
+            case "was:":
+                before, _, version = text.partition("<")
+                values["was"] = (json.loads(before), parse_version(version))
+            case "nobool" | "exact" | "filled" | "raw":
+                values["no_bool" if mark == "nobool" else mark] = True
+            case _ if not mark.startswith(("typed", "as:")):  # which are of the block
+                raise ValueError(f"{row}: {mark}{text}")
+    key = Key("", kind.rstrip("?"), kind.endswith("?"), **values)
     yield from (key._replace(name=name) for name in names.split(","))
-
-
-def _parse_attribute(attribute: str, values: dict[str, Any], bounds: list[Bound]) -> None:
-    prefix, text = attribute[:2], attribute[2:]
-    if prefix == ">=":
-        values["since"] = parse_version(text)
-    elif prefix == "->":
-        values["successor"] = text
-    elif prefix == "=>":
-        values["alias"] = text
-    elif attribute[0] == "<":
-        values["gone"] = parse_version(attribute[1:])
-    elif attribute[0] == "=":
-        values["default"] = MISSING if attribute == "=*" else json.loads(attribute[1:])
-    elif prefix in ("ge", "gt", "le", "lt"):
-        limit, _, since = attribute[3:].partition("@")
-        bounds.append(Bound(prefix, float(limit), parse_version(since) if since else None))
-    elif prefix in ("in", "IN"):
-        values["allowed"] = DTYPES if attribute[3:] == "dtype" else tuple(attribute[3:].split("|"))
-        values["any_case"] = prefix == "IN"
-    elif attribute[:4] == "was:":
-        before, _, version = attribute[4:].partition("<")
-        values["was"] = (json.loads(before), parse_version(version))
-    elif not attribute.startswith(("typed", "as:")):  # of the block
-        values[{"nobool": "no_bool"}.get(attribute, attribute)] = True

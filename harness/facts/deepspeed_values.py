@@ -14,14 +14,8 @@ from harness.facts.deepspeed_version import Version
 
 _TRUE = frozenset(("1", "true", "t", "yes", "y", "on"))
 _FALSE = frozenset(("0", "false", "f", "no", "n", "off"))
-_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
-    "str": (str,),
-    "list": (list,),
-    "dict": (dict,),
-    "block": (dict,),
-    "maps": (dict,),
-    "blocks": (list,),
-}
+_WHOLE = re.compile(r"\s*[+-]?\d+(_\d+)*(\.0+)?\s*")
+_CLASSES = {"str": str, "list": list, "blocks": list, "dict": dict, "block": dict, "maps": dict}
 
 
 class ValueReading(NamedTuple):
@@ -53,9 +47,9 @@ def _interpret_by_type(key: Key, value: Any, is_typed: bool) -> ValueReading:
         return ValueReading("refused", value) if is_refused else _interpret_bool(value, is_typed=False)
     if key.type in ("bool", "switch"):
         return _interpret_bool(value, is_typed=True) if is_typed and key.type == "bool" else _interpret_switch(value)
-    if key.type == "int":
-        return _interpret_int(key, value, is_typed)
-    return _interpret_number(key, value, is_typed) if key.type == "number" else _interpret_by_class(key, value)
+    if key.type in ("int", "number"):
+        return _interpret_number(key, value, is_typed)
+    return _interpret_by_class(key, value)
 
 
 def _interpret_bool(value: Any, is_typed: bool) -> ValueReading:
@@ -81,35 +75,26 @@ def _interpret_switch(value: Any) -> ValueReading:
     return ValueReading("converted" if is_zero_or_one else "misread", bool(value))
 
 
-def _interpret_int(key: Key, value: Any, is_typed: bool) -> ValueReading:
-    if isinstance(value, bool):
-        return ValueReading("refused" if key.no_bool else "converted" if is_typed else "misread", int(value))
-    if isinstance(value, int):
-        return ValueReading("as written", value)
-    if isinstance(value, float):
-        if not value.is_integer() or abs(value) > 9.2e18:
-            return ValueReading("refused", value)
-        return ValueReading("refused", value) if key.exact else ValueReading("as written", int(value))
-    if is_typed and not key.raw and isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+(_\d+)*(\.0+)?\s*", value):
-        return ValueReading("converted", int(float(value)) if "." in value else int(value))
-    return ValueReading("refused", value)
-
-
 def _interpret_number(key: Key, value: Any, is_typed: bool) -> ValueReading:
+    is_whole = key.type == "int"
     if isinstance(value, bool):
-        return ValueReading("refused" if key.no_bool else "converted" if is_typed else "misread", float(value))
+        number = int(value) if is_whole else float(value)
+        return ValueReading("refused" if key.no_bool else "converted" if is_typed else "misread", number)
+    if isinstance(value, float) and is_whole:
+        is_refused = key.exact or not value.is_integer() or abs(value) > 9.2e18
+        return ValueReading("refused", value) if is_refused else ValueReading("as written", int(value))
     if isinstance(value, (int, float)):
         return ValueReading("as written", value)
-    if is_typed and isinstance(value, str):
-        try:
-            return ValueReading("converted", float(value))
-        except ValueError:
-            pass
-    return ValueReading("refused", value)
+    if not is_typed or not isinstance(value, str) or (is_whole and (key.raw or not _WHOLE.fullmatch(value))):
+        return ValueReading("refused", value)
+    try:
+        return ValueReading("converted", int(value.partition(".")[0]) if is_whole else float(value))
+    except ValueError:
+        return ValueReading("refused", value)
 
 
 def _interpret_by_class(key: Key, value: Any) -> ValueReading:
-    if isinstance(value, _PYTHON_TYPES.get(key.type, ())):
+    if isinstance(value, _CLASSES.get(key.type, ())):
         return ValueReading("as written", value)
     if key.type == "list" and key.name in ("classes", "names", "name_suffixes") and isinstance(value, str):
         return ValueReading("converted", [value])

@@ -8,12 +8,13 @@ An estimate: norms, biases and parts of a family's own are not known here.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from harness.facts.data_rows import read_rows
 from harness.facts.model_catalogue import catalogue_config, is_misspelt, size_in_name
-from harness.facts.model_families import Family, is_linear_layer
+from harness.facts.model_families import Family, LayerKind, find_sparse, is_linear_layer
 from harness.facts.model_parts import BadConfig, ConfigFields
 
 _NAMES = {row.partition(":")[0]: row.split()[1:] for _, row in read_rows("field_names.txt")}
@@ -30,6 +31,7 @@ _OTHER_LAYERS = tuple(
     hidden_size_per_layer_input zero_expert_num block_configs""".split()
 )
 """Fields of layers that are neither attention nor an MLP nor experts: an estimate would be far off."""
+_FIRST, _EVERY = "first_k_dense_replace", "decoder_sparse_step"
 _LATENT = {"q_lora_rank": None, "qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128}
 
 
@@ -57,8 +59,12 @@ def estimate_fields(config: Mapping[str, Any]) -> tuple[Family, ConfigFields]:
     defaults["tie_word_embeddings"] = not _is_gated(values)  # as GPT-2 and as Llama
     if not values.get("shared_expert_intermediate_size"):
         values.pop("shared_expert_intermediate_size", None)
-    family = Family(_layer_text(values), defaults, kinds={"linear": _linear_layers, "sparse": _sparse_layers})
-    return family, ConfigFields(values, defaults, {})
+    for name, least in ((_FIRST, 0), (_EVERY, 1)):
+        values[name] = value if isinstance(value := values.get(name), int) and value >= least else least
+    sparse = partial(find_sparse, first=_FIRST, every=_EVERY, dense="mlp_only_layers")
+    kinds: dict[str, LayerKind] = {"sparse": sparse} if experts not in (None, 0, 1) else {}
+    kinds |= {"linear": is_linear_layer} if values.get("linear_num_value_heads") is not None else {}  # as in Qwen3.5
+    return Family(_layer_text(values, kinds), defaults, kinds=kinds), ConfigFields(values, defaults, {})
 
 
 _VOCABULARY = 152_064
@@ -123,31 +129,14 @@ def _is_gated(values: Mapping[str, Any]) -> bool:
     return width not in (None, 4 * values["hidden_size"])
 
 
-def _layer_text(values: Mapping[str, Any]) -> str:
+def _layer_text(values: Mapping[str, Any], kinds: Collection[str]) -> str:
     heads = "$latent" if values.get("kv_lora_rank") else "$attention ?qkv_bias -"
-    if values.get("linear_num_value_heads") is not None:  # as in Qwen3.5
-        heads = f"linear?$linear, !linear?{heads}"
-    mlp = "$mlp" if _is_gated(values) else "$plain_mlp"
-    shared = values.get("shared_expert_intermediate_size")
-    width = "shared_expert_intermediate_size" if isinstance(shared, int) else "n_shared_experts*W"
-    has_shared = shared > 0 if isinstance(shared, int) else shared is None and values.get("n_shared_experts")
-    experts = (
-        f"sparse?mlp.gate E H, sparse?$experts W, {f'sparse?$mlp mlp.shared_experts {width} -, ' * bool(has_shared)}"
-    )
-    return f"{heads}, {experts}!sparse?{mlp} mlp intermediate_size|4H -, $norms"
-
-
-def _linear_layers(fields: ConfigFields) -> tuple[bool, ...]:
-    has_linear = fields.get("linear_num_value_heads") is not None
-    return is_linear_layer(fields) if has_linear else (False,) * fields.num_layers
-
-
-def _sparse_layers(fields: ConfigFields) -> tuple[bool, ...]:
-    layers = fields.num_layers
-    if fields.get("num_local_experts") in (None, 0, 1):
-        return (False,) * layers
-    first, every = fields.get("first_k_dense_replace"), fields.get("decoder_sparse_step")
-    first, every = first if isinstance(first, int) else 0, every if isinstance(every, int) and every > 0 else 1
-    dense = fields.get("mlp_only_layers")
-    dense = frozenset(dense) if isinstance(dense, list) else frozenset()
-    return tuple(i >= first and i not in dense and (i + 1) % every == 0 for i in range(layers))
+    heads = f"linear?$linear, !linear?{heads}" if "linear" in kinds else heads
+    mlp = f"{'$mlp' if _is_gated(values) else '$plain_mlp'} mlp intermediate_size|4H -"
+    if "sparse" in kinds:
+        shared = values.get("shared_expert_intermediate_size")
+        width = "shared_expert_intermediate_size" if isinstance(shared, int) else "n_shared_experts*W"
+        has_shared = shared > 0 if isinstance(shared, int) else shared is None and values.get("n_shared_experts")
+        beside = f"sparse?$mlp mlp.shared_experts {width} -, " * bool(has_shared)
+        mlp = f"sparse?mlp.gate E H, sparse?$experts W, {beside}!sparse?{mlp}"
+    return f"{heads}, {mlp}, $norms"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Well-known models as their published configurations. Parameter counts are never stored: they are computed.
 
-`model_catalogue.json` has them, with its date and the command that adds one, and below `same` the models with the
-configuration of another one; fields left out are the defaults of `transformers`. A folder or the local Hugging Face
+`model_catalogue.json` has them, with its date and the command that adds one, and as `same` of a model those with its
+configuration; fields left out are the defaults of `transformers`. A folder or the local Hugging Face
 cache wins over this list, since a run trains that one.
 """
 
@@ -20,7 +20,7 @@ LANGUAGE_PART_ONLY: tuple[str, ...] = tuple(_DATA["language_part_only"])
 CLASS_DEFAULTS: frozenset[str] = frozenset(_DATA["class_defaults"])
 """Models whose own file was not read: the defaults of the class of `transformers` whose documentation names them."""
 CATALOGUE: Mapping[str, Mapping[str, Any]] = {
-    each: config for name, config in _DATA["models"].items() for each in (name, *_DATA["same"].get(name, ()))
+    each: config for name, config in _DATA["models"].items() for each in (name, *config.pop("same", ()))
 }
 _STAGE_WORDS = frozenset("instruct chat it pt base hf thinking meta fp8 bf16 sft dpo".split())
 """Parts of a name that say how a model was trained further, or how it is stored, not what its sizes are."""

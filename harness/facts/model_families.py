@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,31 +105,19 @@ def _count(fields: ConfigFields, name: str, default: str | None) -> int:
     return fields.count(_LETTERS.get(name, name), _add_up(fields, default) if default else None)
 
 
-def is_sparse_layer(fields: ConfigFields) -> tuple[bool, ...]:
-    """Does this layer of a Qwen mixture have experts?"""
-    dense, every = fields.numbers("mlp_only_layers"), fields.count("decoder_sparse_step")
-    return tuple(index not in dense and (index + 1) % every == 0 for index in range(fields.num_layers))
-
-
-def follows_dense(fields: ConfigFields) -> tuple[bool, ...]:
-    """Does this layer come after the `first_k_dense_replace` dense ones?"""
-    first = fields.count("first_k_dense_replace", 0, minimum=0)
-    return tuple(index >= first for index in range(fields.num_layers))
-
-
-def is_ernie_sparse(fields: ConfigFields) -> tuple[bool, ...]:
-    """Is this layer between the first and the last one with experts, which are so many apart?"""
-    first, every = fields.count("moe_layer_start_index", 0, minimum=0), fields.count("moe_layer_interval")
-    end = fields.get("moe_layer_end_index")
-    last = fields.num_layers - 1 if end in (None, -1) else fields.count("moe_layer_end_index", minimum=0)
-    return tuple(first <= index <= last and (index + 1) % every == 0 for index in range(fields.num_layers))
-
-
-def is_llama4_sparse(fields: ConfigFields) -> tuple[bool, ...]:
-    """Has this layer experts: in every layer (Scout) or in every other (Maverick)?"""
-    every = fields.count("interleave_moe_layer_step")
-    chosen = fields.numbers("moe_layers") or frozenset(range(every - 1, fields.num_layers, every))
-    return tuple(index in chosen for index in range(fields.num_layers))
+def find_sparse(
+    fields: ConfigFields, *, first: str = "", last: str = "", every: str = "", dense: str = "", chosen: str = ""
+) -> tuple[bool, ...]:
+    """Which layers have experts? By fields of these names: the first and the last such layer, every which one, and the
+    indices of those that have none or of those that alone have them.
+    """
+    start, step = fields.count(first, 0, minimum=0), fields.count(every) if every else 1
+    end = fields.count(last, minimum=0) if fields.get(last) not in (None, -1) else fields.num_layers - 1
+    alone, without = fields.numbers(chosen), fields.numbers(dense)
+    return tuple(
+        index in alone if alone else start <= index <= end and index not in without and (index + 1) % step == 0
+        for index in range(fields.num_layers)
+    )
 
 
 def is_linear_layer(fields: ConfigFields) -> tuple[bool, ...]:
@@ -146,10 +135,20 @@ def has_two_norms(fields: ConfigFields) -> tuple[bool, ...]:
     return (fields.count("num_ln_in_parallel_attn", usual) == 2,) * fields.num_layers
 
 
-def _read_family(row: dict[str, Any]) -> Family:
-    return Family(**{**row, "kinds": {name: globals()[kind] for name, kind in row.get("kinds", {}).items()}})
+def _read_families() -> Mapping[str, Family]:
+    """The rows of the file, of which one may be `like` an earlier one but for what it has itself."""
+    families: dict[str, Family] = {}
+    for name, row in _DATA["families"].items():
+        base = families.get(row.pop("like", ""), Family("", {}))
+        kinds = {
+            each: globals()[kind] if isinstance(kind, str) else partial(find_sparse, **kind)
+            for each, kind in row.get("kinds", {}).items()
+        }
+        defaults = {**base.defaults, **row.get("defaults", {})}
+        families[name] = base._replace(**{**row, "kinds": kinds or base.kinds, "defaults": defaults})
+    return families
 
 
-FAMILIES: Mapping[str, Family] = {kind: _read_family(row) for kind, row in _DATA["families"].items()}
+FAMILIES: Mapping[str, Family] = _read_families()
 SAME_FAMILY: Mapping[str, str] = {"kimi_k2": "deepseek_v3", "gemma3": "gemma3_text", "llama4": "llama4_text"}
 """A `model_type` that names another family's modules, or a composite of which a run trains the text model."""

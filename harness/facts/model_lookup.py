@@ -64,9 +64,8 @@ def _find_facts(config: Mapping[str, Any], source: str, *, build: bool, estimate
             return _estimate(config, kind, source, "it was not built")
         return ModelLookup(None, why_not=_unknown_family(kind))
     try:
-        return ModelLookup(
-            _facts_of_family(kind, family, ConfigFields(fields, family.defaults, family.aliases)), source
-        )
+        facts = _facts_of_family(kind, family, ConfigFields(fields, family.defaults, family.aliases))
+        return ModelLookup(facts, source)
     except BadConfig as error:
         return ModelLookup(None, why_not=f"{source}: {error}")
 
@@ -106,9 +105,8 @@ def _estimate(config: Mapping[str, Any], kind: str, source: str, why_not_built: 
         family, fields = estimate_fields(config)
         facts = _facts_of_family(kind, family, fields)._replace(built=True, estimated=True)
     except BadConfig as error:
-        return ModelLookup(
-            None, why_not=f"{_unknown_family(kind)}; {why_not_built}; no estimate is possible either: {error}"
-        )
+        reason = f"{_unknown_family(kind)}; {why_not_built}; no estimate is possible either: {error}"
+        return ModelLookup(None, why_not=reason)
     return ModelLookup(facts, f"{source}, estimated from its sizes")
 
 
@@ -160,13 +158,9 @@ def _shared_expert_size(fields: ConfigFields) -> int:
 
 
 def _latent_attention(fields: ConfigFields) -> LatentAttention:
-    return LatentAttention(
-        fields.count("q_lora_rank") if fields.get("q_lora_rank") is not None else 0,
-        fields.count("kv_lora_rank"),
-        fields.count("qk_nope_head_dim"),
-        fields.count("qk_rope_head_dim"),
-        fields.count("v_head_dim"),
-    )
+    queries = fields.count("q_lora_rank") if fields.get("q_lora_rank") is not None else 0
+    widths = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    return LatentAttention(queries, *map(fields.count, widths))
 
 
 def find_model(
@@ -183,22 +177,11 @@ def find_model(
     local Hugging Face cache, the catalogue. `build` and `estimate` are those of `facts_from_config`; with `by_name` the
     name is enough, for a plan.
     """
-    if config is not None:
-        facts = facts_from_config(config, "`model.config`", build=build, estimate=estimate)
-        return facts._replace(config=config)
-    if not name_or_path:
-        return ModelLookup(None, why_not="neither `model.name_or_path` nor `model.config` is given")
-    stored = find_stored_config(name_or_path, base_dir, revision)
-    if stored is not None:
-        if isinstance(stored.config, str):
-            return ModelLookup(None, why_not=stored.config)
-        facts = facts_from_config(stored.config, f"`{stored.file}`", build=build, estimate=estimate)
-        return facts._replace(config=stored.config)
-    catalogue_entry = catalogue_config(name_or_path)
-    if catalogue_entry is not None:
-        source = f"the catalogue{describe_origin(name_or_path, catalogue_entry)}"
-        facts = facts_from_config(catalogue_entry, source, build=build, estimate=estimate)
-        return facts._replace(config=catalogue_entry)
+    known, source = _find_config(name_or_path, config, base_dir, revision)
+    if known is not None:
+        return facts_from_config(known, source, build=build, estimate=estimate)._replace(config=known)
+    if source or not name_or_path:
+        return ModelLookup(None, why_not=source)
     named, close = _find_by_name(name_or_path) if by_name else None, closest_names(name_or_path)
     if named is not None:  # others of the nearest size are no help
         family = re.split(r"[^a-z]", name_or_path.lower().rpartition("/")[2])[0]
@@ -228,13 +211,23 @@ def find_configuration(
     revision: str | None = None,
 ) -> dict[str, Any] | None:
     """The configuration itself, from the same places as `find_model`; None if there is none."""
-    if config is not None or not name_or_path:
-        return None if config is None else dict(config)
+    known, _ = _find_config(name_or_path, config, base_dir, revision)
+    return None if known is None else dict(known)
+
+
+def _find_config(
+    name_or_path: str | None, config: Mapping[str, Any] | None, base_dir: Path | None, revision: str | None
+) -> tuple[Mapping[str, Any] | None, str]:
+    """A configuration and where it comes from; else None and the reason, which is empty for a name not known here."""
+    if config is not None:
+        return config, "`model.config`"
+    if not name_or_path:
+        return None, "neither `model.name_or_path` nor `model.config` is given"
     stored = find_stored_config(name_or_path, base_dir, revision)
-    if stored is None:
-        catalogue_entry = catalogue_config(name_or_path)
-        return None if catalogue_entry is None else dict(catalogue_entry)
-    return stored.config if isinstance(stored.config, dict) else None
+    if stored is not None:
+        return (None, stored.config) if isinstance(stored.config, str) else (stored.config, f"`{stored.file}`")
+    known = catalogue_config(name_or_path)
+    return known, "" if known is None else f"the catalogue{describe_origin(name_or_path, known)}"
 
 
 _DROPOUT_KEYS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "attn_dropout")
@@ -242,8 +235,7 @@ _DROPOUT_KEYS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_pro
 
 def has_attention_dropout(config: Mapping[str, Any]) -> bool:
     """Does a model of this configuration drop attention weights in training?"""
-    inner = config.get("text_config")
-    merged = {**config, **inner} if isinstance(inner, Mapping) else config
+    merged = _text_fields(config)
     written = [merged[key] for key in _DROPOUT_KEYS if key in merged]
     if written:
         return any(isinstance(value, int | float) and value > 0 for value in written)

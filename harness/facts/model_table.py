@@ -18,8 +18,6 @@ from harness.hostinfo.model_answers import Answer, ModelAnswers
 _FILE = Path(__file__).with_suffix(".txt")
 _SIGNS = {"yes": True, "no": False, "?": None}
 LAYER = "model.layers.*."
-
-
 REFUSED = (
     "ValueError: HuggingFace tp_plan contains unsupported partition style(s): {}. Applying only the supported entries"
     " could shard one half of a column/row pair, so"

@@ -9,7 +9,7 @@ rows and the grid agree, release by release and cell by cell.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,8 @@ class ReleaseFault:
     effect: str
     workaround: str
     gate: str = ""
-    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    hidden_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    values: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    hidden_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
     fault: str = ""
     evidence: str = "the grid"
 
@@ -50,15 +50,6 @@ class ReleaseFault:
         return is_late_enough and (not self.last or version <= parse_version(self.last))
 
 
-def _read_rows(kind: str) -> tuple[ReleaseFault, ...]:
-    """The rows of one kind in `release_faults.json`; lists of values become tuples."""
-    rows: list[dict[str, Any]] = _DATA[kind]
-    for row in rows:
-        for name in {"values", "hidden_by"} & set(row):
-            row[name] = {key: tuple(values) for key, values in row[name].items()}
-    return tuple(ReleaseFault(**row) for row in rows)
-
-
-RELEASE_FAULTS: tuple[ReleaseFault, ...] = _read_rows("fault")
-RELEASE_CHANGES: tuple[ReleaseFault, ...] = _read_rows("change")
+RELEASE_FAULTS = tuple(ReleaseFault(**row) for row in _DATA["fault"])
+RELEASE_CHANGES = tuple(ReleaseFault(**row) for row in _DATA["change"])
 """Changes that are no faults of the trained numbers; none is in the grid."""

@@ -27,57 +27,37 @@ SCALED_EMBEDDINGS: Final = frozenset({"gemma", "gemma2"})
 """Families whose embedding has a forward of its own that DeepSpeed does not shard: a head tied to it stays whole."""
 
 
-def _spec(partition_type: str, *patterns: str, **more: Any) -> LayerSpec:
-    return {"patterns": [rf".*\.{pattern}\.weight$" for pattern in patterns], "partition_type": partition_type, **more}
-
-
-_LLAMA_ATTENTION = (_spec("row", r"self_attn\.o_proj"), _spec("column", r"self_attn\.[qkv]_proj"))
-_LLAMA_PRESET = (
-    *_LLAMA_ATTENTION,
-    _spec("row", r"mlp\.down_proj"),
-    _spec("column", r"mlp\.(up|gate)_proj"),
-)
-_FUSED_PRESET = (
-    _spec("row", r"self_attention\.dense"),
-    _spec("column", r"self_attention\.query_key_value"),
-    _spec("row", r"mlp\.dense_4h_to_h"),
-    _spec("column", r"mlp\.dense_h_to_4h"),
-)
-
-PRESET_SPECS: Final[Mapping[str, LayerSpecs]] = {
-    "llama": _LLAMA_PRESET,
-    "qwen2": _LLAMA_PRESET,
-    "mixtral": (
-        *_LLAMA_ATTENTION,
-        _spec("row", r"block_sparse_moe\.experts\.\d+\.w2"),
-        _spec("column", r"block_sparse_moe\.experts\.\d+\.w[13]"),
-        _spec("skip", r"block_sparse_moe\.gate"),
-    ),
-    "deepseek_v2": (
-        _spec("row", r"self_attn\.o_proj"),
-        _spec("skip", r"self_attn\.(q_a_proj|kv_a_proj_with_mqa)"),
-        _spec("column", r"self_attn\.(q_b_proj|kv_b_proj)"),
-        _spec("row", r"mlp\.experts\.\d+\.down_proj"),
-        _spec("column", r"mlp\.experts\.\d+\.(up|gate)_proj"),
-        _spec("skip", r"mlp\.gate"),
-        _spec("row", r"mlp\.shared_experts\.down_proj"),
-        _spec("column", r"mlp\.shared_experts\.(up|gate)_proj"),
-    ),
-    "bloom": _FUSED_PRESET,
-    "chatglm": (
-        _spec("row", r"self_attention\.dense"),
-        _spec("column", r"self_attention\.query_key_value", shape=[3, -1], partition_dim=0),
-        _spec("row", r"mlp\.dense_4h_to_h"),
-        _spec("column", r"mlp\.dense_h_to_4h", shape=[2, -1], partition_dim=0),
-    ),
-    "phi3": (
-        _spec("row", r"self_attn\.o_proj"),
-        _spec("column", r"self_attn\.qkv_proj", shape=[3, -1], partition_dim=0),
-        _spec("row", r"mlp\.down_proj"),
-        _spec("column", r"mlp\.gate_up_proj", shape=[2, -1], partition_dim=0),
-    ),
+_FUSED = r"""row self_attention\.dense, column self_attention\.query_key_value, row mlp\.dense_4h_to_h,
+    column mlp\.dense_h_to_4h"""
+_LLAMA_ATTENTION = r"row self_attn\.o_proj, column self_attn\.[qkv]_proj"
+_LLAMA = rf"{_LLAMA_ATTENTION}, row mlp\.down_proj, column mlp\.(up|gate)_proj"
+_PRESETS = {
+    "llama": _LLAMA,
+    "qwen2": _LLAMA,
+    "mixtral": rf"""{_LLAMA_ATTENTION}, row block_sparse_moe\.experts\.\d+\.w2,
+        column block_sparse_moe\.experts\.\d+\.w[13], skip block_sparse_moe\.gate""",
+    "deepseek_v2": r"""row self_attn\.o_proj, skip self_attn\.(q_a_proj|kv_a_proj_with_mqa),
+        column self_attn\.(q_b_proj|kv_b_proj), row mlp\.experts\.\d+\.down_proj,
+        column mlp\.experts\.\d+\.(up|gate)_proj, skip mlp\.gate, row mlp\.shared_experts\.down_proj,
+        column mlp\.shared_experts\.(up|gate)_proj""",
+    "bloom": _FUSED,
+    "chatglm": r"""row self_attention\.dense, column self_attention\.query_key_value 3, row mlp\.dense_4h_to_h,
+        column mlp\.dense_h_to_4h 2""",
+    "phi3": r"row self_attn\.o_proj, column self_attn\.qkv_proj 3, row mlp\.down_proj, column mlp\.gate_up_proj 2",
 }
+
+
+def _read_specs(text: str) -> LayerSpecs:
+    """The specs of a text: a type, a pattern of names, and of how many weights in a row each is one."""
+    return tuple(
+        {"patterns": [rf".*\.{pattern}\.weight$"], "partition_type": kind}
+        | ({"shape": [int(parts[0]), -1], "partition_dim": 0} if parts else {})
+        for kind, pattern, *parts in map(str.split, text.split(","))
+    )
+
+
+PRESET_SPECS: Final[Mapping[str, LayerSpecs]] = {name: _read_specs(text) for name, text in _PRESETS.items()}
 """`preset_model` by name (`module_inject/autotp_config.py` `AutoTPPresets`)."""
 
-GUESSED_SPECS: Final[Mapping[str, LayerSpecs]] = {"falcon": _FUSED_PRESET}
+GUESSED_SPECS: Final[Mapping[str, LayerSpecs]] = {"falcon": _read_specs(_FUSED)}
 """DeepSpeed's guess from the names of layers, of the families here without a plan."""

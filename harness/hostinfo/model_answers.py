@@ -37,7 +37,7 @@ _NO_CHILD = "no child process could be started"
 QUESTIONS = tuple(
     """causal apart borders kernels sequence tensor pipeline checkpointing loss lora qlora export zero3 size""".split()
 )
-"""In the order in which they are put; `harness.runtime.model_questions` has a module for each."""
+"""In the order in which they are put; `harness.runtime.model_questions.question_list` has a function for each."""
 _NO_MATTER = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures")
 """Fields of a configuration that change nothing of what a model does."""
 

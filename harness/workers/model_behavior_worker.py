@@ -70,8 +70,7 @@ def ask(fields: dict[str, Any], folder: Path, report: Any) -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     from harness.hostinfo.model_answers import QUESTIONS, Answer
-    from harness.runtime.model_questions.full_size import count_parameters
-    from harness.runtime.model_questions.question_list import ask_all
+    from harness.runtime.model_questions.question_list import ask_all, count_parameters
     from harness.runtime.text_part import find_text_part
 
     def refuse(reason: str) -> None:

@@ -15,7 +15,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from harness.hostinfo.model_answers import Answer
-from harness.runtime.model_questions.rank_pair import ask_ranks, find_error
+from harness.runtime.model_questions.rank_pair import ask_ranks
 from harness.runtime.model_questions.small_copy import SmallCopy, join_names
 from harness.runtime.models.pretrained import load_pretrained
 from harness.spec.sections.model_spec import ModelSpec
@@ -55,9 +55,6 @@ def ask_at_zero3(small: SmallCopy) -> Answer:
             return {"wrong": _other_values(small.model, parameters)}
 
     answers = ask_ranks(compare, 1, small.folder / "zero3")
-    error = find_error(answers)
-    if error:
-        return Answer(False, error)
     wrong = tuple(answers[0]["wrong"])
     if wrong:
         return Answer(False, "weights are others than those in the file", wrong)

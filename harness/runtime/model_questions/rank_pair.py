@@ -26,7 +26,9 @@ _GRACE_SECONDS = 2
 
 
 def ask_ranks(action: Callable[[int], dict[str, Any]], ranks: int, folder: Path) -> list[dict[str, Any]]:
-    """The answer of each rank; `error` is in it where it raised or was killed."""
+    """The answer of each rank. Raises RankError where one raised or was killed, MachineError where only this machine is
+    to blame.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     pids = {_fork(action, rank, ranks, folder): rank for rank in range(ranks)}
     deadline = time.monotonic() + _SECONDS
@@ -42,7 +44,15 @@ def ask_ranks(action: Callable[[int], dict[str, Any]], ranks: int, folder: Path)
                 os.waitpid(pid, 0)
             break
         time.sleep(0.005)
-    return [_read(folder, rank) for rank in range(ranks)]
+    answers = [_read(folder, rank) for rank in range(ranks)]
+    error = find_error(answers)
+    if error:
+        raise RankError(error)
+    return answers
+
+
+class RankError(Exception):
+    """The model, or what this program does to it, ended a rank."""
 
 
 class MachineError(Exception):

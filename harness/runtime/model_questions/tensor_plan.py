@@ -11,7 +11,7 @@ import deepspeed.module_inject.tp_plan_converter
 import torch
 
 from harness.hostinfo.model_answers import Answer
-from harness.runtime.model_questions.rank_pair import ask_ranks, find_error
+from harness.runtime.model_questions.rank_pair import ask_ranks
 from harness.runtime.model_questions.small_copy import NOISE, SmallCopy, join_names, layer_matrices, loss_and_gradients
 
 _JSON = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 0}, "tensor_parallel": {"autotp_size": 2}}
@@ -33,9 +33,6 @@ def ask(small: SmallCopy) -> Answer:
         return {"whole": whole, "loss": own_loss, "wrong": wrong}
 
     answers = ask_ranks(compare, 2, small.folder / "tensor")
-    error = find_error(answers)
-    if error:
-        return Answer(False, error)
     whole = join_names(answers[0]["whole"])
     if len(answers[0]["whole"]) == len(shapes):
         return Answer(False, "every rank keeps every layer whole", whole)

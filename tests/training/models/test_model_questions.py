@@ -23,7 +23,7 @@ from harness.facts import model_table
 from harness.hostinfo import model_answers
 from harness.hostinfo.model_answers import QUESTIONS
 from harness.runtime.model_behavior import build_small_copy
-from harness.runtime.model_questions import quantized_layers, small_copy, tensor_plan
+from harness.runtime.model_questions import adapted_layers, small_copy, tensor_plan
 from harness.runtime.model_questions.rank_pair import MachineError, ask_ranks, find_error
 from harness.runtime.text_part import find_text_part
 from tests.support.training.forked_ranks import ForkedRanks
@@ -70,16 +70,16 @@ def test_a_run_shows_what_the_table_says(way: str, family: str, forked: ForkedRa
 def test_ranks_that_reach_no_peer_say_nothing_of_a_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none0")
     with pytest.raises(MachineError):
-        find_error(ask_ranks(lambda _: {}, 2, tmp_path))
+        ask_ranks(lambda _: {}, 2, tmp_path)
     assert find_error([{"error": "gloo: closed"}, {"error": "KeyError: 'head'"}]) == "KeyError: 'head'"
 
 
 @pytest.mark.parametrize("names", [(), ("layers.0.q",)])
 def test_weights_that_were_not_found_are_no_yes(names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantized_layers, "layer_matrices", lambda _: [(name, None) for name in names])
-    monkeypatch.setattr(quantized_layers, "ask_ranks", lambda *_: [{"whole": [], "trains": True}])
+    monkeypatch.setattr(adapted_layers, "layer_matrices", lambda _: [(name, None) for name in names])
+    monkeypatch.setattr(adapted_layers, "ask_ranks", lambda *_: [{"whole": [], "trains": True}])
     small: Any = SimpleNamespace(saved=Path(), model=None, folder=Path())
-    assert quantized_layers.ask(small).holds is (True if names else None)
+    assert adapted_layers.ask_in_4_bits(small).holds is (True if names else None)
 
 
 @pytest.mark.parametrize(("family", "names"), [("hrm_text", ["L_module", "H_module"]), ("longcat_flash", ["0", "1"])])

@@ -154,9 +154,9 @@ def _brace(words: list[str]) -> str:
 
 
 def _fill(start: str, entries: list[str]) -> Iterator[str]:
-    """The types behind an answer or its last names, in a line where they fit into one."""
+    """The types behind an answer or its last names, in a line where they fit into one; one type always."""
     line = f"{start} <- {', '.join(entries)}"
-    if not entries or (start and len(line) <= _WIDTH):
+    if not entries or (start and (len(line) <= _WIDTH or (len(start) > _WIDTH and len(entries) == 1))):
         return iter([line if entries else start])
     words = [entry if entry is entries[-1] else f"{entry}," for entry in entries]
     return iter([*filter(None, [start]), *_wrap(words, "    ")])

@@ -52,16 +52,12 @@ def resolve_target(requested: str | None = None) -> DeepSpeedTarget:
     if requested is not None:
         parse_version(requested)
         return DeepSpeedTarget(requested.strip().removeprefix("v"), "requested")
-    installed = installed_version()
+    installed = installed_version() or ""
     try:
-        parse_version(installed or "")
-    except ValueError:
-        installed = None  # a build with another version text is unknown
-    return (
-        DeepSpeedTarget(installed, "installed")
-        if installed
-        else DeepSpeedTarget(FALLBACK_VERSION, "assumed, none is installed")
-    )
+        parse_version(installed)
+    except ValueError:  # none, or a build with another version text
+        return DeepSpeedTarget(FALLBACK_VERSION, "assumed, none is installed")
+    return DeepSpeedTarget(installed, "installed")
 
 
 def installed_version() -> str | None:

@@ -67,9 +67,7 @@ def _read_devices() -> Iterator[Device]:
         reserve = _DRIVER_RESERVE if "NVIDIA" in source else 0
         memory = (int(mib) - reserve if of_torch == "-" else int(of_torch)) * MIB
         numbers = [_SLOT_NETWORK if word == "-" else float(word) for word in words]
-        flops_16, flops_32, flops_8, bandwidth, link, pcie, network = numbers
-        flops = (flops_16 * TERA, flops_32 * TERA, flops_8 * TERA)
-        rates = (bandwidth * GIGA, link * GIGA, pcie * GIGA, network * GIGA)
+        flops, rates = [each * TERA for each in numbers[:3]], [each * GIGA for each in numbers[3:]]
         yield Device(name, memory, *flops, *rates, source)
 
 
@@ -140,12 +138,8 @@ def suggest_device(name: str) -> str | None:
     """
     plain_name = _plain(name)
     chips = {_BOARD.sub("", _plain(_stem(device))): device for device in _TABLE}
-    chips = {
-        chip: device
-        for chip, device in chips.items()
-        if plain_name.startswith(chip) and _BOARD.fullmatch(plain_name.removeprefix(chip))
-    }
-    chip = max(chips, key=len, default="")
+    same = [c for c in chips if plain_name.startswith(c) and _BOARD.fullmatch(plain_name.removeprefix(c))]
+    chip = max(same, key=len, default="")
     return (find_device(chip) or chips[chip]).name if chip else None
 
 
@@ -172,8 +166,8 @@ def describe_device(
         link = 32 * GIGA
         rate = bandwidth or flops_16 / 200
         return Device(name, memory, flops_16, flops_16 / 8, 0.0, rate, link, link, _SLOT_NETWORK * GIGA, "`cluster`")
-    changes = {"memory": memory, "flops_16": flops_16, "bandwidth": bandwidth}
-    changes = {key: value for key, value in changes.items() if value is not None}
+    figures = {"memory": memory, "flops_16": flops_16, "bandwidth": bandwidth}
+    changes = {key: value for key, value in figures.items() if value is not None}
     if not changes or known.is_cpu:
         return known
     return replace(known, **changes, source=f"{known.source}, with figures of `cluster`")  # type: ignore[arg-type]

@@ -133,8 +133,7 @@ def _distance(name: str, size: float | None, families: set[str], known: str) -> 
 
 def _families(name: str) -> list[str]:
     """The words of a name that are neither a size nor a stage of training."""
-    words = re.findall(r"[a-z]{3,}", name)
-    return [word for word in words if word not in _STAGE_WORDS]
+    return [word for word in re.findall(r"[a-z]{3,}", name) if word not in _STAGE_WORDS]
 
 
 def size_in_name(name: str) -> float | None:

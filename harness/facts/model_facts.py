@@ -88,8 +88,7 @@ class ModelFacts(NamedTuple):
     @once_a_model
     def largest_layer(self) -> Parameters:
         """The largest kind of layer."""
-        kinds = {id(layer): layer for layer in self.layers}
-        return max(kinds.values(), key=_numel, default=())
+        return max(self.layers, key=_numel, default=())
 
     @property
     @once_a_model
@@ -105,8 +104,7 @@ class ModelFacts(NamedTuple):
     @property
     def embedding_parameters(self) -> int:
         """Elements of token and position embeddings and of an untied head."""
-        matrices = (parameter for parameter in (*self.before, *self.after) if len(parameter.shape) == 2)
-        return sum(parameter.numel for parameter in matrices)
+        return _numel(parameter for parameter in (*self.before, *self.after) if len(parameter.shape) == 2)
 
     @property
     def largest_parameter(self) -> int:
@@ -121,9 +119,8 @@ class ModelFacts(NamedTuple):
     @property
     def largest_layer_module(self) -> int:
         """The same inside a layer: no embedding and no head."""
-        return max(
-            (*(parameter.numel for parameter in self.largest_layer), _numel(_expert_parameters(self.largest_layer)))
-        )
+        layer = self.largest_layer
+        return max((_numel(_expert_parameters(layer)), *(parameter.numel for parameter in layer)))
 
     @property
     def active_parameters(self) -> int:
@@ -137,14 +134,10 @@ class ModelFacts(NamedTuple):
     @once_a_model
     def matmul_parameters(self) -> int:
         """Active parameters that are multiplied with: no vectors, nothing before the layers unless it is the head."""
-        vectors = sum(parameter.numel for parameter in (*self.before, *self.after) if len(parameter.shape) == 1)
-        vectors += self._sum_over_layers(
-            lambda layer: sum(parameter.numel for parameter in layer if len(parameter.shape) == 1)
-        )
-        embedding_elements = sum(parameter.numel for parameter in self.before if len(parameter.shape) > 1)
-        if self.tied:
-            embedding_elements -= self.vocab * self.hidden
-        return self.active_parameters - vectors - embedding_elements
+        vectors = _numel_of_vectors((*self.before, *self.after)) + self._sum_over_layers(_numel_of_vectors)
+        embedding = _numel(parameter for parameter in self.before if len(parameter.shape) > 1)
+        embedding -= self.vocab * self.hidden if self.tied else 0
+        return self.active_parameters - vectors - embedding
 
     def with_label_head(self, num_labels: int) -> ModelFacts:
         """The same layers with a head of so many outputs instead of one over the vocabulary."""
@@ -169,6 +162,10 @@ class ModelFacts(NamedTuple):
 
 def _numel(parameters: Iterable[Parameter]) -> int:
     return sum(parameter.numel for parameter in parameters)
+
+
+def _numel_of_vectors(parameters: Iterable[Parameter]) -> int:
+    return _numel(parameter for parameter in parameters if len(parameter.shape) == 1)
 
 
 def _expert_parameters(layer: Parameters) -> Parameters:

@@ -285,15 +285,8 @@ def _narrowing(head_dims: list[int], width: int) -> int:
 
 def _head_counts(config: Mapping[str, Any]) -> list[int]:
     """Of attention, and of other layers where they have many."""
-    return [
-        v
-        for k, v in config.items()
-        if _is_count(v)
-        and v > (2 if "mamba" in k else 1)
-        and _HEADS.search(k)
-        and not _HEAD_DIM.search(k)
-        and not k.startswith(("n_group", "topk"))
-    ]
+    counts = {k: v for k, v in config.items() if _is_count(v) and v > (2 if "mamba" in k else 1) and _HEADS.search(k)}
+    return [v for k, v in counts.items() if not _HEAD_DIM.search(k) and not k.startswith(("n_group", "topk"))]
 
 
 def _experts(config: Mapping[str, Any]) -> int:

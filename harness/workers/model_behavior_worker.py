@@ -70,6 +70,7 @@ def ask(fields: dict[str, Any], folder: Path, report: Any) -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     from harness.hostinfo.model_answers import QUESTIONS, Answer
+    from harness.runtime.model_behavior import first_line
     from harness.runtime.model_questions.question_list import ask_all, count_parameters
     from harness.runtime.text_part import find_text_part
 
@@ -84,8 +85,7 @@ def ask(fields: dict[str, Any], folder: Path, report: Any) -> None:
     try:
         config = AutoConfig.for_model(kind, **fields)
     except Exception as error:  # a configuration is checked by code of its class
-        first_line = (str(error).strip() or "no message").splitlines()[0][:160]
-        refuse(f"its configuration is refused: {first_line}")
+        refuse(f"its configuration is refused: {first_line(error)}")
         return
     part = find_text_part(config)  # a run trains the text model of a composite
     trained = part.config or config

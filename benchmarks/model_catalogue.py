@@ -31,8 +31,9 @@ def main(names: list[str]) -> None:
     """Write the file with these models. Raises FetchError."""
     data = json.loads(FILE.read_text(encoding="utf-8"))
     for name in names:
-        row, same = keep_sizes(json.loads(fetch_config(name).read_text(encoding="utf-8"))), data["models"].get(name, {})
-        data["models"][name] = row | {key: same[key] for key in same if key == "same"}
+        row = keep_sizes(json.loads(fetch_config(name).read_text(encoding="utf-8")))
+        known = data["models"].get(name, {})
+        data["models"][name] = row | {key: known[key] for key in ("same", "short") if key in known}
     data["date"] = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     text = "".join(f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in data.items() if key != "models")
     rows = ",\n".join(f"    {json.dumps(name)}: {json.dumps(row)}" for name, row in data["models"].items())

@@ -2,8 +2,8 @@
 """Well-known models as their published configurations. Parameter counts are never stored: they are computed.
 
 `model_catalogue.json` has them, with its date and the command that adds one, and as `same` of a model those with its
-configuration; fields left out are the defaults of `transformers`. A folder or the local Hugging Face
-cache wins over this list, since a run trains that one.
+configuration, as `short` what else it is called; fields left out are the defaults of `transformers`. A folder or the
+local Hugging Face cache wins over this list, since a run trains that one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ LANGUAGE_PART_ONLY: tuple[str, ...] = tuple(_DATA["language_part_only"])
 """Starts of the names of repositories that hold a vision tower, which is not counted."""
 CLASS_DEFAULTS: frozenset[str] = frozenset(_DATA["class_defaults"])
 """Models whose own file was not read: the defaults of the class of `transformers` whose documentation names them."""
+_SHORT_NAMES = {short: config for config in _DATA["models"].values() for short in config.pop("short", ())}
 CATALOGUE: Mapping[str, Mapping[str, Any]] = {
     each: config for name, config in _DATA["models"].items() for each in (name, *config.pop("same", ()))
 }
@@ -47,18 +48,6 @@ _BY_NAME |= {name.split("/", 1)[1].lower(): config for name, config in CATALOGUE
 _BY_SIZES = _index(versions=False)
 _BY_SIZES_OF_ANY_VERSION = _index(versions=True)
 _OWNERS = frozenset(name.split("/", 1)[0].lower() for name in CATALOGUE)
-_SHORT_NAMES = {
-    "llama-4-scout": "meta-llama/Llama-4-Scout-17B-16E-Instruct",
-    "llama-4-maverick": "meta-llama/Llama-4-Maverick-17B-128E-Instruct",
-    "command-r": "CohereLabs/c4ai-command-r-v01",
-    "command-r-plus": "CohereLabs/c4ai-command-r-plus",
-    "command-r7b": "CohereLabs/c4ai-command-r7b-12-2024",
-    "command-a": "CohereLabs/c4ai-command-a-03-2025",
-    "gpt-3": "openai/gpt3-175b",
-    "gpt3": "openai/gpt3-175b",
-    "bloom-176b": "bigscience/bloom",
-    "llama-33b": "huggyllama/llama-30b",
-}
 
 
 def catalogue_config(name: str) -> Mapping[str, Any] | None:
@@ -72,7 +61,7 @@ def catalogue_config(name: str) -> Mapping[str, Any] | None:
     if owner and owner not in _OWNERS:
         return None
     if short_name in _SHORT_NAMES:
-        return CATALOGUE[_SHORT_NAMES[short_name]]
+        return _SHORT_NAMES[short_name]
     return _BY_SIZES.get(_drop_words(short_name)) or _BY_SIZES_OF_ANY_VERSION.get(_drop_words(short_name, True))
 
 

@@ -34,7 +34,7 @@ _EXPRESSION = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 _OF_A_PACKAGE = re.compile(r"(?:torch|deepspeed|transformers|accelerate|peft|trl|engine|model|self)\.\w")
 _ALTERNATIVE = re.compile(r"; |, (?:or|else)\b|\bor\b|\buntil then\b")
 _RELEASE = re.compile(r"install (?:a newer \w|[a-z][\w-]+ \d)")
-_NETWORK = re.compile(rf"{_RELEASE.pattern}|(?:set|check that) `?[A-Z_]+(?:_IFNAME|_ADDR|_PORT)\b")
+_NETWORK = re.compile(rf"{_RELEASE.pattern}|(?:set|check that) `?[A-Z\d_]+(?:_IFNAME|_ADDR|_PORT|_DISABLE)\b")
 """First words of a change that a job needs before the same start works: before its first step, in its network, too."""
 _PREPARED = re.compile(r"prepare the data before the launch|pass the (?:environment|GPUs) on\b")
 """The same, of a host that is well and of ranks that only waited."""

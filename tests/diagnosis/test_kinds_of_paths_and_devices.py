@@ -222,6 +222,9 @@ def test_a_value_that_is_none_is_no_pipeline_without_its_frames():
     error = "TypeError: 'NoneType' object is not callable"
     assert diagnose_text(f"{error}\n").cause == ""
     assert diagnose_text(traceback_text([("deepspeed/runtime/pipe/engine.py", "f", "x()")], error)).cause == "LG093"
+    values = "ValueError: too many values to unpack (expected 2)"
+    assert diagnose_text(f"{values}\n").cause == ""
+    assert diagnose_text(traceback_text([("torch/optim/adamw.py", "step", "a, b = betas")], values)).cause == "OP006"
 
 
 @pytest.mark.parametrize(
@@ -256,6 +259,11 @@ def test_a_program_of_others_has_newer_releases(file, is_program, error):
         ("pkg_resources.DistributionNotFound: The 'odd-kit' distribution was not found", "LG220", "`odd-kit`"),
         ("RuntimeError: Function OddBackward0 returned an invalid gradient at index 3 - got [0]", "LG083", "size 0"),
         ("KeyError: 'param_shapes'", "LG125", "`param_shapes`"),
+        ("RuntimeError: Given groups=1, weight of size [0], expected input[1, 3, 7, 7]", "LG083", "size 0"),
+        ("UnicodeDecodeError: 'gbk' codec can't decode byte 0x80 in position 7", "LG044", "PYTHONUTF8=1"),
+        ('RuntimeError: Attempted to set the storage of a tensor on device "cpu" to a storage on different device "odd:0"',
+         "LG081", "without `device_map`"),
+        ("NCCL WARN Cuda failure 'peer access is not supported between these two devices'", "LG072", "NCCL_P2P_DISABLE=1"),
         ("ValueError: Unknown odd_scheduler type: rising", "LG291", "Unknown odd_scheduler type: rising"),
         ("NotImplementedError: Unsupported attention `odd_ring`", "LG291", "odd_ring"),
     ],

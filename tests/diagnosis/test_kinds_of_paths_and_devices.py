@@ -277,3 +277,19 @@ def test_a_message_alone_tells_the_parts_that_do_not_fit(error, cause, words):
 @pytest.mark.parametrize("error", ["RuntimeError: Invalid odd argument: 3", "ValueError: Invalid shape of odd: 3"])
 def test_a_value_of_code_is_no_setting(error):
     assert diagnose_text(f"{error}\n").cause == ""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "AttributeError: 'OddTokenizer' object has no attribute 'odd_words'",
+        "IndexError: tuple index out of range",
+        "TypeError: 'NoneType' object is not subscriptable",
+        "ValueError: too many values to unpack (expected 2)",
+    ],
+)
+def test_the_models_own_code_fails_beside_another_transformers(error):
+    file = "/h/.cache/huggingface/modules/transformers_modules/odd-7b/modeling_odd.py"
+    cause, confidence, action, said = answer(traceback_text([SCRIPT, (file, "forward", "self.x[1]")], error))
+    assert (cause, confidence, action) == ("LG227", "likely", "change and retry")
+    assert "`transformers_version`" in said

@@ -40,15 +40,9 @@ def load_effects() -> dict[str, KeyEffect]:
 
 def find_effect(key: str) -> KeyEffect | None:
     """The row of a key of the run spec, or that of its section; None if there is none."""
-    effects = load_effects()
-    key = section = _current_name(key)
-    if key in effects:
-        return effects[key]
-    while "." in section:
-        section = section.rpartition(".")[0]
-        if f"{section}.*" in effects:
-            return effects[f"{section}.*"]
-    return None
+    parts = _current_name(key).split(".")
+    sections = (".".join([*parts[:depth], "*"]) for depth in range(len(parts) - 1, 0, -1))
+    return next((load_effects()[each] for each in (".".join(parts), *sections) if each in load_effects()), None)
 
 
 def _current_name(key: str) -> str:

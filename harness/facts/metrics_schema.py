@@ -36,10 +36,6 @@ class MetricsLine:
     meaning: str
     fields: tuple[MetricsField, ...]
 
-    def field(self, name: str) -> MetricsField | None:
-        """The field of this name."""
-        return next((f for f in self.fields if f.name == name), None)
-
 
 def _read_lines() -> dict[str, MetricsLine]:
     """The types of lines in `metrics_schema.txt`, which describes its form."""

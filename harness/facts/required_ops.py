@@ -8,32 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-COMPILE_SECONDS = {
-    "deepspeed_shm_comm": 40,
-    "cpu_adam": 60,
-    "cpu_adam_one_pass": 50,
-    "cpu_adagrad": 60,
-    "cpu_lion": 60,
-    "fused_adam": 90,
-    "fused_lion": 90,
-    "fused_lamb": 90,
-    "quantizer": 120,
-    "pin_memory": 36,
-    "async_io": 230,
-}
+_OPS = (
+    ("deepspeed_shm_comm", 40, ""),
+    ("cpu_adam", 60, ""),
+    ("cpu_adam_one_pass", 50, ""),
+    ("cpu_adagrad", 60, ""),
+    ("cpu_lion", 60, ""),
+    ("fused_adam", 90, "set `deepspeed.optimizer.params.torch_adam: true`, or offload the optimizer to the CPU"),
+    ("fused_lion", 90, "offload the optimizer to the CPU"),
+    ("fused_lamb", 90, "take another optimizer"),
+    ("quantizer", 120, "switch `zero_quantized_weights` and the other `zero_quantized` keys off"),
+    ("pin_memory", 36, ""),
+    ("async_io", 230, "offload to the CPU instead of nvme"),
+)
+COMPILE_SECONDS = {op: seconds for op, seconds, _ in _OPS}
 """Seconds of each op on two cores with gcc at -O3; only an estimate of the wait for people, of `quantizer` a guess."""
-CUDA_OPS = frozenset({"fused_adam", "fused_lion", "fused_lamb", "quantizer", "async_io"})
-"""Ops that need nvcc where torch sees an NVIDIA GPU (`CUDAOpBuilder` in DeepSpeed's `op_builder`): `async_io` too,
-though it has no CUDA code. The optimizers of the CPU and `pin_memory` need the C++ compiler alone.
+WITHOUT_NVCC = {op: way for op, _, way in _OPS if way}
+"""The way to train without each op that needs nvcc where torch sees an NVIDIA GPU (`CUDAOpBuilder` in DeepSpeed's
+`op_builder`): `async_io` too, though it has no CUDA code. The optimizers of the CPU and `pin_memory` need the C++
+compiler alone.
 """
-WITHOUT_NVCC = {
-    "fused_adam": "set `deepspeed.optimizer.params.torch_adam: true`, or offload the optimizer to the CPU",
-    "fused_lion": "offload the optimizer to the CPU",
-    "fused_lamb": "take another optimizer",
-    "quantizer": "switch `zero_quantized_weights` and the other `zero_quantized` keys off",
-    "async_io": "offload to the CPU instead of nvme",
-}
-"""The way to train without each of them."""
+CUDA_OPS = frozenset(WITHOUT_NVCC)
 _QUANTIZED = ("zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients")
 
 

@@ -61,6 +61,17 @@ def test_fused_experts_are_told_from_linear_layers() -> None:
     assert any(".experts." in name for name in row.answer_to("qlora").names)
 
 
+def test_answers_that_follow_from_others() -> None:
+    assert model_table.tensor_plan("llama")["layers.*.self_attn.k_proj"] == "colwise"
+    mixture, composite = model_table.find_row("mixtral"), model_table.find_row("kimi_k25")
+    assert mixture is not None
+    assert composite is not None
+    assert mixture.answer_to("qlora").names == mixture.answer_to("lora").names != ()
+    styles = [*model_table.tensor_plan("mixtral")]
+    assert str(styles) in mixture.answer_to("tensor").reason == composite.answer_to("tensor").reason
+    assert model_table.tensor_plan("kimi_k25") == {}
+
+
 @pytest.fixture
 def _release_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_table, "package_version", model_table.read_table().releases.get)

@@ -28,7 +28,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from harness.hostinfo.torch_extensions import torch_extensions_dir
 from harness.launching.hosts.local_host import find_free_port
+from harness.launching.ops.build_cache import find_op_folders
 from tests.support.training.runtime_helpers import ROOT, rank_environment, remove_shared_buffers
 
 GRACE_SECONDS = 3.0
@@ -39,6 +41,23 @@ WARM = (
     "safetensors.torch",
     "transformers.integrations",
     *(f"transformers.models.{name}.modeling_{name}" for name in ("gpt2", "llama", "mixtral", "qwen2")),
+    "transformers.optimization",  # with peft, 250 modules
+    "torch.utils.cpp_extension",
+)
+WARM_DEEPSPEED = (
+    "deepspeed.pipe",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.ops.op_builder.all_ops",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
+)
+OPS = (
+    "cpu_adam",
+    "cpu_adam_one_pass",
+    "fused_adam",
+    "pin_memory",
+    "async_io",
+    "cpu_lion",
+    "cpu_adagrad",
 )
 HARNESS = ("harness.runtime.export", "harness.runtime.worker")
 """Patches nothing while it is imported, so that a script may still measure bare DeepSpeed."""
@@ -132,13 +151,37 @@ def _import() -> None:
     torch.set_num_threads(1)
     for name in WARM:
         importlib.import_module(name)
+    if sys.argv[-1] == "deepspeed":
+        _prepare_engines()
+
+
+def _prepare_engines() -> None:
+    """What each rank would do once, most of a short run: load compiled ops, which asks the compiler and ninja whether
+    they are up to date; ask which ops this machine can have; build the table of weights' names and the checks of specs.
+    """
+    import deepspeed.ops
+
+    from harness.spec.run_spec import RunSpec
+    from harness.workers.op_builder import get_builder
+
+    for op in OPS:
+        if any(any(folder.glob("*.so")) for folder in find_op_folders(torch_extensions_dir(), [op])):
+            get_builder(op).load(verbose=False)
+    # Two buffers of 33 MB a rank take a third of a short run, for one collective of tensor-parallel layers, which gloo
+    # has, too. Ranks of the real launcher have them.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    with contextlib.suppress(ImportError, AttributeError):  # an older transformers has no such table
+        importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
+    RunSpec.model_rebuild()
 
 
 def _import_deepspeed() -> None:
     from harness.patches.no_mlflow import import_deepspeed
 
     import_deepspeed()
-    importlib.import_module("deepspeed.pipe")
+    for name in WARM_DEEPSPEED:
+        with contextlib.suppress(ImportError):  # an older DeepSpeed has fewer
+            importlib.import_module(name)
     from deepspeed.accelerator import get_accelerator
 
     from harness.patches.lazy_compile import import_without_compile

@@ -57,6 +57,34 @@ def test_a_rank_that_writes_longer_than_the_others_is_awaited(forked: ForkedRank
     forked.run(script, ranks=2)
 
 
+WARM = """
+import os
+import sys
+from pathlib import Path
+
+before = set(sys.modules)
+import deepspeed.ops
+from deepspeed.ops.op_builder.builder import OpBuilder
+from harness.runtime.distributed import destroy_process_group, init_process_group
+from transformers import conversion_mapping
+
+assert "cpu_adam" in OpBuilder._loaded_ops, OpBuilder._loaded_ops
+assert vars(deepspeed.ops)["__compatible_ops__"]["deepspeed_shm_comm"] is False
+assert conversion_mapping._checkpoint_conversion_mapping_cache
+ranks = init_process_group()
+assert not [name for name in set(sys.modules) - before if name.startswith(("peft", "setuptools", "torch._inductor"))]
+assert not list(Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{os.environ['MASTER_PORT']}_*"))
+destroy_process_group()
+"""
+
+
+def test_a_forked_rank_makes_nothing_again(forked: ForkedRanks, tmp_path: Path) -> None:
+    """What every rank of every job would load, build and fill costs half of a short run."""
+    script = tmp_path / "job.py"
+    script.write_text(WARM)
+    forked.run(script, ranks=2)
+
+
 def test_of_many_ranks_each_sends_fewer_bytes_at_once():
     from harness.runtime.object_gather import single_gather_bytes
 

@@ -84,6 +84,12 @@ def test_a_run_ends_with_everything_that_was_asked_for(both):
     assert loads_with_transformers(run_dir / "export")
 
 
+def test_what_ranks_print_is_one_stream_without_warnings_of_imports(both):
+    log = (both[0][0][0] / "logs" / "launcher.log").read_text()
+    assert f"step {STEPS}/{STEPS}" in log
+    assert "FutureWarning" not in log
+
+
 def test_the_summary_names_what_was_reached_and_what_is_kept(both):
     run_dir, _, text = both[0][0]
     summary = " ".join(text[text.index("completed: tiny") :].split())  # rows are wrapped

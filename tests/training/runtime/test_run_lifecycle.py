@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts and ends of runs through `launch/train.py` under the real launcher: each test is one launch, 15 to 30 s."""
+"""Starts and ends of runs through `launch/train.py`, on forked ranks; one that is killed has the real launcher."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.runtime_helpers import (
     ROOT,
     free_port,
-    launch,
     launcher_command,
     metric_lines,
     rank_environment,
@@ -57,11 +56,11 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_run_from_start_to_end(tmp_path: Path, tiny_model: Path) -> None:
+def test_a_run_from_start_to_end(tmp_path: Path, tiny_model: Path, forked: ForkedRanks) -> None:
+    """Under the real launcher, with what it passes on: `tests/launching/test_launch_to_end.py`."""
     sections = {"checkpoint": {"save_steps": 2, "save_total_limit": 2}, "train": {"gradient_checkpointing": True}}
     run = make(tmp_path / "run", tiny_model, **sections)
-    result = launch(TRAIN, "--run", str(run))
-    assert result.returncode == 0, result.stdout + result.stderr
+    answer = forked.run(TRAIN, "--run", str(run))
     assert [(s["state"], s["step"], s["checkpoint"]) for s in statuses(run)] == [
         ("completed", 6, "checkpoints/step-00000006")
     ] * 2
@@ -88,8 +87,7 @@ def test_a_run_from_start_to_end(tmp_path: Path, tiny_model: Path) -> None:
         assert line["grad_norm"] > 0
         assert line["memory_host_bytes"] > 50_000_000
     assert metric_lines(run, "eval")[-1]["unigram_entropy"] == pytest.approx(3.29, abs=0.1)
-    assert "step 6/6" in result.stdout  # what a rank prints is passed on as one stream
-    assert "FutureWarning" not in result.stdout
+    assert "step 6/6" in answer["output"][0]
 
 
 def test_a_stop_file_ends_the_run_at_a_step_with_a_checkpoint(

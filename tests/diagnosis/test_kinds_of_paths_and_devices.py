@@ -293,3 +293,20 @@ def test_the_models_own_code_fails_beside_another_transformers(error):
     cause, confidence, action, said = answer(traceback_text([SCRIPT, (file, "forward", "self.x[1]")], error))
     assert (cause, confidence, action) == ("LG227", "likely", "change and retry")
     assert "`transformers_version`" in said
+
+
+@pytest.mark.parametrize(
+    ("file", "function"),
+    [("torch/utils/data/dataloader.py", "_next_data"), ("/job/odd_dataset.py", "__getitem__")],
+)
+def test_a_cut_traceback_in_the_data_is_one_of_a_record(file, function):
+    text = "".join(traceback_text([SCRIPT, (file, function, "")], "").splitlines(keepends=True)[:-1])
+    cause, confidence, action, said = answer(text)
+    assert (cause, confidence, action) == ("LG044", "likely", "change and retry")
+    assert "num_workers: 0" in said
+
+
+def test_no_gpu_in_one_line_is_a_matter_of_the_start():
+    cause, confidence, action, said = answer("RuntimeError: No CUDA GPUs are available\n")
+    assert (cause, confidence, action) == ("LG012", "likely", "change and retry")
+    assert "CUDA_VISIBLE_DEVICES" in said

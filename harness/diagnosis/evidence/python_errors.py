@@ -14,6 +14,7 @@ from typing import NamedTuple
 from harness.diagnosis.catalogue import CATALOGUE
 from harness.diagnosis.diagnosis_types import STANDARD, Frame, LogEvent
 from harness.diagnosis.evidence.missing_ranks import describe_mismatch
+from harness.diagnosis.evidence.release_pair import find_reader
 from harness.diagnosis.rules.line_matcher import CUT, match_line
 from harness.entry_file import read_entries
 from harness.facts.deepspeed_keys import block_keys, block_paths
@@ -111,6 +112,8 @@ def _find_kinds(text: str, frames: Sequence[Frame]) -> Sequence[tuple[Mapping[st
         values |= _describe_called(values.get("callee", ""), last.code)
         is_known = values["owner"] not in ("", package) or "owner" not in kind
         is_known = is_known and ("raiser" not in kind or bool(re.fullmatch(kind["raiser"], values["raiser"])))
+        values["reader"] = find_reader(text) if "reader" in kind else ""
+        is_known = is_known and ("reader" not in kind or bool(values["reader"]))
         keys = (block_keys(path) or () for path in block_paths())
         is_known = is_known and ("json" not in kind or any(values["key"] in block for block in keys))
         if is_known and (place_match := re.search(kind.get("frames", ""), frame_texts)):
@@ -137,7 +140,7 @@ def _describe_called(callee: str, code: str) -> Mapping[str, str]:
     return {"callee": callee, "owner": owner}
 
 
-_MODULE = re.compile(r"(?:^|/)(?P<module>(?:deepspeed|accelerate|transformers)/(?:\w+/)*\w+)\.py$")
+_MODULE = re.compile(r"(?:^|/)(?P<module>(?:deepspeed|accelerate|transformers|peft|trl|datasets)/(?:\w+/)*\w+)\.py$")
 _VALUE = "4"
 """For each value in a message. What a message says of its values is not known, and no title shows it."""
 
@@ -157,7 +160,7 @@ def name_raised(event: LogEvent) -> LogEvent:
 
 
 def _find_raised(frame: Frame) -> list[str]:
-    """The exceptions that a frame of DeepSpeed, accelerate or transformers can raise itself, each as its last line in a
+    """The exceptions that a frame of one of these packages can raise itself, each as its last line in a
     log with `{0}` for values; none where its line calls something, and where the package is not installed.
     """
     found = _MODULE.search(frame.file.replace("\\", "/"))

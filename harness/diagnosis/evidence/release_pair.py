@@ -5,55 +5,38 @@ latter is installed here that has the name, that the job's own was older. Reads 
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from harness.diagnosis.diagnosis_types import STANDARD, Frame, LogEvent
 from harness.facts.deepspeed_version import parse_version
 from harness.hostinfo.installed_packages import find_installation, find_version
 from harness.interpreter import find_new_module, read_module_source
 
+_OF_MODULE = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
 _ASKED = (
     re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'"),
-    re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'"),
     re.compile(r"^(?:ModuleNotFound|Import)Error: No module named '(?P<module>\w+(?:\.\w+)*)\.(?P<name>\w+)'"),
+    _OF_MODULE,
 )
-_CALL = re.compile(r"^TypeError: (?P<callee>[\w.]+)\(\) got an unexpected keyword argument '(?P<name>\w+)'")
-_OF_DEEPSPEED = re.compile(
-    r"AttributeError: '(?P<class>DeepSpeed\w*|(?:FP16|BF16)_\w+|PipelineEngine)' object has no attribute "
-    r"'(?P<name>\w+)'"
+_CALL = re.compile(
+    r"^TypeError: (?P<callee>\w+)(?:\.(?P<method>\w+))?\(\) got an unexpected keyword argument '(?P<name>\w+)'"
 )
+_OF_DEEPSPEED = re.compile(r"AttributeError: '(?:DeepSpeed|FP16_|BF16_)\w*' object has no attribute '(?P<name>\w+)'")
 _READERS = ("accelerate", "transformers", "peft", "trl", "lightning")
-_CAUSES = frozenset(("", "LG064", "LG089", "LG096", "LG149", "LG226", "LG227"))
-"""Causes of names that are not there; the others know more."""
-_PACKAGES = frozenset(
-    "torch transformers accelerate peft trl datasets huggingface_hub deepspeed bitsandbytes safetensors tokenizers "
-    "triton torchvision torchao vllm lightning pytorch_lightning".split()
-)
+_PACKAGES = (*_READERS, *"torch datasets huggingface_hub deepspeed bitsandbytes triton torchao vllm".split())
 """Packages whose sources are read."""
-_FILE = re.compile(
-    rf"(?:(?:site|dist)-packages/|(?:^|/)(?=(?:{'|'.join(sorted(_PACKAGES))})/))(?P<path>[A-Za-z]\w*/\S*)\.py$"
-)
+_CAUSES = ("", "LG064", "LG089", "LG096", "LG149", "LG226", "LG227")
+"""Causes of names that are not there; the others know more."""
+_FILE = re.compile(rf"(?:(?:site|dist)-packages/|(?:^|/)(?=(?:{'|'.join(_PACKAGES)})/))(?P<path>[A-Za-z]\w*/\S*)\.py$")
 _LAST_PACKAGE = re.compile(
     r"the package whose file (?:is last in the traceback|the traceback ends in)|the (?:importing|calling) package|"
     r"the last package in the traceback|the file that is last in the traceback|"
-    r"the (?:code|package) that (?:imports|uses) it"
+    r"the (?:code|package) that (?:imports|uses) it(?=$|[,;:])"
 )
 """How the catalogue speaks of it."""
 _LOADERS = ("__getattr__", "_get_module", "import_module", "_handle_fromlist")
-_DEPTH = 4
-"""Modules that a name is followed through."""
-
-
-class ReleasePair(NamedTuple):
-    """`caller` asks `called` for `name`. The caller is empty for a script, or for a log without frames."""
-
-    caller: str
-    called: str
-    name: str
 
 
 def name_older(event: LogEvent, versions: Mapping[str, str]) -> LogEvent:
@@ -62,24 +45,17 @@ def name_older(event: LogEvent, versions: Mapping[str, str]) -> LogEvent:
     """
     if event.cause not in _CAUSES or event.level != "root":
         return event
-    if (match := _OF_DEEPSPEED.search(event.text)) and not event.frames and (reader := _find_reader(match["name"])):
-        title = f"`{reader}` asks DeepSpeed's `{match['class']}` for `{match['name']}`, which it does not have: their "
-        change = f"install a newer `{reader}` (`pip install -U {reader}`), or a DeepSpeed from its time"
-        return replace(event, cause="LG227", title=f"{title}releases do not fit", change=change, sure=False)
-    pair = _find_pair(event)
-    if pair is None or pair.called == pair.caller:
+    module = _find_caller(event.frames)
+    called, name = _find_asked(event.text, module)
+    release = find_version(called) if called not in ("", module.partition(".")[0]) else None
+    if not release or (called in versions and parse_version(versions[called]) >= parse_version(release)):
         return event
-    release = find_version(pair.called) or ""
-    if pair.called in versions and parse_version(versions[pair.called]) >= parse_version(release):
-        return event
-    caller = f"`{pair.caller}`" if pair.caller else "the code that asks for it"
-    title = (
-        f"`{pair.called}` is too old for {caller}: it has no `{pair.name}`, which {pair.called} {release} has; "
-        "their releases do not fit"
-    )
-    change = f"install a newer {pair.called} (`pip install -U {pair.called}`), or a release of {caller} from its time"
-    change = event.change if f"`{pair.name}`" in event.change else change  # which says since when it has the name
-    return replace(event, cause="LG089" if event.cause == "LG089" else "LG227", title=title, change=change)
+    asker = f"`{module.partition('.')[0]}`" if module else "the code that asks for it"
+    title = f"`{called}` is too old for {asker}: it has no `{name}`, which {called} {release} has"
+    change = f"install a newer {called} (`pip install -U {called}`), or a release of {asker} from its time"
+    change = event.change if f"`{name}`" in event.change else change  # which says since when it has the name
+    cause, sure = event.cause if event.cause == "LG089" else "LG227", event.sure and called in versions
+    return replace(event, cause=cause, title=f"{title}; their releases do not fit", change=change, sure=sure)
 
 
 def name_last_package(text: str, frames: Sequence[Frame]) -> str:
@@ -88,69 +64,52 @@ def name_last_package(text: str, frames: Sequence[Frame]) -> str:
     return _LAST_PACKAGE.sub(lambda m: f"`{caller}`{' expects' * m[0].endswith(' it')}", text) if caller else text
 
 
-def _find_pair(event: LogEvent) -> ReleasePair | None:
-    """The pair whose called package has the name in the release that is installed here."""
-    caller = _find_caller(event.frames)
-    for pattern in _ASKED:
-        if match := pattern.search(event.text):
-            called = match["module"].partition(".")[0]
-            is_bare = match["module"] == called and not caller and pattern is _ASKED[1]  # a file hides it
-            has_name = called in _PACKAGES and not is_bare and _has_name(match["module"], match["name"])
-            return ReleasePair(caller.partition(".")[0], called, match["name"]) if has_name else None
-    if (match := _CALL.match(event.text)) and caller.partition(".")[0] in _PACKAGES:
-        owner, definition = _find_definition(caller, match["callee"].partition(".")[0])
-        method = match["callee"].partition(".")[2] or "__init__"
-        if isinstance(definition, ast.ClassDef):
-            definition = next((n for n in definition.body if isinstance(n, ast.FunctionDef) and n.name == method), None)
-        arguments = definition.args if isinstance(definition, ast.FunctionDef) else None
-        if arguments and match["name"] in {a.arg for a in (*arguments.args, *arguments.kwonlyargs)}:
-            return ReleasePair(caller.partition(".")[0], owner.partition(".")[0], match["name"])
-    return None
+def find_reader(text: str) -> str:
+    """The package that reads an attribute which an engine or optimizer of DeepSpeed does not have, by its message;
+    empty where DeepSpeed itself does, where none is known, and for other messages.
+    """
+    match = _OF_DEEPSPEED.search(text)
+    return _find_package(rf"\.{match['name']}\b", ("deepspeed", *_READERS)).removeprefix("deepspeed") if match else ""
 
 
-def _find_reader(name: str) -> str:
-    """The package that reads an attribute of this name; empty where DeepSpeed itself does, and where none is known."""
-    for package in ("deepspeed", *_READERS):
+def _find_package(pattern: str, packages: Sequence[str]) -> str:
+    """The first of these packages that is installed here and whose sources match; empty without one."""
+    for package in packages:
         found = find_installation(package)
-        pattern = "**/*.py" if package != "transformers" else "[!m]*/[!m]*.py"
-        files = (*found.folder.glob("*.py"), *found.folder.glob(pattern)) if found is not None else ()
-        if any(f".{name}".encode() in file.read_bytes() for file in files):
-            return package if package != "deepspeed" else ""
+        below = "**/*.py" if package != "transformers" else "[!m]*/[!m]*.py"  # not the models
+        files = (*found.folder.glob("*.py"), *found.folder.glob(below)) if found is not None else ()
+        if any(re.search(pattern, file.read_text(encoding="utf-8", errors="replace")) for file in files):
+            return package
     return ""
+
+
+def _find_asked(text: str, caller: str) -> tuple[str, str]:
+    """(package, name) of a message where the release that is installed here has that name; empty texts without one."""
+    for pattern in _ASKED:
+        if match := pattern.search(text):
+            called = match["module"].partition(".")[0]
+            is_hidden = pattern is _OF_MODULE and match["module"] == called and not caller  # by a file of its name
+            has_name = called in _PACKAGES and not is_hidden and _has_name(match["module"], match["name"])
+            return (called, match["name"]) if has_name else ("", "")
+    if (match := _CALL.match(text)) and caller:
+        method = rf"class {match['callee']}\b[\s\S]{{0,9999}}?def {match['method'] or '__init__'}|def {match['callee']}"
+        others = [name for name in _READERS if not caller.startswith(name)]
+        called = _find_package(rf"(?:{method})\([^)]*\b{match['name']}\b", others)
+        return called, match["name"]
+    return "", ""
 
 
 def _find_caller(frames: Sequence[Frame]) -> str:
     """The module that asks: that of the innermost frame that loads no module for another one; empty for a script."""
-    for frame in reversed(frames):
-        file = frame.file.replace("\\", "/")
-        if STANDARD.search(file) or frame.function in _LOADERS:
-            continue
-        match = _FILE.search(file)
-        return match["path"].removesuffix("/__init__").replace("/", ".") if match else ""
-    return ""
+    files = ((frame.file.replace("\\", "/"), frame.function) for frame in reversed(frames))
+    asking = next((file for file, name in files if not STANDARD.search(file) and name not in _LOADERS), "")
+    match = _FILE.search(asking)
+    return match["path"].removesuffix("/__init__").replace("/", ".") if match else ""
 
 
 def _has_name(module: str, name: str) -> bool:
     """Does a module that is installed here have this name, or a module of it below?"""
     source = read_module_source(module) or ""
-    if re.search(rf"\b{name}\b", source) or find_new_module(f"{module}.{name}") is not None:
-        return True
-    starred = re.findall(r"^from (\.[\w.]+) import \*", source, re.MULTILINE)
-    below = (read_module_source(f"{module}{path}") or "" for path in starred if not path.startswith(".."))
-    return any(re.search(rf"\b{name}\b", text) for text in below)
-
-
-def _find_definition(module: str, name: str, depth: int = _DEPTH) -> tuple[str, ast.stmt | None]:
-    """The module that defines a name which a module has, and the definition there; None where it is not found."""
-    source = read_module_source(module) if depth else None
-    for node in ast.walk(ast.parse(source)) if source else ():
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
-            return module, node
-        if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
-            is_package = read_module_source(f"{module}.__init__") is not None
-            parts = module.split(".")
-            base = parts[: len(parts) - node.level + is_package] if node.level else []
-            found = _find_definition(".".join([*base, *filter(None, [node.module])]), name, depth - 1)
-            if found[1] is not None:
-                return found
-    return module, None
+    starred = re.findall(r"^from (\.\w[\w.]*) import \*", source, re.MULTILINE)
+    sources = (source, *(read_module_source(f"{module}{path}") or "" for path in starred))
+    return find_new_module(f"{module}.{name}") is not None or any(re.search(rf"\b{name}\b", each) for each in sources)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from harness.diagnosis.evidence import release_pair
@@ -13,20 +11,27 @@ from tests.support.tracebacks import diagnose_text, traceback_text
 
 _SOURCES = {
     "accelerate": "from .odd import Prepared, odd_helper\n",
-    "accelerate.__init__": "",
-    "accelerate.odd": "class Prepared:\n    def __init__(self, *, odd_flag=1): ...\n\ndef odd_helper(model, odd_keep): ...\n",
     "torch.odd": "from .below import *\n",
     "torch.odd.below": "def _odd_gather(): ...\n",
-    "transformers.trainer": "from accelerate import Prepared, odd_helper\n",
 }
+_DEFINITIONS = """
+class Prepared:
+    def other(self, odd_other=1): ...
+
+    def __init__(self, *, odd_flag=1): ...
+
+def odd_helper(model, odd_keep): ...
+"""
 
 
 @pytest.fixture(autouse=True)
-def _installed(monkeypatch):
+def _installed(monkeypatch, tmp_path):
+    (tmp_path / "odd.py").write_text(f"{_DEFINITIONS}\nif self.optimizer.odd_skipped: pass\n")
+    installed = {"accelerate": Installation("accelerate", tmp_path, "1.9.0")}
     monkeypatch.setattr(release_pair, "read_module_source", _SOURCES.get)
     monkeypatch.setattr(release_pair, "find_new_module", _SOURCES.get)
     monkeypatch.setattr(release_pair, "find_version", lambda _: "1.9.0")
-    monkeypatch.setattr(release_pair, "find_installation", lambda _: None)
+    monkeypatch.setattr(release_pair, "find_installation", installed.get)
 
 
 def _ask(error, file="transformers/trainer.py"):
@@ -55,6 +60,7 @@ def test_a_name_that_the_installed_release_has_was_asked_of_an_older_one(error, 
     [
         "ImportError: cannot import name 'odd_gone' from 'accelerate' (/x/__init__.py)",
         "TypeError: Prepared.__init__() got an unexpected keyword argument 'odd_gone'",
+        "TypeError: odd_helper() got an unexpected keyword argument 'odd_flag'",
         "AttributeError: module 'torch.odd' has no attribute 'odd_gone'",
     ],
 )
@@ -70,10 +76,7 @@ def test_a_package_is_not_too_old_for_itself_nor_where_the_log_names_a_newer_one
     assert "too old for" in diagnose_text(f"accelerate version: 1.8.2\n{text}").title
 
 
-def test_who_reads_an_attribute_of_deepspeeds_optimizer_is_found_without_frames(monkeypatch, tmp_path):
-    (tmp_path / "odd.py").write_text("if self.optimizer.odd_skipped: pass\n")
-    installed = {"accelerate": Installation("accelerate", Path(tmp_path), "1.9.0")}
-    monkeypatch.setattr(release_pair, "find_installation", installed.get)
+def test_who_reads_an_attribute_of_deepspeeds_optimizer_is_found_without_frames():
     text = "AttributeError: 'DeepSpeedZeroOptimizer' object has no attribute '{}'\n"
     diagnosis = diagnose_text(text.format("odd_skipped"))
     assert (diagnosis.cause, "`accelerate` asks DeepSpeed's" in diagnosis.title) == ("LG227", True)

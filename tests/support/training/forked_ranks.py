@@ -41,8 +41,6 @@ WARM = (
     "safetensors.torch",
     "transformers.integrations",
     *(f"transformers.models.{name}.modeling_{name}" for name in ("gpt2", "llama", "mixtral", "qwen2")),
-    "transformers.optimization",  # with peft, 250 modules
-    "torch.utils.cpp_extension",
 )
 WARM_DEEPSPEED = (
     "deepspeed.pipe",
@@ -164,6 +162,8 @@ def _prepare_engines() -> None:
     from harness.spec.run_spec import RunSpec
     from harness.workers.op_builder import get_builder
 
+    for name in ("transformers.optimization", "torch.utils.cpp_extension"):  # with peft and setuptools, 350 modules
+        importlib.import_module(name)
     for op in OPS:
         if any(any(folder.glob("*.so")) for folder in find_op_folders(torch_extensions_dir(), [op])):
             get_builder(op).load(verbose=False)

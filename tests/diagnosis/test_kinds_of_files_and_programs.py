@@ -251,3 +251,14 @@ def test_a_hook_without_weights_and_a_list_of_files_are_told_by_their_frames():
     assert diagnose_text(traceback_text(frames, "IndexError: pop from empty list")).cause == "LG120"
     frames = [("deepspeed/runtime/state_dict_factory.py", "check_ckpt_list", "assert len(x) > 0")]
     assert diagnose_text(traceback_text(frames, "AssertionError")).cause == "LG034"
+
+
+def test_a_weight_of_4_bit_without_its_state_is_no_release_of_bitsandbytes():
+    frames = [
+        ("peft/tuners/lora/bnb.py", "forward", "x"),
+        ("bitsandbytes/odd.py", "matmul", "assert quant_state is not None"),
+    ]
+    assert diagnose_text(traceback_text(frames, "AssertionError")).cause == "LG198"
+    frames[1] = ("bitsandbytes/odd.py", "matmul", "assert odd is not None")
+    other = diagnose_text(traceback_text(frames, "AssertionError"))
+    assert (other.cause, "the calling package" in other.change) == ("LG223", True)

@@ -31,8 +31,8 @@ _CAUSES = ("", "LG064", "LG089", "LG096", "LG149", "LG226", "LG227")
 """Causes of names that are not there; the others know more."""
 _FILE = re.compile(rf"(?:(?:site|dist)-packages/|(?:^|/)(?=(?:{'|'.join(_PACKAGES)})/))(?P<path>[A-Za-z]\w*/\S*)\.py$")
 _LAST_PACKAGE = re.compile(
-    r"the package whose file (?:is last in the traceback|the traceback ends in)|the (?:importing|calling) package|"
-    r"the last package in the traceback|the file that is last in the traceback|"
+    r"the package whose file (?:is last in the traceback|the traceback ends in)|the last package in the traceback|"
+    r"the file that is last in the traceback|the (?:importing|calling) package(?= expects)|"
     r"the (?:code|package) that (?:imports|uses) it(?=$|[,;:])"
 )
 """How the catalogue speaks of it."""

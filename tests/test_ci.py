@@ -89,3 +89,27 @@ def test_an_unknown_word_is_refused_before_anything_is_removed(words: list[str])
     done = subprocess.run([ROOT / ".ci" / "run", *words], capture_output=True, text=True, check=False)
     usage = "usage: .ci/run [quick | deps oldest | deps default | deps newest]\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", usage)
+
+
+@pytest.mark.parametrize(
+    "failing", [None, "light", "--ignore tests/training", "rehearsal tests", "--ignore=tests", "dataset tests"]
+)
+def test_the_suite_runs_each_folder_once_and_is_red_when_a_part_is(failing: str | None, tmp_path: Path) -> None:
+    """With a Python that only tells its words, and fails where they have these."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/words\ncase "$*" in *"{failing}"*) exit 3 ;; esac\n')
+    python.chmod(0o755)
+    environ = {"PATH": os.environ["PATH"]}
+    done = subprocess.run([ROOT / ".ci" / "test", tmp_path], env=environ, capture_output=True, text=True, check=False)
+    parts = [line.split() for line in (tmp_path / "words").read_text().splitlines()]
+    if failing == "light":
+        assert (done.returncode, len(parts)) == (3, 1)
+        return
+    named = [word for part in parts for word in part if word.startswith("tests/training/")]
+    rest = next(part for part in parts if "tests/training" in part and "--ignore" not in part)
+    left_out = [word.removeprefix("--ignore=") for word in rest if word.startswith("--ignore=")]
+    assert sorted(named) == sorted(left_out)
+    assert all((ROOT / name).is_dir() for name in named)
+    assert ["-m", "pytest", "-m", "training", "--ignore", "tests/training"] in parts
+    assert done.returncode == (3 if failing else 0)

@@ -125,7 +125,7 @@ def compare_with_run(
     written = saved.get("spec") or {}
     is_imported = saved.get("imported") is not None  # its spec has what the other program states, and no more
     was = {
-        **flatten(written if is_imported else _fill(written, spec, RunSpec.model_validate({}).model_dump(mode="json"))),
+        **flatten(written if is_imported else _with_newer_fields(written, spec)),
         "world": saved.world_size,
         "dtype": saved.dtype,
     }
@@ -146,6 +146,11 @@ def compare_with_run(
     old = saved.get("sha256") or {}
     contents = [n for n in _CONTENT_HASHES if sha256 is not None and n in old and n in sha256 and old[n] != sha256[n]]
     return Comparison(tuple(changes), tuple(contents), tuple(allowed))
+
+
+def _with_newer_fields(saved: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The saved spec, with the defaults of fields that came after the release that saved it."""
+    return _fill(saved, spec, RunSpec.model_validate({}).model_dump(mode="json"))
 
 
 def _fill(saved: Mapping[str, Any], spec: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,11 +214,14 @@ def _changed_keys(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[st
     """Keys whose values differ. One that only one side has, without a value, is a field of another release."""
     empty: tuple[Any, ...] = (None, False, [], {})
     for key in sorted({*was, *now}):
-        before, after = was.get(key), now.get(key)
-        if key.startswith("model.lora.") and isinstance(before, list) and isinstance(after, list):
-            before, after = sorted(before, key=str), sorted(after, key=str)  # they mean the same in any order
+        before, after = (_without_order(key, values.get(key)) for values in (was, now))
         if before != after and not (before in empty and after in empty):
             yield key
+
+
+def _without_order(key: str, value: Any) -> Any:
+    """LoRA's lists of modules and layers mean the same in any order."""
+    return sorted(value, key=str) if key.startswith("model.lora.") and isinstance(value, list) else value
 
 
 def format_changes(changes: Collection[SettingChange]) -> str:

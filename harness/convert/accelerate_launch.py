@@ -49,8 +49,7 @@ def add_accelerate_fields(draft: Draft, loaded: LoadedSpec) -> None:
     if data.get("main_process_port"):
         draft.put("launch.master_port", data["main_process_port"])
     for name, value in data.items():
-        is_set = value not in (None, "", {}, []) and value not in _UNREMARKABLE_VALUES.get(name, ())
-        if is_set and name not in _KNOWN_KEYS | {"main_process_port", "parallelism_config"}:
+        if name not in _KNOWN_KEYS | {"main_process_port", "parallelism_config"} and _is_noteworthy(name, value):
             _add_note(draft, loaded, (name,))
     if data.get("mixed_precision") == "fp8":
         _add_note(draft, loaded, ("mixed_precision",), "trains in fp8, the run spec in bf16", "lossy")
@@ -151,6 +150,10 @@ def _add_field(draft: Draft, loaded: LoadedSpec, name: str, value: Any) -> None:
         _add_note(draft, loaded, path, "accelerate does not read it")
     elif name != "deepspeed_multinode_launcher" or value != "standard":
         _add_note(draft, loaded, path)
+
+
+def _is_noteworthy(name: str, value: Any) -> bool:
+    return value not in (None, "", {}, []) and value not in _UNREMARKABLE_VALUES.get(name, ())
 
 
 def _add_note(

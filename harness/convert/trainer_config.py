@@ -328,12 +328,15 @@ def _add_quantised_note(file: TrainerFile) -> None:
 def _find_unusable_part(value: Any) -> str:
     """Why a value, or an entry of a list, says nothing; empty where all of it does."""
     for part in value if isinstance(value, list) else [value]:
-        is_line = isinstance(part, str) and "\n" not in part
-        if is_line and ("$" in part or part.startswith(("{{", "<"))):
+        if _is_template(part):
             return f"`{part}` is not set in this file"
         if isinstance(part, float) and not math.isfinite(part):
             return "it is no number"
     return ""
+
+
+def _is_template(value: Any) -> bool:
+    return isinstance(value, str) and ("$" in value or value.startswith(("{{", "<"))) and "\n" not in value
 
 
 def wrong_release_error(program: Program, release: str) -> UserError:

@@ -212,7 +212,6 @@ def expected_settings_of_json(config: Mapping[str, Any], world_size: int) -> Exp
     places = {kind: block if isinstance(block, Mapping) else {} for kind, block in offloads.items()}
     optimizer = get("optimizer.type")
     autocast = get("torch_autocast.enabled") is True
-    in_16_bits = [get(f"{precision}.{name}_master_weights_and_grads") for name in ("bf16", "fp16")]
     return ExpectedSettings(
         zero_stage=_number(get("zero_optimization.stage") if get("zero_optimization") is not None else 0),
         offload_optimizer=str(places["optimizer"].get("device") or "none"),
@@ -222,7 +221,7 @@ def expected_settings_of_json(config: Mapping[str, Any], world_size: int) -> Exp
             str(p["nvme_path"]) for p in places.values() if p.get("device") == "nvme" and p.get("nvme_path")
         ),
         dtype=TORCH_DTYPES[precision],
-        master_dtype=TORCH_DTYPES[precision] if any(value is True for value in in_16_bits) else "float32",
+        master_dtype=TORCH_DTYPES[precision] if _has_low_precision_masters(get, precision) else "float32",
         accumulation_dtype=torch_dtype_name(get("data_types.grad_accum_dtype")),
         communication_dtype=torch_dtype_name(get("communication_data_type")),
         autocast_dtype=(torch_dtype_name(get("torch_autocast.dtype")) or "any") if autocast else None,
@@ -242,6 +241,10 @@ def expected_settings_of_json(config: Mapping[str, Any], world_size: int) -> Exp
         seed=0,
         uses_accelerators=None,
     )
+
+
+def _has_low_precision_masters(get: Any, precision: str) -> bool:
+    return any(get(f"{precision}.{name}_master_weights_and_grads") is True for name in ("bf16", "fp16"))
 
 
 def _number(value: Any) -> Any:

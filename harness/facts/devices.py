@@ -67,8 +67,9 @@ def _read_devices() -> Iterator[Device]:
         reserve = _DRIVER_RESERVE if "NVIDIA" in source else 0
         memory = (int(mib) - reserve if of_torch == "-" else int(of_torch)) * MIB
         numbers = [_SLOT_NETWORK if word == "-" else float(word) for word in words]
-        flops, rates = [each * TERA for each in numbers[:3]], [each * GIGA for each in numbers[3:]]
-        yield Device(name, memory, *flops, *rates, source)
+        flops_16, flops_32, flops_8 = (each * TERA for each in numbers[:3])
+        bandwidth, link, pcie, network = (each * GIGA for each in numbers[3:])
+        yield Device(name, memory, flops_16, flops_32, flops_8, bandwidth, link, pcie, network, source)
 
 
 _TABLE = tuple(_read_devices())

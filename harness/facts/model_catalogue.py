@@ -19,7 +19,9 @@ LANGUAGE_PART_ONLY: tuple[str, ...] = tuple(_DATA["language_part_only"])
 """Starts of the names of repositories that hold a vision tower, which is not counted."""
 CLASS_DEFAULTS: frozenset[str] = frozenset(_DATA["class_defaults"])
 """Models whose own file was not read: the defaults of the class of `transformers` whose documentation names them."""
-_SHORT_NAMES = {short: config for config in _DATA["models"].values() for short in config.pop("short", ())}
+_SHORT_NAMES: Mapping[str, Mapping[str, Any]] = {
+    short: config for config in _DATA["models"].values() for short in config.pop("short", ())
+}
 CATALOGUE: Mapping[str, Mapping[str, Any]] = {
     each: config for name, config in _DATA["models"].items() for each in (name, *config.pop("same", ()))
 }

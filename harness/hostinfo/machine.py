@@ -143,6 +143,11 @@ def nvidia_driver() -> str | None:
     return match[0] if match else None
 
 
+def cxx_compiler() -> str | None:
+    """The C++ compiler that torch's extension builder would call: `CXX`, else c++."""
+    return shutil.which(os.environ.get("CXX") or "c++")
+
+
 def find_nvcc(environ: Mapping[str, str]) -> str | None:
     """The nvcc that DeepSpeed's builders run: below `CUDA_HOME` or `CUDA_PATH`, else the one on PATH, else below
     /usr/local/cuda (`torch/utils/cpp_extension.py`, `_find_cuda_home`).

@@ -187,7 +187,7 @@ class ObjectStore:
 
             def request(transfer: Transfer = transfer) -> T:
                 filesystem = self._open()
-                return work(filesystem, f"{self._root}/{name}" if name else self._root, transfer)
+                return work(filesystem, self._key(name), transfer)
 
             try:
                 answer = run_with_limit(request, transfer, self._is_interrupted, on_bytes)
@@ -205,6 +205,9 @@ class ObjectStore:
             wait_before_retry(wait, self._is_interrupted)
             wait *= 2
         raise AssertionError("unreachable")
+
+    def _key(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
 
     def _open(self) -> AbstractFileSystem:
         from fsspec.core import strip_protocol, url_to_fs

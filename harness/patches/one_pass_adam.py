@@ -61,12 +61,16 @@ def make_builder() -> Any:
     return OnePassAdamBuilder()
 
 
+def source_digest() -> str:
+    """Of our source: another one is another op."""
+    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
+
+
 def _copy_source() -> Path:
     """Our source in the folder of the op, under a name of its content: ninja compiles again where a path differs, and
     two checkouts with one environment would take turns.
     """
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
-    copy = torch_extensions_dir() / OP / f"one_pass_adam-{digest}.cpp"
+    copy = torch_extensions_dir() / OP / f"one_pass_adam-{source_digest()}.cpp"
     if not copy.exists():
         copy.parent.mkdir(parents=True, exist_ok=True)
         scratch = copy.with_name(f".{copy.name}.{os.getpid()}")

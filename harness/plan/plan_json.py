@@ -48,12 +48,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "host_peak_bytes": memory.host_peak if memory else None,
         "host_peak_phase": memory.host_peak_phase if memory else None,
         "nvme_bytes": memory.nvme_bytes if memory else None,
-        "phases": [
-            {"phase": phase, "gpu_bytes": memory.bytes_at("gpu", phase), "host_bytes": memory.host_bytes_at(phase)}
-            for phase in PHASES
-        ]
-        if memory
-        else [],
+        "phases": _phases_json(memory) if memory else [],
         "gpu_capacity_bytes": plan.capacity.gpu,
         "host_capacity_bytes": plan.capacity.host,
         "nvme_capacity_bytes": plan.capacity.nvme,
@@ -133,6 +128,13 @@ def _impact_json(impact: DefaultImpact) -> dict[str, Any]:
         "wire_bytes_per_rank": impact.wire_bytes,
         "step_seconds": impact.step_seconds,
     }
+
+
+def _phases_json(memory: MemoryEstimate) -> list[dict[str, Any]]:
+    return [
+        {"phase": phase, "gpu_bytes": memory.bytes_at("gpu", phase), "host_bytes": memory.host_bytes_at(phase)}
+        for phase in PHASES
+    ]
 
 
 def _time_json(time: StepTime | None) -> dict[str, Any]:

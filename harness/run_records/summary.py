@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,16 +84,14 @@ def summarise_run(record: RunRecord) -> RunSummary:
     losses, evals = whole.points("step", "loss"), whole.points("eval", "loss")
     steps = [finite_number(line.get("step")) for line in record.lines_of("step")] or [None]
     status_steps = [finite_number(status.get("step")) for status in record.statuses]
-    known_steps = [*steps[-1:], *status_steps, record.verdict.step if record.verdict else None]
-    planned_steps = finite_number(record.header.get("steps"))
     started = start_time(record)
     tags, note = read_remarks(record.folder)
     return RunSummary(
         name=record.name,
         folder=record.folder,
         state=record.state,
-        step=int(max((step for step in known_steps if step is not None), default=0)),
-        steps=None if planned_steps is None else int(planned_steps),
+        step=int(_max_or_zero([*steps[-1:], *status_steps, record.verdict.step if record.verdict else None])),
+        steps=_to_int(finite_number(record.header.get("steps"))),
         loss=losses[-1][1] if losses else None,
         first_loss=losses[0][1] if losses else None,
         eval_loss=evals[-1][1] if evals else None,
@@ -207,6 +205,14 @@ def _loop_seconds(record: RunRecord) -> float:
             start = moment
         last = last if moment is None else moment
     return total + (max(0.0, last - start) if start is not None and last is not None else 0.0)
+
+
+def _max_or_zero(values: Iterable[float | None]) -> float:
+    return max((v for v in values if v is not None), default=0.0)
+
+
+def _to_int(value: float | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def _mtime(path: Path) -> float | None:

@@ -102,9 +102,7 @@ class Distributed:
     def all_reduce_sum_async(self, *values: float | torch.Tensor) -> Callable[[], list[float]]:
         """The same without waiting: the returned function waits for the device and reads the sums."""
         scalars = [
-            v.detach().double().reshape(1).to(self.device)
-            if torch.is_tensor(v)
-            else torch.tensor([v], dtype=torch.float64, device=self.device)
+            v.detach().double().reshape(1).to(self.device) if torch.is_tensor(v) else _double_tensor(v, self.device)
             for v in values
         ]
         tensor = torch.cat(scalars)
@@ -146,6 +144,10 @@ def copy_to_host_async(tensor: torch.Tensor) -> Callable[[], list[float]]:
         return [float(x) for x in copy.tolist()]
 
     return read
+
+
+def _double_tensor(value: float, device: torch.device) -> torch.Tensor:
+    return torch.tensor([value], dtype=torch.float64, device=device)
 
 
 def init_process_group() -> Distributed:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.plan.planner import Plan
-from harness.plan.time.calibration import Calibration
+from harness.plan.time.calibration import Calibration, RateFactor
 from harness.units import pluralize
 
 _NAMES = {
@@ -38,9 +38,7 @@ def render_calibrations(path: Path, changed: Sequence[Calibration]) -> str:
         rows = [(_NAMES[name], each.rates[name]) for name in _NAMES if name in each.rates_in_runs]
         rows += [("allocated memory", each.allocated)] if each.allocated else []
         rows += [("reserved over allocated", each.reserved)] if each.reserved else []
-        for name, rate in rows:
-            ends = f"{rate.factor / rate.spread:.2f} to {rate.factor * rate.spread:.2f}"
-            lines.append(f"  {name.ljust(24)}x {rate.factor:.3f} (x {ends})")
+        lines += [f"  {name.ljust(24)}{_format_factor(rate)}" for name, rate in rows]
         others = [_NAMES[name] for name in _NAMES if name not in each.rates_in_runs]
         lines += [f"  not in these runs, as before: {', '.join(others)}"] if others else []
         lines.append("")
@@ -57,3 +55,7 @@ def _format_factors(each: Calibration) -> str:
     parts = [f"{_NAMES[name]} x {each.rates[name].factor:.2f}" for name in _NAMES if name in each.rates_in_runs]
     parts += [f"allocated x {each.allocated.factor:.2f}"] if each.allocated else []
     return ", ".join(parts)
+
+
+def _format_factor(rate: RateFactor) -> str:
+    return f"x {rate.factor:.3f} (x {rate.factor / rate.spread:.2f} to {rate.factor * rate.spread:.2f})"

@@ -55,8 +55,7 @@ def render_simulation(view: SimulationView, style: Style, width: int = 100) -> s
         blocks.append(style.paint(_NOT_STRAIGHT, "yellow"))
     if view.result["failed"] is not None:
         blocks.append(_failure(view.result["failed"], style, width))
-    time = render_simulated_time(view.time, style, width) if view.result["failed"] is None else ""
-    blocks += [_group_tables(view, style, width), time, _traffic(view, width)]
+    blocks += [_group_tables(view, style, width), _time(view, style, width), _traffic(view, width)]
     exceeded = view.result["host_exceeded"]
     if exceeded is not None:
         blocks.append(_host_exceeded(exceeded, style, width))
@@ -132,6 +131,11 @@ def _group_tables(view: SimulationView, style: Style, width: int) -> str:
         ]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
+
+
+def _time(view: SimulationView, style: Style, width: int) -> str:
+    """Nothing for a simulation that did not come to the end of a step."""
+    return "" if view.result["failed"] is not None else render_simulated_time(view.time, style, width)
 
 
 def _traffic(view: SimulationView, width: int) -> str:

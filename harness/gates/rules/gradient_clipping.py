@@ -211,8 +211,7 @@ def norm_of_tensor_shards(ctx: Context) -> Findings:
         zero.stage: 0
         parallel.tensor_parallel_size: 2
     """
-    is_adam = ctx.optimizer.name in ("adam", "adamw") and not ctx.optimizer.params.get("torch_adam")
-    if ctx.optimizer.type is None or is_adam:
+    if ctx.optimizer.type is None or _is_own_adam(ctx):
         return
     dtype = model_dtype(ctx)
     if dtype in ("bf16", "fp16") and ctx.run.spec.train.max_grad_norm:
@@ -223,3 +222,8 @@ def norm_of_tensor_shards(ctx: Context) -> Findings:
             notes=["DeepSpeed silently trains with it: large gradients are clipped too little"],
             fix=ctx.fix_to_set("zero.stage", 1, effect="ZeRO-1 counts every shard, and shards the optimizer states"),
         )
+
+
+def _is_own_adam(ctx: Context) -> bool:
+    """Is the optimizer DeepSpeed's own Adam or AdamW, on whatever device, and not torch's?"""
+    return ctx.optimizer.name in ("adam", "adamw") and not ctx.optimizer.params.get("torch_adam")

@@ -42,9 +42,9 @@ def groups_across_hosts(ctx: Context) -> Findings:
     sizes = str(slots[0]) if len(set(slots)) == 1 else ", ".join(map(str, slots[:8]))
     tensor, sequence = ctx.tensor_parallel_size, ctx.sequence_parallel_size
     for name, degree, step in (("tensor", tensor, 1), ("sequence", sequence, tensor)):
-        if degree > 1 and any(count % (degree * step) for count in slots[:-1]):
+        if degree > 1 and _is_across_hosts(slots, degree * step):  # tensor ranks are neighbours, sequence ranks next
             key = f"parallel.{name}_parallel_size"
-            smaller = max(1, largest_divisor(min(degree * step, max(slots)), degree * step, *slots[:-1]) // step)
+            smaller = max(1, _choose_degree(slots, degree * step) // step)
             yield ctx.finding(
                 f"{name} groups of {degree} ranks span hosts of {sizes} slots",
                 key,
@@ -58,6 +58,16 @@ def groups_across_hosts(ctx: Context) -> Findings:
 def _read_cluster_slots(ctx: Context) -> tuple[int, ...]:
     cluster = ctx.run.spec.cluster
     return (cluster.gpus_per_node,) * (cluster.num_nodes or 0) if cluster.gpus_per_node else ()
+
+
+def _is_across_hosts(slots: tuple[int, ...], degree: int) -> bool:
+    # a group is of consecutive ranks: none is split where every host before the last holds whole groups
+    return any(count % degree for count in slots[:-1])
+
+
+def _choose_degree(slots: tuple[int, ...], degree: int) -> int:
+    """The largest divisor of `degree` whose groups stay on a host each."""
+    return largest_divisor(min(degree, max(slots)), degree, *slots[:-1])
 
 
 def _list_hostfile_hosts(ctx: Context) -> tuple[Host, ...]:

@@ -8,6 +8,12 @@ from collections.abc import Sequence
 from harness.gates.registry import Cite, Context, Findings, Fix, gate
 from harness.spec.suggestions import nearest_name
 
+
+def _has_typo_of_stage(block: object) -> bool:
+    """Has the block a key that is nearly `stage`?"""
+    return isinstance(block, dict) and any(nearest_name(str(name), ("stage",)) for name in block)
+
+
 _SIGNS_OF_STAGE_3 = (
     "offload_param",
     "sub_group_size",
@@ -44,9 +50,8 @@ def zero_without_a_stage(ctx: Context) -> Findings:
     """
     if ctx.source.has_key("zero.stage"):
         return  # the old form `zero_optimization: true`, which is a stage of its own
-    block = ctx.ds("zero_optimization")
-    if isinstance(block, dict) and any(nearest_name(str(name), ("stage",)) for name in block):
-        return  # a key that is nearly `stage` has a finding
+    if _has_typo_of_stage(ctx.ds("zero_optimization")):
+        return  # that key has a finding
     key = "zero.stage"
     sign = next((name for name in _SIGNS_OF_STAGE_3 if ctx.has_key(f"zero_optimization.{name}")), None)
     if sign is not None:

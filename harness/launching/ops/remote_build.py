@@ -21,6 +21,7 @@ from harness.launching.hosts.ssh import FAN_OUT, encode_request, remote_python_p
 from harness.launching.ops.build_events import BuildProgress
 from harness.launching.ops.local_build import planted_ops_finding, unwritable_finding
 from harness.launching.process.parallel_children import ChildOutput, ChildPool
+from harness.launching.setup.environment import Variable
 from harness.launching.setup.launch_context import LaunchContext
 from harness.launching.setup.launch_plan import LaunchPlan
 
@@ -108,9 +109,7 @@ def build_on_hosts(plan: LaunchPlan, context: LaunchContext) -> Iterator[None]:
 def _builder_command(plan: LaunchPlan, scripts: Path) -> list[str]:
     request = {
         "path": remote_python_path(os.environ),
-        "environ": {
-            v.name: v.value for v in plan.variables if v.name != "HARNESS_SUPERVISOR" and not is_secret(v.name, v.value)
-        },
+        "environ": {v.name: v.value for v in plan.variables if _is_for_builder(v)},
         "ops": list(plan.ops),
     }
     return [sys.executable, str(scripts / "op_builder.py"), "--request", encode_request(request)]
@@ -118,6 +117,11 @@ def _builder_command(plan: LaunchPlan, scripts: Path) -> list[str]:
 
 def _log_of(plan: LaunchPlan, host: str) -> Path:
     return plan.run_dir / "logs" / f"ops-{host}.log"
+
+
+def _is_for_builder(variable: Variable) -> bool:
+    """A compiler needs no secret, and everybody on the hosts can list the command line with the request."""
+    return variable.name != "HARNESS_SUPERVISOR" and not is_secret(variable.name, variable.value)
 
 
 def _not_compiled(plan: LaunchPlan, progress: BuildProgress, output: ChildOutput, log: Path) -> Finding:

@@ -107,9 +107,7 @@ def _shrink_run(run: ResolvedRun, local_host: LocalHost, folder: Path) -> SmallR
         message = "the model's configuration is not available, so the run cannot be shrunk"
         fix = Fix("name a folder with a `config.json`, or a model of the catalogue such as `llama-3.1-70b`")
         return Finding("MM008", "error", message, "model.name_or_path", fix=fix)
-    names = {"model": "model", "data": "data/*.jsonl", "nvme": "nvme"}
-    paths = {kind: str(folder / name) for kind, name in names.items()}
-    return shrink_run(run, config, _inspect_resources(local_host, folder), paths)
+    return shrink_run(run, config, _inspect_resources(local_host, folder), _synthetic_paths(folder))
 
 
 def _inspect_resources(local_host: LocalHost, folder: Path) -> AvailableResources:
@@ -118,6 +116,10 @@ def _inspect_resources(local_host: LocalHost, folder: Path) -> AvailableResource
     return AvailableResources(
         local_host.num_accelerators, gpu, machine.host_memory().available, machine.free_bytes(folder) or 0
     )
+
+
+def _synthetic_paths(folder: Path) -> dict[str, str]:
+    return {"model": str(folder / "model"), "data": str(folder / "data" / "*.jsonl"), "nvme": str(folder / "nvme")}
 
 
 def _synthetic_files_config(plan: RehearsalPlan) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def _check_version(name: str, version: str) -> DoctorCheck:
 
 def check_compilers(*, accelerated: bool, cuda: str | None) -> Iterator[DoctorCheck]:
     """The programs and libraries that compile DeepSpeed's ops; `cuda`: the CUDA release of torch."""
-    compiler = shutil.which(os.environ.get("CXX") or "c++")  # as torch's extension builder calls it
+    compiler = machine.cxx_compiler()
     yield DoctorCheck(
         "compiling",
         "C++ compiler",

@@ -237,8 +237,7 @@ def build_launch_plan(
         launcher_args = local_args(hosts[0][1], local_host)
     elif node_rank is not None:
         launcher_args = hostfile_args(run.cluster.hosts if run.cluster else (), target.run_dir)
-        master = network.master_address or hosts[0][0]  # such a launcher starts the ranks of its own host alone
-        launcher_args += ["--no_ssh", "--node_rank", str(node_rank), "--master_addr", master]
+        launcher_args += node_args(node_rank, network.master_address or hosts[0][0])
     else:
         backend = BACKENDS[run.spec.launch.launcher]
         launcher_args = hostfile_args(run.cluster.hosts if run.cluster else (), target.run_dir)
@@ -332,6 +331,11 @@ def hostfile_args(hosts: Sequence[Host], run_dir: Path) -> list[str]:
     if all(host.devices is None for host in hosts):
         return args
     return [*args, "--include", "@".join(f"{h.name}:{','.join(map(str, h.device_ids))}" for h in hosts)]
+
+
+def node_args(node_rank: int, master: str) -> list[str]:
+    """Options of a launcher that starts the ranks of its own host alone (`--no-ssh`)."""
+    return ["--no_ssh", "--node_rank", str(node_rank), "--master_addr", master]
 
 
 def worker_args(

@@ -38,8 +38,12 @@ def stage3_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator
     yield from (at_moments(item, "engine") for item in _gradient_items(settings, partitions))
     yield from _resident_parameter_items(settings, partitions)
     yield from _bucket_items(settings, partitions)
-    for item in _optimizer_items(settings, partitions):  # gradients of the masters, and buffers of a swapper, are last
-        yield at_moments(item, *(("masters", "engine") if item.kind == "master" else ("engine",)), *item.moments)
+    yield from (_after_flattening(item) for item in _optimizer_items(settings, partitions))
+
+
+def _after_flattening(item: MemoryItem) -> MemoryItem:
+    """Gradients of the masters, and buffers of a swapper, are made last."""
+    return at_moments(item, *(("masters", "engine") if item.kind == "master" else ("engine",)), *item.moments)
 
 
 def _parameter_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:

@@ -242,6 +242,11 @@ def _with_exposed_step(
     )
 
 
+def has_coherent_link(device: Device | None) -> bool:
+    """Has the GPU a fast way to its host, as Grace Hopper and Grace Blackwell have?"""
+    return device is not None and device.pcie >= _COHERENT_LINK
+
+
 def with_current_row(
     alternatives: tuple[Alternative, ...],
     offload: AsyncOffload,
@@ -289,8 +294,7 @@ def list_async_offloads(
     offloaded = replace(with_offload(settings, 3, "cpu", param_device), separate_offload_grads=True)
     small = replace(offloaded, sub_group_size=min(offloaded.sub_group_size, SMALL_SUB_GROUP))
     choices: list[tuple[AsyncOffload, PlanSettings, str]] = [(ZenFlow(is_overlapped=True), offloaded, " (no launch)")]
-    if device.pcie >= _COHERENT_LINK:  # as Grace Hopper and Grace Blackwell have
-        choices.append((SuperOffload(is_clipped=False), small, ""))
+    choices += [(SuperOffload(is_clipped=False), small, "")] if has_coherent_link(device) else []
     found = []
     for offload, other, note in choices:
         memory, time = estimate_memory(model, other, device), estimate_step_time(model, other, device, rates)

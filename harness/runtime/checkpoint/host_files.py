@@ -37,7 +37,7 @@ def complete_on_hosts(
     disk = HostDisk.find(distributed)
     group = dist.new_group(ranks=list(disk.leaders), backend="gloo")
     manifest = _share_manifest(folder, distributed)
-    intact = {n for n, r in manifest.files.items() if disk.is_leader and is_intact(folder / n, r)}
+    intact = _find_intact(folder, manifest) if disk.is_leader else set()
     by_rank = distributed.all_gather_object(sorted(intact))
     nowhere = [name for name in manifest.files if not any(name in by_rank[rank] for rank in disk.leaders)]
     if nowhere:
@@ -77,6 +77,10 @@ def _share_manifest(folder: Path, distributed: Distributed) -> Manifest:
 
     text = distributed.all_gather_object(distributed.call_or_fail_everywhere(read))[0]
     return parse_manifest(folder, text.encode())
+
+
+def _find_intact(folder: Path, manifest: Manifest) -> set[str]:
+    return {name for name, record in manifest.files.items() if is_intact(folder / name, record)}
 
 
 def _fetch(folder: Path, manifest: Manifest, names: list[str], upload_to: str | None) -> None:

@@ -249,8 +249,7 @@ class CheckpointSaver:
                 error = disk_full_error(pending.temporary, sum(size for size, other in sizes if other == node))
             except OSError as caught:
                 error = caught
-        values = None if error is None else (error.errno, error.strerror or str(error))
-        failure = next((e for e in self.distributed.all_gather_object(values) if e is not None), None)
+        failure = next((e for e in self.distributed.all_gather_object(_error_values(error)) if e is not None), None)
         if failure is None:
             return None
         finding = None
@@ -316,6 +315,10 @@ class CheckpointSaver:
             error=error,
             warning=pending.warning,
         )
+
+
+def _error_values(error: OSError | None) -> tuple[int | None, str] | None:
+    return None if error is None else (error.errno, error.strerror or str(error))
 
 
 def _host_name() -> str:

@@ -179,6 +179,11 @@ def _sum_lengths(array: Any, indices: np.ndarray) -> int:
     return int(lengths.astype(np.int64).sum())
 
 
+def count_row_bytes(batch: Any) -> int:
+    """About the bytes of a batch's rows as maps in Python."""
+    return sum(map(count_python_bytes, batch.columns), _ROW_BYTES * batch.num_rows)
+
+
 def iter_small_batches(batch: Any, budget: ByteBudget, rows: int) -> Iterator[Any]:
     """The batch in parts of at most `rows` rows, which take at most 64 MiB in Python each, unless one row does. Raises
     ArrowInvalid where the budget is used up.
@@ -186,7 +191,7 @@ def iter_small_batches(batch: Any, budget: ByteBudget, rows: int) -> Iterator[An
     budget.count_bytes(_COLUMN_BYTES * batch.num_columns)
     for start in range(0, batch.num_rows, rows):
         part = batch.slice(start, rows)
-        count = sum(map(count_python_bytes, part.columns), _ROW_BYTES * part.num_rows)
+        count = count_row_bytes(part)
         if count > _LEAST_BYTES and part.num_rows > 1:
             yield from iter_small_batches(part, budget, (part.num_rows + 1) // 2)
         else:

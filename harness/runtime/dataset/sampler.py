@@ -125,8 +125,7 @@ class TrainData:
 
     def _build_order(self, epoch: int) -> np.ndarray:
         if self.order_geometry.seedable_seed is not None:
-            seeded = torch.Generator().manual_seed(self.order_geometry.seedable_seed + epoch)
-            return torch.randperm(len(self.dataset), generator=seeded).numpy()  # as accelerate does
+            return shuffle_as_accelerate(len(self.dataset), self.order_geometry.seedable_seed, epoch)
         seed = self.seed if self.shuffle else None
         if self._rows_per_source:
             order = mix_sources([len(g) for g in self.dataset.sources], self._rows_per_source, seed, epoch)
@@ -248,6 +247,11 @@ _WINDOW_BATCHES = 32
 def shuffle_rows(count: int, seed: int | None, epoch: int) -> np.ndarray:
     """The epoch's permutation, a function of the seed and the epoch. `seed` None: as stored."""
     return np.arange(count) if seed is None else np.random.default_rng([seed, epoch]).permutation(count)
+
+
+def shuffle_as_accelerate(count: int, seed: int, epoch: int) -> np.ndarray:
+    """The epoch's permutation by accelerate's `SeedableRandomSampler` (`accelerate/data_loader.py`)."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch)).numpy()
 
 
 def mix_sources(sizes: list[int], shares: tuple[int, ...], seed: int | None, epoch: int) -> np.ndarray:

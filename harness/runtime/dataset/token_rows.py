@@ -170,9 +170,7 @@ def write_rows(
             starts, lengths, numbers = starts[is_kept], lengths[is_kept], numbers[is_kept]  # noqa: PLW2901
             documents += int(np.count_nonzero(np.diff(numbers, prepend=last_record)))
             last_record = int(numbers[-1]) if len(numbers) else last_record
-            order, edges = np.arange(len(lengths)), np.arange(len(lengths) + 1)
-            if packing:
-                order, edges = pack_best_fit(lengths, capacity)
+            order, edges = pack_best_fit(lengths, capacity) if packing else _unpacked_order(len(lengths))
             starts, lengths = starts[order], lengths[order]  # noqa: PLW2901
             offsets = np.concatenate([[0], np.cumsum(lengths)])
             positions = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
@@ -197,6 +195,10 @@ def write_rows(
     if not has_mask:
         trained_out.path.unlink()
     return RowStats(rows, documents, tokens, trained_tokens, digest.hexdigest())
+
+
+def _unpacked_order(count: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.arange(count), np.arange(count + 1)
 
 
 def _iter_windows(

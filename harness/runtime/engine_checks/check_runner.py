@@ -243,8 +243,7 @@ class EngineChecks:
 
     def _report(self, results: Sequence[tuple[CheckName, CheckResult]], step: int) -> None:
         """Write the results of checks, and stop or print where one failed."""
-        failed = [(c, r) for c, r in results if r.state == "differs" and c.id not in self._ignored_ids]
-        findings = [_to_finding(check, result, self.mode) for check, result in failed]
+        findings = [_to_finding(check, result, self.mode) for check, result in self._failed_checks(results)]
         for check, result in results:
             self._results.record(check, result, step, self._ignored_ids.get(check.id))
         if self._distributed.is_main_process and (
@@ -257,6 +256,10 @@ class EngineChecks:
             raise AgreedUserError(findings, ExitCode.ENGINE_CHECK)
         if findings and self._distributed.is_main_process:
             print_findings(findings)
+
+    def _failed_checks(self, results: Sequence[tuple[CheckName, CheckResult]]) -> list[tuple[CheckName, CheckResult]]:
+        """The checks that failed, without those that the spec ignores."""
+        return [(c, r) for c, r in results if r.state == "differs" and c.id not in self._ignored_ids]
 
     def _to_json(self) -> str:
         head: dict[str, Any] = {"deepspeed": deepspeed.__version__, "mode": self.mode}

@@ -155,10 +155,8 @@ def _observe_optimizer_settings(observations: Observations) -> Any:
     trained = [p for p in observations.parameters.values() if p.requires_grad]
     has_matrix = any(len(getattr(p, "ds_shape", p.shape)) > 1 for p in trained)  # a pipeline stage may have none
     names = (*_SETTING_NAMES, "weight_decay") if has_matrix else _SETTING_NAMES
-    scheduler = observations.engine.lr_scheduler
     for group in observations.engine.optimizer.param_groups:
-        is_cycled = bool(getattr(scheduler, "cycle_momentum", False)) or "max_momentum" in group  # OneCycle's, torch's
-        cycled = _CYCLED_NAMES if is_cycled else frozenset()
+        cycled = _CYCLED_NAMES if _is_momentum_cycled(observations.engine, group) else frozenset()
         settings = {name: group[name] for name in names if name in group and name not in cycled}
         groups.append({name: list(v) if isinstance(v, tuple) else v for name, v in settings.items()})
     return {"groups": groups, "loaded": int(observations.engine.global_steps) > 0}
@@ -181,6 +179,11 @@ def _evaluate_optimizer_settings(expected: ExpectedSettings, rank_values: Sequen
                 *notes,
             )
     return check_passed(rank_values[0]["groups"])
+
+
+def _is_momentum_cycled(engine: Any, group: Mapping[str, Any]) -> bool:
+    """Does a scheduler set betas or momentum? DeepSpeed's `OneCycle` does; torch's leave their limits in the group."""
+    return bool(getattr(engine.lr_scheduler, "cycle_momentum", False)) or "max_momentum" in group
 
 
 def _find_optimizer_settings_difference(expected: ExpectedSettings, group: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from harness.runtime.checkpoint.consolidate import FullWeights
-from harness.runtime.models.lora_merge import find_weight_sources, merge_lora, to_adapter_names
+from harness.runtime.models.lora_merge import WeightSource, find_weight_sources, merge_lora, to_adapter_names
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,14 @@ def merge_adapters(weights: FullWeights, adapter: Mapping[str, Any]) -> ExportTe
     def get(name: str) -> torch.Tensor:
         source = sources[name]
         base = weights.get(source.base)
-        if not source.lora_a:
-            return base
-        down, up = weights.get(str(source.lora_a)), weights.get(str(source.lora_b))
-        return merge_lora(base.float(), down, up, source)  # in fp32: an export rounds the sum, not each part
+        return _merge_param(weights, base, source) if source.lora_a else base
 
     return ExportTensors({name: weights.shapes[source.base] for name, source in sources.items()}, get)
+
+
+def _merge_param(weights: FullWeights, base: torch.Tensor, source: WeightSource) -> torch.Tensor:
+    """In fp32, so that what an export rounds is the sum and not each part."""
+    return merge_lora(base.float(), weights.get(str(source.lora_a)), weights.get(str(source.lora_b)), source)
 
 
 def select_adapters(weights: FullWeights, adapter: Mapping[str, Any]) -> ExportTensors:

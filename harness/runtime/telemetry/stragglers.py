@@ -161,7 +161,7 @@ class StragglerDetector:
             is_whole_host = len(ranks) > 1 and len(ranks) == ranks_on[host]
             for group in [ranks] if is_whole_host else [[rank] for rank in ranks]:
                 worst_rank = max(group, key=lambda rank: slow_ratios[rank])
-                entries = [entry for entry in self._window if entry.ratios[worst_rank] >= self.threshold / 2]
+                entries = self._slow_entries(worst_rank)
                 sample, peers = _mean_sample(entries, worst_rank), medians.excluding(worst_rank, entries)
                 cause, evidence = likely_cause(sample, peers)
                 reason = self.explain_gpu(worst_rank) if self.explain_gpu and cause == "compute" else ""
@@ -171,6 +171,12 @@ class StragglerDetector:
                 self._active.update(dict.fromkeys(group, straggler))
                 changes.append(StragglerChange(straggler, is_active=True))
         return changes
+
+    def _slow_entries(self, rank: int) -> Sequence[_WindowEntry]:
+        """The part of the window in which the rank was slow: it may have become slow within it. All figures of a
+        straggler come from these entries.
+        """
+        return [entry for entry in self._window if entry.ratios[rank] >= self.threshold / 2]
 
 
 def _mean_sample(entries: Sequence[_WindowEntry], rank: int) -> RankSample:

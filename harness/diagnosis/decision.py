@@ -56,6 +56,10 @@ _KIND_OF_JOB = "the job "
 """The first words of a note of `job_kinds.txt` on what ranks of such a job do apart, in every attempt."""
 _WAIT, _NETWORK_CAUSES = "LG070", ("LG072", "LG073", "LG210")
 _FEW_STEPS = 5
+_RENDEZVOUS = "LG067"
+_UNREACHED = re.compile(r"failed to connect|No route to host|Connection refused|unreachable|not known|be retrieved")
+_CRASHES = ("LG017", "LG018", "LG215")
+"""Native code, a kernel or a worker ended: before a step has passed, the same start does so again."""
 _REFUSED = re.compile(
     r"system error|ncclSystemError|internal error|ncclInternalError|invalid usage|no socket|NET/IB(?!.*async)"
     "|a network error"
@@ -202,12 +206,16 @@ def _is_at_start(diagnosis: Diagnosis) -> bool:
 
 
 def _decide_repeated(diagnosis: Diagnosis) -> Action | None:
-    """The action where ranks waited, or the network failed, in a part of the job that another attempt reaches again in
-    the same way; None where time or luck may have been at fault.
+    """The action where ranks waited or crashed, or the network failed, in a part of the job that another attempt
+    reaches again in the same way; None where time or luck may have been at fault.
     """
+    phase, is_early = diagnosis.phase, _is_at_start(diagnosis)
+    if diagnosis.cause in _CRASHES:
+        return "change and retry" if phase is None or phase.step is None else None
+    if diagnosis.cause == _RENDEZVOUS:
+        return "change and retry" if _UNREACHED.search(diagnosis.message) else None
     if diagnosis.cause not in (_WAIT, *_NETWORK_CAUSES):
         return None
-    phase, is_early = diagnosis.phase, _is_at_start(diagnosis)
     if diagnosis.cause != _WAIT:
         is_refused = (is_early or phase is None) and _REFUSED.search(diagnosis.message)
         return "change and retry" if is_refused or (is_early and diagnosis.host) else None

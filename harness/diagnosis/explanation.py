@@ -85,8 +85,9 @@ def _explain_failure(
     first = replace(first, cause="") if is_generic_evidence(first) else first
     text = _all_text(readers)
     first = _suspect_limit_or_gpu(first, selection.earlier)
-    named = name_cause(describe_by_log(first, text), selection.others, text)
-    first = named if first.cause else describe_by_log(named, text)
+    is_alone = not scanner.ranks and scanner.world_size <= 1
+    named = name_cause(describe_by_log(first, text, is_alone=is_alone), selection.others, text)
+    first = named if first.cause else describe_by_log(named, text, is_alone=is_alone)
     first = name_older(first, merge_facts(readers).versions)
     if first.cause == _TIMEOUT_CAUSE:  # whoever reports it only waited
         missing_ranks, evidence = list[int](), ""
@@ -103,7 +104,6 @@ def _explain_failure(
     phase = find_phase(first.frames, NO_PHASE if is_engine_over else first.phase)
     first, memory_notes = note_memory(first, b"".join(r.tail for r in readers), has_phase=phase is not None)
     allocation = _find_allocation(first, phase, readers)
-    is_alone = not scanner.ranks and scanner.world_size <= 1
     job_notes = describe_job(first, text, phase, is_alone=is_alone)
     notes = (*_notes_of_phase(first, phase), *job_notes, *memory_notes, *notes)
     title, change = describe_cause(first.cause, needs_change=not first.change)

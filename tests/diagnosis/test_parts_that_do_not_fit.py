@@ -300,3 +300,35 @@ def test_a_message_that_lost_the_name_of_its_exception(message, cause):
 )
 def test_a_note_that_lost_its_logger_is_no_failure(note):
     assert diagnose_text(f"{note}\n").state == "no failure seen"
+
+
+@pytest.mark.parametrize(
+    ("frames", "error", "cause", "words"),
+    [
+        ([], "AttributeError: 'DeepSpeedEngineWrapper' object has no attribute '_zero9_consolidated_fp16_odd'", "LG227",
+         "gave it another name"),
+        ([], "AttributeErrorAttributeError: : 'DeepSpeedEngine' object has no attribute 'save_fp16_odd'", "LG227",
+         "gave it another name"),
+        ([("accelerate/accelerator.py", "no_sync", "with context():")],
+         "AssertionError: no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 2", "LG115",
+         "since 0.16"),
+        ([("pydantic/_internal/_odd.py", "__new__", "f(x)")], "TypeError: odd() arg 1 must be a class", "LG222",
+         "another major version of pydantic"),
+        ([], "TypeError: __init__() got an unexpected keyword argument 'warmup_odd_steps'", "LG096", "scheduler"),
+        ([("/job/odd.py", "<module>", "from odd_data.tables import (")], "", "LG089", "the log ends in an import"),
+    ],
+)  # fmt: skip
+def test_a_pair_that_renamed_or_refuses_something(frames, error, cause, words):
+    diagnosis = diagnose_text(traceback_text(frames, error).rstrip() + "\n" if frames else f"{error}\n")
+    assert (diagnosis.cause, words in diagnosis.title) == (cause, True), diagnosis.title
+    assert decide_action(diagnosis).action == "change and retry"
+
+
+def test_warnings_of_pydantic_explain_an_import_that_is_cut():
+    warning = "/env/pydantic-2.0a9/pydantic/odd.py:9: UserWarning: Valid config keys have changed in V2:\n"
+    frames = [("/job/odd.py", "<module>", "from transformers.modeling_utils import (")]
+    diagnosis = diagnose_text(warning + traceback_text(frames, "").rstrip() + "\n")
+    assert (diagnosis.cause, diagnosis.confidence) == ("LG222", "likely")
+    assert '"pydantic<2"' in diagnosis.change
+    other = diagnose_text(warning + traceback_text(frames, "ImportError: no odd part"))
+    assert other.cause != "LG222"  # a warning alone is no cause

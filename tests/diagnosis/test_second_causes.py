@@ -43,7 +43,7 @@ def answer(text):
         ("RuntimeError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!\n", "LG012", "change and retry",
          "LD_LIBRARY_PATH"),
         ("RuntimeError: The server socket has failed to bind to [::]:29507 (errno: 98 - Address already in use).\n", "LG066",
-         "retry", "master_port"),
+         "change and retry", "master_port"),
         ("  what():  CUDA error: unknown error\nframe #1: c10d::ProcessGroupNCCL::WorkNCCL::finishedGPUExecutionInternal() "
          "const + 0x1 (0x2 in libtorch_cuda.so)\n", "LG016", "retry elsewhere", "have its GPU checked"),
     ],

@@ -118,7 +118,7 @@ LOST = (
         ("b:1:2 [0] NCCL INFO NET/Socket : Using [0]virbr0:192.168.122.1<0>", "by `virbr0`"),
         ("b:1:2 [0] NCCL INFO Bootstrap : Using eth1:10.1.0.4<0>\nc:1:2 [0] NCCL INFO Bootstrap : Using ib0:10.9.0.5<0>",
          "`eth1` (10.1...) on one host and `ib0` (10.9...)"),
-        ("b:1:2 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to bond7", "use `bond7`"),
+        ("b:1:2 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to bond7", "by `bond7`"),
     ],
 )  # fmt: skip
 def test_an_interface_that_the_log_names_comes_before_another_rank(lines, words):

@@ -26,9 +26,11 @@ def describe_job(
             yield kind["note"].format(**values)
 
 
-def describe_by_log(first: LogEvent, text: bytes) -> LogEvent:
-    """The event, with the title and the change of a kind of job that the log shows; itself where none has its own."""
-    for kind, values in _find_kinds(first, text, None, is_alone=False):
+def describe_by_log(first: LogEvent, text: bytes, *, is_alone: bool = False) -> LogEvent:
+    """The event, with the title and the change of a kind of job that the log shows; itself where none has its own.
+    `is_alone`: the log shows one rank at most.
+    """
+    for kind, values in _find_kinds(first, text, None, is_alone=is_alone):
         if "title" in kind:
             title, change = (kind[name].format(**values) for name in ("title", "change"))
             cause = kind.get("cause", first.cause)

@@ -49,6 +49,8 @@ _ZERO3 = re.compile(
 )
 _MAX_CODE = 120
 _TIMEOUT_CAUSE = "LG070"
+_TWO_RANKS = re.compile(r"^((?:\w+\.)*\w+?(?:Error|Exception))(?:\1)+(?:: )+")
+"""Ranks that wrote an exception at once: `ValueErrorValueError: : ...`."""
 
 
 def name_cause(first: LogEvent, events: Sequence[LogEvent], text: bytes = b"") -> LogEvent:
@@ -93,6 +95,7 @@ def shows_zero3(text: bytes, frames: Sequence[Frame]) -> bool:
 
 def _find_kinds(text: str, frames: Sequence[Frame]) -> Sequence[tuple[Mapping[str, str], Mapping[str, str]]]:
     """(fields, values) of the kinds that the exception may be of."""
+    text = _TWO_RANKS.sub(r"\1: ", text)
     places = [frame.file.replace("\\", "/") for frame in frames]
     raiser = next((_PACKAGE.search(file) for file in reversed(places) if not STANDARD.search(file)), None)
     frames = _without_passing_on(frames)

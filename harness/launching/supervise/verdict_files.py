@@ -18,6 +18,8 @@ from harness.launching.supervise.run_verdict import is_lost_peer_error
 from harness.launching.supervise.space_wait import is_disk_full_error
 from harness.verdicts import VERDICT, Verdict, read_verdict, verdict_to_json, write_verdict
 
+_RENDEZVOUS_CAUSES = ("LG066", "LG067")
+"""A port that is in use, and a main process that is not there: a restart takes another port, and waits."""
 _DISK_SECONDS = 10.0
 """The limit for a disk that is full at the end of a launch to take the verdict."""
 
@@ -73,7 +75,11 @@ def advise_restart(run_dir: Path, verdict: Verdict) -> Decision | None:
     if is_disk_full_error(verdict.reason):  # the log may be on that disk, too
         return decide_action(Diagnosis("failed", "certain", "LG050", host=verdict.host))
     diagnosis = diagnose_failure(run_dir, verdict)
-    return decide_action(diagnosis) if diagnosis is not None else None
+    decision = decide_action(diagnosis) if diagnosis is not None else None
+    if decision is not None and diagnosis is not None and diagnosis.cause in _RENDEZVOUS_CAUSES:
+        reason = f"a restart takes another port, and its ranks wait ({diagnosis.cause}, {diagnosis.confidence})"
+        return replace(decision, action="retry", reason=reason, changes={})
+    return decision
 
 
 def verdict_of_other_hosts(plan: LaunchPlan, verdict: Verdict, seconds: float) -> Verdict:

@@ -58,8 +58,8 @@ _WAIT, _NETWORK_CAUSES = "LG070", ("LG072", "LG073", "LG210")
 _FEW_STEPS = 5
 _RENDEZVOUS = "LG067"
 _UNREACHED = re.compile(r"failed to connect|No route to host|Connection refused|unreachable|not known|be retrieved")
-_CRASHES = ("LG017", "LG018", "LG215")
-"""Native code, a kernel or a worker ended: before a step has passed, the same start does so again."""
+_OF_EACH_START = ("LG017", "LG018", "LG192", "LG215")
+"""Native code, a kernel or a worker ended, or NCCL was not set up: before a step, the same start does so again."""
 _REFUSED = re.compile(
     r"system error|ncclSystemError|internal error|ncclInternalError|invalid usage|no socket|NET/IB(?!.*async)"
     "|a network error"
@@ -210,7 +210,7 @@ def _decide_repeated(diagnosis: Diagnosis) -> Action | None:
     reaches again in the same way; None where time or luck may have been at fault.
     """
     phase, is_early = diagnosis.phase, _is_at_start(diagnosis)
-    if diagnosis.cause in _CRASHES:
+    if diagnosis.cause in _OF_EACH_START:
         return "change and retry" if phase is None or phase.step is None else None
     if diagnosis.cause == _RENDEZVOUS:
         return "change and retry" if _UNREACHED.search(diagnosis.message) else None

@@ -88,7 +88,8 @@ def test_ones_own_host_that_does_not_answer_needs_another_address(line, cause, a
     is_own = address != "10.0.0.7" or "errno: 99" in line
     assert diagnosis.cause == cause
     assert diagnosis.change.startswith("set MASTER_ADDR=127.0.0.1 and one host") is is_own
-    assert decide_action(diagnosis).action == ("change and retry" if is_own else "retry")
+    is_final = is_own or "any network address" in line  # the others may be a matter of time
+    assert decide_action(diagnosis).action == ("change and retry" if is_final else "retry")
 
 
 @pytest.mark.parametrize(

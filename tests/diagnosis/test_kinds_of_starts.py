@@ -196,3 +196,17 @@ def test_a_crash_before_a_step_is_a_change_and_one_after_steps_is_retried(line, 
     late = diagnose_text("{'loss': 2.0, 'epoch': 0.1, 'step': 7}\n" * 9 + f"{line}\n")
     assert (early.cause, late.cause) == (cause, cause)
     assert [decide_action(each).action for each in (early, late)] == ["change and retry", "retry"]
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("/usr/bin/env: 'odd-fit': No such file or directory", "odd-fit"),
+        ("slurmstepd: error: execve(): torchrun: No such file or directory", "torchrun"),
+        ("'deepspeed' is not recognized as an internal or external command,", "deepspeed"),
+    ],
+)
+def test_a_command_that_another_starter_does_not_find(line, name):
+    diagnosis = diagnose_text(f"{line}\n")
+    assert (diagnosis.cause, diagnosis.confidence, f"`{name}`" in diagnosis.title) == ("LG064", "likely", True)
+    assert decide_action(diagnosis).action == "change and retry"

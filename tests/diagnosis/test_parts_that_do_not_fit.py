@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 
 from harness.diagnosis.decision import decide_action
+from harness.diagnosis.evidence import release_pair
+from harness.hostinfo.installed_packages import Installation
 from tests.support.tracebacks import diagnose_text, traceback_text
 
 MAIN = ("/job/fit.py", "<module>", "main()")
@@ -332,3 +334,40 @@ def test_warnings_of_pydantic_explain_an_import_that_is_cut():
     assert '"pydantic<2"' in diagnosis.change
     other = diagnose_text(warning + traceback_text(frames, "ImportError: no odd part"))
     assert other.cause != "LG222"  # a warning alone is no cause
+
+
+@pytest.mark.parametrize(
+    ("signature", "words"),
+    [
+        ("def fit_odd_parts(model, odd_mask):", "has `odd_mask` in torch 9.1"),
+        ("def fit_odd_parts(model, other):", "takes no `odd_mask`, nor does a release of today (9.1)"),
+        ("def fit_odd_parts(model, **others):", "has `odd_mask` in torch 9.1"),
+        ("def fit_parts(model):", "of another release than the one that defines it"),
+    ],
+)
+def test_the_package_that_defines_a_function_is_named(signature, words, tmp_path, monkeypatch):
+    (tmp_path / "odd.py").write_text(f"import odd\n{signature}\n    pass\n")
+    installed = Installation("torch", tmp_path, "9.1")
+    monkeypatch.setattr(release_pair, "find_installation", lambda name: installed if name == "torch.nn" else None)
+    monkeypatch.setattr(release_pair, "find_version", lambda _: "9.1")
+    diagnosis = diagnose_text("TypeError: fit_odd_parts() got an unexpected keyword argument 'odd_mask'\n")
+    assert (diagnosis.cause, diagnosis.confidence) == ("LG227", "likely")
+    assert words in diagnosis.title
+    short = diagnose_text("TypeError: fit() got an unexpected keyword argument 'odd_mask'\n")
+    assert "torch" not in short.title
+
+
+def test_a_parent_of_another_release():
+    frames = [("/job/odd.py", "fit", "x = super()._fit_odd()")]
+    diagnosis = diagnose_text(traceback_text(frames, "AttributeError: 'super' object has no attribute '_fit_odd'"))
+    assert (diagnosis.cause, "calls `_fit_odd` of its parent" in diagnosis.title) == ("LG227", True)
+
+
+@pytest.mark.parametrize(
+    ("why", "cause"), [("extra fields not permitted", "SP005"), ("value is not a valid integer", "SP006")]
+)
+def test_what_pydantic_1_refuses(why, cause):
+    lines = f"pydantic.error_wrappers.ValidationError: 1 validation error for DeepSpeedZeroConfig\nodd_size\n  {why} (type=odd)\n"
+    diagnosis = diagnose_text(lines)
+    assert (diagnosis.cause, "`odd_size`" in diagnosis.title) == (cause, True)
+    assert decide_action(diagnosis).action == "change and retry"

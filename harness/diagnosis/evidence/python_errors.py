@@ -14,7 +14,7 @@ from typing import NamedTuple
 from harness.diagnosis.catalogue import CATALOGUE
 from harness.diagnosis.diagnosis_types import STANDARD, Frame, LogEvent
 from harness.diagnosis.evidence.missing_ranks import describe_mismatch
-from harness.diagnosis.evidence.release_pair import find_reader
+from harness.diagnosis.evidence.release_pair import find_definer, find_reader
 from harness.diagnosis.rules.line_matcher import CUT, match_line
 from harness.entry_file import read_entries
 from harness.facts.deepspeed_keys import block_keys, block_paths
@@ -117,6 +117,11 @@ def _find_kinds(text: str, frames: Sequence[Frame]) -> Sequence[tuple[Mapping[st
         is_known = is_known and ("raiser" not in kind or bool(re.fullmatch(kind["raiser"], values["raiser"])))
         values["reader"] = find_reader(text) if "reader" in kind else ""
         is_known = is_known and ("reader" not in kind or bool(values["reader"]))
+        if is_known and "definer" in kind:
+            values["definer"], values["release"] = find_definer(
+                match["callee"], match["name"], takes=kind["definer"] == "takes"
+            )
+            is_known = bool(values["definer"])
         keys = (block_keys(path) or () for path in block_paths())
         is_known = is_known and ("json" not in kind or any(values["key"] in block for block in keys))
         if is_known and (place_match := re.search(kind.get("frames", ""), frame_texts)):

@@ -24,6 +24,8 @@ _CALL = re.compile(
     r"^TypeError: (?P<callee>\w+)(?:\.(?P<method>\w+))?\(\) got an unexpected keyword argument '(?P<name>\w+)'"
 )
 _OF_DEEPSPEED = re.compile(r"AttributeError: '(?:DeepSpeed|FP16_|BF16_)\w*' object has no attribute '(?P<name>\w+)'")
+_DISTINCT = re.compile(r"(?!_)(?=.*(?:[a-z]_[a-z]|[a-z][A-Z]))\w{8,}")
+"""A name of two words, which hardly two packages have."""
 _READERS = ("accelerate", "transformers", "peft", "trl", "lightning")
 _PACKAGES = (*_READERS, *"torch datasets huggingface_hub deepspeed bitsandbytes triton torchao vllm".split())
 """Packages whose sources are read."""
@@ -70,6 +72,18 @@ def find_reader(text: str) -> str:
     """
     match = _OF_DEEPSPEED.search(text)
     return _find_package(rf"\.{match['name']}\b", ("deepspeed", *_READERS)).removeprefix("deepspeed") if match else ""
+
+
+def find_definer(function: str, argument: str, *, takes: bool) -> tuple[str, str]:
+    """(package, its release) of the first package that is installed here and defines this function, if it takes the
+    argument, or does not, as asked; empty texts for others, and for a name that several packages may have.
+    """
+    if not _DISTINCT.fullmatch(function):
+        return "", ""
+    package = _find_package(rf"\ndef {function}\(", ("torch.nn", "deepspeed", *_READERS))
+    has_it = bool(package) and bool(_find_package(rf"\ndef {function}\([^)]*(?:\b{argument}\b|\*\*)", (package,)))
+    name = package.partition(".")[0]
+    return (name, find_version(name) or "") if package and has_it is takes else ("", "")
 
 
 def _find_package(pattern: str, packages: Sequence[str]) -> str:

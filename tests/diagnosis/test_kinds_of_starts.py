@@ -210,3 +210,26 @@ def test_a_command_that_another_starter_does_not_find(line, name):
     diagnosis = diagnose_text(f"{line}\n")
     assert (diagnosis.cause, diagnosis.confidence, f"`{name}`" in diagnosis.title) == ("LG064", "likely", True)
     assert decide_action(diagnosis).action == "change and retry"
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "words"),
+    [
+        ("AttributeError: 'Namespace' object has no attribute 'odd_rank'", "LG065", "reads `odd_rank` of its command line"),
+        ("AttributeError: 'DeepSpeedPlugin' object has no attribute 'odd'", "LG227", "accelerate's `DeepSpeedPlugin`"),
+        ("subprocess.CalledProcessError: Command '['which', 'odd-cc']' returned non-zero exit status 1.", "LG064",
+         "`odd-cc` is not on the PATH"),
+        ("*** Error in `python': free(): invalid pointer: 0x00007f10 ***", "LG018", "native code"),
+    ],
+)  # fmt: skip
+def test_what_an_environment_or_a_parser_lacks(line, cause, words):
+    diagnosis = diagnose_text(f"{line}\n")
+    assert (diagnosis.cause, diagnosis.confidence, words in diagnosis.title) == (cause, "likely", True), diagnosis.title
+    assert decide_action(diagnosis).action == "change and retry"
+
+
+@pytest.mark.parametrize(("count", "cause"), [(1, "LG066"), (2, "LG150")])
+def test_several_processes_that_are_each_rank_0(count, cause):
+    line = "[comm.py:9:mpi_discovery] Discovered MPI settings of world_rank=0, local_rank=0, world_size=1, odd=1\n"
+    diagnosis = diagnose_text(line * count + "RuntimeError: Address already in use\n")
+    assert (diagnosis.cause, decide_action(diagnosis).action) == (cause, "change and retry")

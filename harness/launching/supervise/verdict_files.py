@@ -19,7 +19,9 @@ from harness.launching.supervise.space_wait import is_disk_full_error
 from harness.verdicts import VERDICT, Verdict, read_verdict, verdict_to_json, write_verdict
 
 _RENDEZVOUS_CAUSES = ("LG066", "LG067")
-"""A port that is in use, and a main process that is not there: a restart takes another port, and waits."""
+"""A port that is in use, and a main process that is not there: a restart takes another port, unless the spec or
+several hosts fix it, and waits.
+"""
 _DISK_SECONDS = 10.0
 """The limit for a disk that is full at the end of a launch to take the verdict."""
 
@@ -77,7 +79,8 @@ def advise_restart(run_dir: Path, verdict: Verdict) -> Decision | None:
     diagnosis = diagnose_failure(run_dir, verdict)
     decision = decide_action(diagnosis) if diagnosis is not None else None
     if decision is not None and diagnosis is not None and diagnosis.cause in _RENDEZVOUS_CAUSES:
-        reason = f"a restart takes another port, and its ranks wait ({diagnosis.cause}, {diagnosis.confidence})"
+        evidence = f"({diagnosis.cause}, {diagnosis.confidence})"
+        reason = f"a restart takes another port where none is fixed, and its ranks wait {evidence}"
         return replace(decision, action="retry", reason=reason, changes={})
     return decision
 

@@ -77,9 +77,14 @@ def read_table() -> Table:
 
 def find_row(model_type: Any) -> ModelAnswers | None:
     """The answers of a model type with its default configuration; None for one that the release did not have."""
-    cells = read_table().cells
-    if not isinstance(model_type, str) or model_type not in cells["causal"] or not model_type:
+    if not isinstance(model_type, str) or model_type not in read_table().cells["causal"] or not model_type:
         return None
+    return _read_row(model_type)
+
+
+@cache
+def _read_row(model_type: str) -> ModelAnswers:
+    cells = read_table().cells
     found: dict[str, Answer] = {}
     for name, each in cells.items():
         if "" in each:

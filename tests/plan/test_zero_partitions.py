@@ -10,11 +10,13 @@ import pytest
 
 from harness.facts.model_lookup import ModelFacts, Parameter, facts_from_config, find_model
 from harness.plan.memory.zero_partitions import (
+    _DIVIDED_BY,
     _PARTITIONED_BY,
     _owned_gradient_numel,
     _split_sub_groups,
     local_parameters,
     partition_model,
+    split_local_parameters,
     weight_decay_group_sizes,
 )
 from harness.plan.settings.plan_settings import PlanSettings
@@ -100,16 +102,17 @@ class _Watched(PlanSettings):
 @pytest.mark.parametrize("degrees", [{}, {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}])
 @pytest.mark.parametrize("model", [{}, {"lora": {"r": 8}}, {"freeze": ["*embed*"]}])
 def test_a_partition_is_known_by_all_that_it_depends_on(name: str, degrees: dict[str, int], model: Any) -> None:
-    """What was partitioned before is not partitioned again: a value that is read and not asked for would be wrong."""
+    """What was counted before is not counted again: a value that is read and not asked for would be wrong."""
     facts = find_model(name).facts
     assert facts is not None
     for stage, kind in ((0, "adamw"), (1, "muon"), (2, "adamw"), (3, "adamw")):
         run = settings(TINY, ranks=4, parallel=degrees, zero={"stage": stage}, optimizer={"type": kind}, model=model)
-        READ.clear()
         watched = object.__new__(_Watched)
         watched.__dict__.update(run.__dict__)
-        partition_model.__wrapped__(facts, watched)  # type: ignore[attr-defined]
-        read = set(READ)
-        READ.clear()
-        _PARTITIONED_BY(watched)
-        assert read <= READ, f"also depends on {read - READ}"
+        for function, key in ((partition_model, _PARTITIONED_BY), (split_local_parameters, _DIVIDED_BY)):
+            READ.clear()
+            function.__wrapped__(facts, watched)  # type: ignore[attr-defined]
+            read = set(READ)
+            READ.clear()
+            key(watched)
+            assert read <= READ, f"also depends on {read - READ}"

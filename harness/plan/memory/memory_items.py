@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, NamedTuple
 
 Tier = Literal["gpu", "host", "nvme"]
@@ -127,13 +128,14 @@ def keep_largest_moments(items: Iterable[MemoryItem]) -> list[MemoryItem]:
     for item in candidates:
         phases = item.phases
         if item.moments:
-            phases = tuple(each for each in phases if is_at(item, each, chosen.get((item.tier, each), "")))
+            phases = tuple(each for each in phases if _is_at(item.moments, each, chosen.get((item.tier, each), "")))
         if phases:
             result.append(item if phases == item.phases else item._replace(phases=phases))
     return result
 
 
-def is_at(item: MemoryItem, phase: Phase, moment: str) -> bool:
-    """Is the item there at this moment of this phase? One that names no moment of a phase is there all the time."""
-    named = [name for name in item.moments if name in MOMENTS.get(phase, ())]
+@cache
+def _is_at(moments: tuple[str, ...], phase: Phase, moment: str) -> bool:
+    """Is an item with these moments there at this one? One that names no moment of a phase is there all the time."""
+    named = [name for name in moments if name in MOMENTS.get(phase, ())]
     return not named or moment in named

@@ -250,7 +250,8 @@ def _nvme_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) ->
     label = ("states", "master weights and optimizer states")
     blocks = ElementBytes(master_bytes + state_bytes, sum(map(_align_for_aio, partitions.nvme_sub_groups)), "P / N")
     yield memory_item("nvme", label, blocks, "swap/optimizer_utils.py")
-    unswapped = tuple(share for share in partitions.sub_groups if share not in partitions.nvme_sub_groups)
+    swapped = frozenset(partitions.nvme_sub_groups)
+    unswapped = tuple(share for share in partitions.sub_groups if share not in swapped)
     if unswapped:
         yield from _host_optimizer_items(settings, partitions, "s3 _swappable_optimizer_subgroup", unswapped)
     if settings.keeps_first_step_states and (settings.pipeline_read or settings.pipeline_write):

@@ -44,6 +44,8 @@ class ZeroPartitions:
     """Unsharded parameters whose gradients a rank keeps at stages 1 and 2, by rank."""
     sub_groups: tuple[int, ...]
     """This rank's share of each."""
+    nvme_sub_groups: tuple[int, ...]
+    """Those that an optimizer on NVMe swaps; the others are too small and stay in memory."""
     undivided_sub_group: int
     """The largest one, of all ranks."""
     persistent_parameters: int
@@ -92,11 +94,6 @@ class ZeroPartitions:
         """The largest sub-group's share."""
         return max(self.sub_groups, default=0)
 
-    @property
-    def nvme_sub_groups(self) -> tuple[int, ...]:
-        """Shares of the sub-groups that an optimizer on NVMe swaps; the others are too small and stay in memory."""
-        return tuple(share for share in self.sub_groups if share >= _MIN_SWAPPED_NUMEL)
-
 
 def rounds_pinned_weights(settings: PlanSettings) -> bool:
     """Does torch pin the new weights of sub-groups that are stepped early, each in a power of two?"""
@@ -142,12 +139,15 @@ def local_num_parameters(model: ModelFacts, settings: PlanSettings) -> int:
     return sum(parameter.numel for parameter in local_parameters(model, settings))
 
 
-def count_trainable(model: ModelFacts, settings: PlanSettings) -> tuple[int, int]:
+def _count_trainable(model: ModelFacts, settings: PlanSettings) -> tuple[int, int]:
     """(trainable, all) elements of the whole model, adapters included."""
     if settings.trainable is None:
         return model.num_parameters, model.num_parameters
     split = split_parameters(model, settings.trainable)
     return split.num_trainable, split.num_parameters
+
+
+count_trainable = once_a_model(_count_trainable, of=attrgetter("trainable"))
 
 
 def count_frozen_bytes(model: ModelFacts, settings: PlanSettings) -> int:
@@ -185,7 +185,7 @@ _PARTITIONED_BY = attrgetter(
 
 def _partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions:
     """Partition the model as DeepSpeed would with these settings."""
-    parameters, frozen = _split_local_parameters(model, settings)
+    parameters, frozen = split_local_parameters(model, settings)
     ranks = settings.zero_world_size
     muon = [p for p in parameters if settings.steps_matrices_by_muon and _is_hidden_matrix(p, model)]
     others = [p for p in parameters if p not in set(muon)] if muon else parameters
@@ -212,6 +212,7 @@ def _partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartition
         else sum(padded[: len(muon_groups)]) // ranks,
         owned_gradients=_owned_gradient_numel(groups, ranks) if settings.stage in (1, 2) else (),
         sub_groups=tuple(share for share, _ in sub_groups),
+        nvme_sub_groups=tuple(share for share, _ in sub_groups if share >= _MIN_SWAPPED_NUMEL),
         undivided_sub_group=max(full for _, full in sub_groups),
         persistent_parameters=sum(
             _pad_to_multiple(numel, ranks) for numel in sizes if numel <= settings.param_persistence_threshold
@@ -278,6 +279,12 @@ def _split_local_parameters(
         return local_parameters(model, settings), ()
     local = [[p._replace(shape=shard.local_shape(p)) for p in parameters] for parameters in split]
     return local[0], local[1]
+
+
+_DIVIDED_BY = attrgetter(
+    "tensor_parallel_size", "pipeline_parallel_size", "tensor_plan", "pipeline_partition_method", "trainable"
+)
+split_local_parameters = once_a_model(_split_local_parameters, of=_DIVIDED_BY)
 
 
 def _head_gradient(model: ModelFacts, settings: PlanSettings, trainable: Sequence[Parameter]) -> int:

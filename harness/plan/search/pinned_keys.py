@@ -36,14 +36,18 @@ def keep_pinned(
     choices = tuple(choices)
     if not pinned or not choices:
         return choices
-    wanted = {path: _spec_value(raw if given is None else given, path) for path in pinned}
+    spec = _full_spec(raw if given is None else given)
+    wanted = {path: _spec_value(spec, path) for path in pinned}
     wanted = {path: value for path, value in wanted.items() if value is not None or path[0] != "train"}
+    if not wanted:
+        return choices
 
     def keeps(choice: _T) -> bool:
         settings = settings_of(choice)
         changed = merge_changes(raw, spec_changes_for(settings, model, raw))
         changed["train"] = changed.get("train", {}) | {"gradient_accumulation_steps": settings.accumulation}
-        return all(_spec_value(changed, path) == value for path, value in wanted.items())
+        spec = _full_spec(changed)
+        return all(_spec_value(spec, path) == value for path, value in wanted.items())
 
     kept = tuple(filter(keeps, choices))
     if not kept:
@@ -53,9 +57,13 @@ def keep_pinned(
     return kept
 
 
-def _spec_value(raw: Mapping[str, Any], path: KeyPath) -> Any:
-    """The value of a key, or that which the spec has where it is not written. No offload is a section without one."""
-    spec = RunSpec.model_validate(raw).model_dump(mode="json")
+def _full_spec(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """All keys, those that are not written with the values that the spec has then."""
+    return RunSpec.model_validate(raw).model_dump(mode="json")
+
+
+def _spec_value(spec: Mapping[str, Any], path: KeyPath) -> Any:
+    """The value of a key. No offload is a section without one."""
     for section in ("offload_optimizer", "offload_param"):
         if path[:2] == ("zero", section) and value_at(spec, ("zero", section, "device")) in (None, "none"):
             return "none" if path[2:] in ((), ("device",)) else None

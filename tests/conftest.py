@@ -44,7 +44,7 @@ ALLOWED_SKIPS = (
 )
 """Reasons that a machine may have; everything else must run in CI."""
 if not HAS_DEEPSPEED:
-    ALLOWED_SKIPS += ("needs DeepSpeed's files",)
+    ALLOWED_SKIPS += ("needs DeepSpeed's files", "No module named 'accelerate'")
 if "stores-test" not in os.environ.get("EXTRAS", "stores-test"):  # the oldest set of `.ci/run deps`
     ALLOWED_SKIPS += ("needs the extra stores-test",)
 if (package_version("torch") or "3").startswith(("2.10.", "2.11.", "2.12.")):
@@ -81,6 +81,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import no module of a tier that does not run: the light tier needs no torch, and collects in seconds."""
+    if collection_path.is_dir():
+        tier = tier_of(collection_path)
+        return True if tier != "light" and not _can_run(tier, selected_tiers(config)) else None
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     if not IS_NIGHT and NIGHTLY.search(collection_path.read_text(encoding="utf-8")):

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from tests.releases.cells import DIMENSIONS, covering_array, is_valid, needs_ops
+import pytest
+
+from tests.releases.cells import DIMENSIONS, Cell, covering_array, is_valid, needs_ops
 from tests.releases.grid_file import cell_of, code_of, load_grid
 
-CELLS = covering_array()
+
+@pytest.fixture(scope="module")
+def cells() -> list[Cell]:
+    return covering_array()
 
 
-def test_each_valid_pair_stands_at_each_stage() -> None:
+def test_each_valid_pair_stands_at_each_stage(cells: list[Cell]) -> None:
     others = [name for name in DIMENSIONS if name != "stage"]
     plain = {name: values[0] for name, values in DIMENSIONS.items()}
-    seen = {(c["stage"], a, c[a], b, c[b]) for c in CELLS for a, b in combinations(others, 2)}
+    seen = {(c["stage"], a, c[a], b, c[b]) for c in cells for a, b in combinations(others, 2)}
     wanted = {
         (stage, a, x, b, y)
         for stage in DIMENSIONS["stage"]
@@ -26,9 +31,9 @@ def test_each_valid_pair_stands_at_each_stage() -> None:
     assert seen == wanted
 
 
-def test_the_file_has_these_cells() -> None:
+def test_the_file_has_these_cells(cells: list[Cell]) -> None:
     grid = load_grid()
     assert grid["dimensions"] == {name: list(values) for name, values in DIMENSIONS.items()}
     for part, has_ops in (("cells", False), ("ops", True)):
-        assert grid[part] == [code_of(cell) for cell in CELLS if needs_ops(cell) == has_ops]
-    assert all(cell_of(code_of(cell)) == cell for cell in CELLS)
+        assert grid[part] == [code_of(cell) for cell in cells if needs_ops(cell) == has_ops]
+    assert all(cell_of(code_of(cell)) == cell for cell in cells)

@@ -7,6 +7,7 @@ import ast
 import glob
 import hashlib
 import inspect
+import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -105,12 +106,11 @@ def _read_python_docs(on_bytes_read: OnBytesRead) -> Iterator[RawRecord]:
 
 def _stdlib_modules() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
-    return [
-        path
-        for path in sorted(root.rglob("*.py"))
-        if not _EXCLUDED & set(path.relative_to(root).parts)
-        and not any(part.startswith("_") and part != "__init__.py" for part in path.relative_to(root).parts)
-    ]
+    found: list[Path] = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in _EXCLUDED and not name.startswith("_")]
+        found += [Path(folder, n) for n in files if n.endswith(".py") and (n == "__init__.py" or not n.startswith("_"))]
+    return sorted(found)
 
 
 def _read_docstring_chats(on_bytes_read: OnBytesRead) -> Iterator[RawRecord]:

@@ -53,7 +53,8 @@ def cases_of(swap: str) -> list[dict[str, Any]]:
     """All of them; those whose states are on NVMe swap below `swap`."""
     optimizer = {"offload_optimizer": {"device": "nvme", "nvme_path": swap}}
     pipelined = {"offload_optimizer": {**optimizer["offload_optimizer"], **PIPELINED}}
-    both = {**optimizer, "offload_param": {"device": "nvme", "nvme_path": swap}}
+    # by default five buffers of 100,000,000 elements, whose pages are made and locked
+    both = {**optimizer, "offload_param": {"device": "nvme", "nvme_path": swap, "buffer_size": 1 << 16}}
     few = {"train": {"max_steps": 5, "gradient_accumulation_steps": 2}, "eval": {"eval_steps": None}}
     nvme = {"model": SWAPPED, **few}
     on_cpu = {"zero": {"offload_optimizer": {"device": "cpu"}}}

@@ -36,19 +36,19 @@ _ALTERNATIVE = re.compile(r"; |, (?:or|else)\b|\bor\b|\buntil then\b")
 _RELEASE = re.compile(r"install (?:a newer \w|[a-z][\w-]+ \d)")
 _NETWORK = re.compile(rf"{_RELEASE.pattern}|(?:set|check that) `?[A-Z\d_]+(?:_IFNAME|_ADDR|_PORT|_DISABLE)\b")
 """First words of a change that a job needs before the same start works: before its first step, in its network, too."""
-_PREPARED = re.compile(r"prepare the data before the launch|pass the (?:environment|GPUs) on\b")
+_PREPARED = re.compile(r"prepare the data before the launch|download models\b|pass the (?:environment|GPUs) on\b")
 """The same, of a host that is well and of ranks that only waited."""
 _REMEDIES = frozenset(
-    "accept add apply build call cast change choose convert copy correct create define disable download enable "
-    "export free freeze gather import initialize install keep launch leave load lower make mark move pad pass pip "
-    "prepare put raise reduce remove rename replace request resize resume return set shorten start switch take "
-    "train try turn unset update upgrade use wrap write".split()
+    "accept add apply build call cast change choose configure convert copy correct create decrease define disable "
+    "download enable ensure export free freeze gather import increase initialize install keep launch leave load lower "
+    "make mark move pad pass pip prepare provide put raise reduce remove rename replace request resize resume return "
+    "set shorten specify start switch take train try turn unset update upgrade use wrap write".split()
 )
 """First words of a part of a change that says what to do, in settings, packages, files or code. Others ask to look."""
 _SETTING = re.compile(r"check (?:that )?the (?:name|path|file|folder)\b|give (?:`[a-z-]|the (?:folder|ranks)|a valid)")
 """The same of a part that names what a setting says."""
 _PART = re.compile(r"; |: |, (?=\w)|\b(?:or|and|then|to) ")
-_BEFORE_TRAINING = ("launcher", "import", "rendezvous", "model", "weights", "engine", "first step")
+_BEFORE_TRAINING = (*"launcher import arguments trainer rendezvous model weights engine".split(), "first step")
 _READ_OR_WRITTEN = ("data", "optimizer states", "resuming", "exporting")
 _OF_SOME_RANKS = ("first step", "saving", "exporting", "evaluation", "generation", "best model")
 """Phases in which ranks wait for each other because their code, or their data, differs."""
@@ -56,8 +56,10 @@ _KIND_OF_JOB = "the job "
 """The first words of a note of `job_kinds.txt` on what ranks of such a job do apart, in every attempt."""
 _WAIT, _NETWORK_CAUSES = "LG070", ("LG072", "LG073", "LG210")
 _FEW_STEPS = 5
-_RENDEZVOUS = "LG067"
-_UNREACHED = re.compile(r"failed to connect|No route to host|Connection refused|unreachable|not known|be retrieved")
+_RENDEZVOUS, _HUB = "LG067", "LG040"
+_UNREACHED = re.compile(
+    r"failed to connect|No route|on refused|unreachable|not known|be retrieved|(?i:name ?resol|certificat)"
+)
 _OF_EACH_START = ("LG017", "LG018", "LG192", "LG215")
 """Native code, a kernel or a worker ended, or NCCL was not set up: before a step, the same start does so again."""
 _REFUSED = re.compile(
@@ -103,7 +105,8 @@ _PROTECTIONS = {"weights_only", "trust_remote_code", "TORCH_FORCE_NO_WEIGHTS_ONL
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The next action and its reason. `hosts` are at fault; `changes` are the keys and values of the first remedy that
-    the change names. `is_certain`: so is the cause. `may_pass`: another attempt may get further all the same.
+    the change names. `is_certain`: so is the failure, whatever its remedy. `may_pass`: another attempt may get further
+    all the same.
     """
 
     action: Action
@@ -150,7 +153,7 @@ def decide_action(diagnosis: Diagnosis) -> Decision | None:
         f"{reason} ({diagnosis.cause}, {diagnosis.confidence})",
         (host,) if action == "retry elsewhere" and host else (),
         changes if action == "change and retry" else {},
-        is_certain=diagnosis.confidence == "certain",
+        is_certain=diagnosis.is_named or diagnosis.confidence == "certain",
         may_pass="may-pass" in traits or is_named,
         hosts_may_return="may-return" in traits,
         needs_space="waits-for-space" in traits,
@@ -212,7 +215,7 @@ def _decide_repeated(diagnosis: Diagnosis) -> Action | None:
     phase, is_early = diagnosis.phase, _is_at_start(diagnosis)
     if diagnosis.cause in _OF_EACH_START:
         return "change and retry" if phase is None or phase.step is None else None
-    if diagnosis.cause == _RENDEZVOUS:
+    if diagnosis.cause in (_RENDEZVOUS, _HUB):
         return "change and retry" if _UNREACHED.search(diagnosis.message) else None
     if diagnosis.cause not in (_WAIT, *_NETWORK_CAUSES):
         return None

@@ -30,11 +30,12 @@ class FailureSignature:
     `sure`: the pattern allows no other cause. `frames` must match the files or functions of the traceback above. A line
     without a traceback matches too, but is not sure; with `frames_required` it does not match. With `last_frame` the
     last one of the traceback must match. `title` and `change` are those of this message, where it says more than its
-    cause.
+    cause. `proves_change`: the message alone tells the remedy, also where the cause is `open-change`.
     """
 
     pattern: str
     sure: bool = True
+    proves_change: bool = False
     frames: str = ""
     frames_required: bool = False
     last_frame: bool = False
@@ -49,9 +50,10 @@ class FailureCause:
     `traits`: `weak-end` (launchers and schedulers report any end with it, and an echo says more), `silent` (the job
     survives it, but its result is worthless), `recoverable` (silent only while it lasts), `in-warnings` (also found in
     lines that are warnings), `hardware` and `gpu-symptom` (a report of the first explains the second), `may-pass`
-    (another attempt may get further), `waits-for-space` (another attempt needs free disk space). `order`: among
-    competing causes of its level the least comes first; None comes last. `decision`: what to do next; empty where
-    `diagnosis.decision` derives it.
+    (another attempt may get further), `waits-for-space` (another attempt needs free disk space), `open-change` (the
+    remedy depends on what no log shows: likely at most, unless the message proves it), `shared` (its answers say which
+    of its many messages it was). `order`: among competing causes of its level the least comes first; None comes last.
+    `decision`: what to do next; empty where `diagnosis.decision` derives it.
     """
 
     id: str
@@ -164,6 +166,7 @@ class LogEvent:
     """The last phase that lines above it show."""
     attempt: int = 0
     """Restarts of the job before it."""
+    proves_change: bool = False
     num_ends: int = 0
     num_retries: int = 0
     """Lines before it that say that the training ended well, and that a smaller batch is tried."""
@@ -224,3 +227,5 @@ class Diagnosis:
     line_files: tuple[str, ...] = ()
     """The log of each of `lines`, and of `line` in `file`, where several were read; numbers count within each log."""
     file: str = ""
+    is_named: bool = False
+    """The message names the failure and allows no other, even where the remedy is not certain."""

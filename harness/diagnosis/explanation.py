@@ -36,30 +36,30 @@ from harness.diagnosis.evidence.log_end import (
 )
 from harness.diagnosis.evidence.missing_ranks import describe_wait, describe_wait_of_ranks, find_missing_ranks
 from harness.diagnosis.evidence.python_errors import name_cause
+from harness.diagnosis.evidence.python_release import name_python
 from harness.diagnosis.evidence.release_pair import name_last_package, name_older
 from harness.diagnosis.evidence.unknown_cause import describe_area, describe_next_step, is_generic_evidence
 from harness.diagnosis.first_cause import CauseSelection
 from harness.diagnosis.reader.line_prefix import parse_line
 from harness.diagnosis.reader.log_reader import LogReader
 from harness.diagnosis.reader.log_scanner import LogScanner
-from harness.diagnosis.rules.line_matcher import match_bare
-from harness.diagnosis.rules.stated_remedy import correct_for_variables, find_stated_remedy
+from harness.diagnosis.rules.exception_names import find_statement, match_bare
+from harness.diagnosis.rules.stated_remedy import correct_for_variables, find_stated_remedy, strip_name, tell_stated
 from harness.diagnosis.verdict_priority import VERDICT_NOTE
 
 _LIBRARY_PATH = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>")
 _HARNESS_PATH = re.compile(r"/harness/(?:runtime|workers|patches)/")
 _LOST_PEER_CAUSES = ("LG070", "LG073", "LG074")
 _GPU_CAUSE, _DISK_CAUSE, _TIMEOUT_CAUSE, _SETUP_CAUSE = "LG001", "LG050", "LG070", "LG192"
+_REFUSED_CAUSE = "LG291"
 _MAX_LAST_LINE = 1 << 12
 _SAYS_NOTHING = re.compile(r"[=*#~_-]+|error_file ?: <N/A>")
 """Separator lines, and an empty field of torchrun's table."""
-_MAX_QUOTE = 3
-"""Lines of a log that is only a quote."""
+_MAX_QUOTE, _MAX_LAST_LINES = 3, 6
+"""Lines of a log that is only a quote; last lines that may report an error without an exception."""
 _MAX_EARLIER = 5
 """Failed attempts before the last one that get a note each."""
 _HOST_CAUSES = ("LG002", "LG003", "LG004")
-_NAMED_BY_THE_MESSAGE = re.compile(r"change the \w+ that the message names")
-"""The change of a cause that leaves the setting to the message."""
 
 
 def explain_selection(
@@ -68,10 +68,7 @@ def explain_selection(
     """The diagnosis of the selected cause; without one, of a job that ended well or shows no failure."""
     if selection.first is None:
         bare = None if is_completed else _diagnose_bare(selection, scanner, readers)
-        if bare is not None:
-            return bare
-        notes = collect_notes(selection, scanner)
-        return _explain_no_failure(scanner, readers, notes, is_completed=is_completed)
+        return bare or _explain_no_failure(selection, scanner, readers, is_completed=is_completed)
     return _explain_failure(selection, selection.first, scanner, readers)
 
 
@@ -88,7 +85,10 @@ def _explain_failure(
     is_alone = not scanner.ranks and scanner.world_size <= 1
     named = name_cause(describe_by_log(first, text, is_alone=is_alone), selection.others, text)
     first = named if first.cause else describe_by_log(named, text, is_alone=is_alone)
-    first = name_older(first, merge_facts(readers).versions)
+    first = name_python(name_older(first, merge_facts(readers).versions), text)
+    if not first.cause and (remedy := find_stated_remedy(first.text, least="told")):
+        title = f"the program says itself what to change: {_shorten(strip_name(first.text), 160)}"
+        first = replace(first, cause=_REFUSED_CAUSE, title=title, change=remedy, sure=False)
     if first.cause == _TIMEOUT_CAUSE:  # whoever reports it only waited
         missing_ranks, evidence = list[int](), ""
         if not scanner.is_incomplete:
@@ -113,17 +113,13 @@ def _explain_failure(
         versions = merge_facts(readers).versions
         change = describe_next_step(first.text, first.frames, versions) if first.line_number else change
     change = correct_for_variables(first.change or change, text)
-    remedy = find_stated_remedy(first.text)
-    if not first.cause or _NAMED_BY_THE_MESSAGE.match(change):
-        change = remedy or change
-    elif remedy and not first.change and first.cause not in causes_by_id():  # of a gate: one remedy of several
-        is_another = set(re.findall(r"\w{8,}", remedy)).isdisjoint(re.findall(r"\w{8,}", change))
-        change = f"{remedy}; or {change}" if is_another else change
+    title = first.title or title or _unknown_title(first)
+    first, title, change = tell_stated(first, title, change, is_gate=first.cause not in causes_by_id())
     return Diagnosis(
         "failed",
         _confidence_of(selection, first),
         first.cause,
-        name_last_package(first.title or title or _unknown_title(first), first.frames),
+        name_last_package(title, first.frames),
         _shorten(first.text),
         name_last_package(change, first.frames),
         rank,
@@ -136,6 +132,7 @@ def _explain_failure(
         phase=phase,
         allocation=allocation,
         releases=describe_releases(first.cause, first.pattern),
+        is_named=selection.is_named_by(first),
     )
 
 
@@ -154,10 +151,10 @@ def _suspect_limit_or_gpu(first: LogEvent, earlier: Sequence[LogEvent]) -> LogEv
 
 
 def _explain_no_failure(
-    scanner: LogScanner, readers: list[LogReader], notes: tuple[str, ...], *, is_completed: bool
+    selection: CauseSelection, scanner: LogScanner, readers: list[LogReader], *, is_completed: bool
 ) -> Diagnosis:
     """The diagnosis of a log without an event that may be the first failure."""
-    notes = (*describe_job(None, _all_text(readers)), *notes)
+    notes = (*describe_job(None, _all_text(readers)), *collect_notes(selection, scanner))
     if is_completed:
         return Diagnosis("completed", "certain", title="the job ended well", notes=notes)
     found = describe_by_log(LogEvent(0, "", "none", "root", sure=False), _all_text(readers))
@@ -169,6 +166,12 @@ def _explain_no_failure(
     silent_end = diagnose_silent_end(scanner.events, _last_lines(readers, 40))
     if silent_end is not None:
         return replace(silent_end, phase=find_phase((), mark))
+    lines = _last_lines(readers, _MAX_LAST_LINES)
+    is_quote = sum(reader.lines for reader in readers) <= _MAX_QUOTE
+    for number, text in lines:
+        if statement := find_statement(text, is_quote=is_quote):
+            event = LogEvent(number, f"Exception: {statement}", "", "root", False, details={"lost": "Exception"})
+            return replace(_explain_failure(selection, event, scanner, readers), message=text, lines=lines)
     notes = (describe_open_end(last.tail if last is not None else b""), *notes)
     title = "the log shows no failure"
     phase = find_phase((), mark, is_over=True)
@@ -180,9 +183,8 @@ def _diagnose_bare(selection: CauseSelection, scanner: LogScanner, readers: list
     its training.
     """
     is_quote = sum(reader.lines for reader in readers) <= _MAX_QUOTE
-    if not is_quote and any(reader.phases.last.has_trained for reader in readers):
-        return None
-    for number, text in _last_lines(readers, _MAX_QUOTE if is_quote else 1):
+    has_trained = any(reader.phases.last.has_trained for reader in readers)
+    for number, text in _last_lines(readers, _MAX_QUOTE if is_quote else 1) if is_quote or not has_trained else ():
         for name, match in match_bare(text):
             details = {**match.details, "lost": name}
             event = LogEvent(number, f"{name}: {text}", match.cause, "root", False, details=details)
@@ -255,9 +257,8 @@ def _begin_small(sentence: str) -> str:
 
 
 def _confidence_of(selection: CauseSelection, first: LogEvent) -> Confidence:
-    if not first.cause:
-        return "unknown"
-    return "certain" if first.sure and not selection.is_contested and first.level == "root" else "likely"
+    is_open = first.cause in causes_with("open-change") and not first.proves_change
+    return "unknown" if not first.cause else "certain" if selection.is_named_by(first) and not is_open else "likely"
 
 
 def _find_failed_rank(first: LogEvent, scanner: LogScanner) -> tuple[int | None, str]:

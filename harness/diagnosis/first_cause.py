@@ -41,6 +41,10 @@ class CauseSelection:
     others: tuple[LogEvent, ...] = ()
     earlier: tuple[LogEvent, ...] = ()
 
+    def is_named_by(self, first: LogEvent) -> bool:
+        """Does the message of the first event allow no other cause?"""
+        return bool(first.cause) and first.sure and not self.is_contested and first.level == "root"
+
 
 @dataclass(frozen=True, slots=True)
 class LogCounts:
@@ -79,11 +83,8 @@ def select_first_cause(events: Sequence[LogEvent], counts: LogCounts) -> CauseSe
 def _select_in_attempt(events: Sequence[LogEvent], counts: LogCounts) -> CauseSelection:
     progress = counts.progress
     margin = MAX_PROGRESS_AFTER_ERROR * max(1, counts.num_writers) + counts.num_ranks // len(progress)
-    survived_errors = [
-        e
-        for e in events
-        if counts.is_completed or progress[e.log_index] - e.progress > margin or _was_survived(e, events, counts)
-    ]
+    last_end = max((e.num_ends for e in events if e.level == "end"), default=-1)
+    survived_errors = [e for e in events if _was_survived(e, last_end, margin, counts)]
     silent_causes = causes_with("silent")
     silent_faults = [
         e
@@ -170,19 +171,22 @@ def _order_of(event: LogEvent) -> int:
 _LAST = 100
 
 
-def _was_survived(event: LogEvent, events: Sequence[LogEvent], counts: LogCounts) -> bool:
-    """Does the log say later that the training ended well, and no launcher that it failed? An uncaught traceback
-    counts unless losses follow: what a program prints may come late, after its errors.
+def _was_survived(event: LogEvent, last_end: int, margin: int, counts: LogCounts) -> bool:
+    """Does the log go on by more than `margin`, or say later that the training ended well, and no launcher that it
+    failed then (`last_end`)? An uncaught traceback counts unless losses follow: what a program prints may come late.
     """
+    progress = counts.progress[event.log_index] - event.progress
+    if counts.is_completed or progress > margin:
+        return True
     num_ends, num_retries = counts.end_counts[event.log_index]
     if event.cause == _GPU_MEMORY_CAUSE and num_retries > event.num_retries:
         return True
-    if any(e.level == "end" and e.num_ends >= num_ends for e in events):
+    if last_end >= num_ends:
         return False
     if event.level == "echo" and not event.frames:
         return num_ends > 0
     is_uncaught = event.is_uncaught or any(frame.function == "<module>" for frame in event.frames[:1])
-    return num_ends > event.num_ends and (not is_uncaught or counts.progress[event.log_index] - event.progress > 1)
+    return num_ends > event.num_ends and (not is_uncaught or progress > 1)
 
 
 def _may_be_survived(first: LogEvent, events: Sequence[LogEvent], progress: Sequence[int]) -> bool:

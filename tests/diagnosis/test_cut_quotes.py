@@ -130,4 +130,4 @@ def test_a_line_of_source_that_catches_an_error_is_no_error(number, code):
 def test_a_cut_traceback_is_no_words_to_search_for():
     log = traceback_text([("oddlib/core.py", "go", "x = y")], "").rstrip("\n")
     assert "search" not in diagnose_text(log).change
-    assert "search" in diagnose_text(f"{log}\nValueError: the odd thing is too odd\n").change
+    assert "search" in diagnose_text(f"{log}\nTypeError: the odd thing is too odd\n").change

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import io
+import re
+import signal
 
 import pytest
 
 from harness.diagnosis import diagnose
+from harness.diagnosis.catalogue import CATALOGUE
 from harness.diagnosis.decision import decide_action
+from harness.entry_file import read_entries
 from tests.support.tracebacks import traceback_text
 
 SCRIPT = ("/w/train.py", "main", "y = run(x)")
@@ -122,7 +126,8 @@ def test_several_copies_of_a_launcher_want_one_port(command, is_several):
     assert diagnosis.cause == ("LG150" if is_several else "LG066")
     assert decide_action(diagnosis).action == "change and retry"
     assert ("starts several copies" in diagnosis.title) is is_several
-    assert diagnosis.confidence == ("likely" if is_several else "certain")
+    assert diagnosis.confidence == "likely"
+    assert diagnosis.is_named is not is_several
 
 
 @pytest.mark.parametrize("line", ['"overlap_comm": true', "stage=2 overlap_comm=True x=1", "  overlap_comm ..... True"])
@@ -215,3 +220,82 @@ def test_a_loss_of_0_beside_a_norm_of_nan_is_filtered(row):
 def test_a_command_names_what_it_lacks(names):
     text = f"usage: odd [-h]\nodd: error: the following arguments are required: {names}\n"
     assert diagnose([io.BytesIO(text.encode())]).title == f"the command lacks {names}"
+
+
+@pytest.mark.parametrize(
+    ("log", "cause", "words"),
+    [
+        (
+            'Traceback (most recent call last):\n  File "/w/odd.py"\n    require_version("oddpack>=4.2", "To fix: ...")\n',
+            "LG227",
+            "`oddpack>=4.2` is required",
+        ),
+        (
+            "Traceback (most recent call last)\n| /v/transformers/modeling_utils.py:23 in from_pretrained |\n"
+            '|   24 |   |   "DeepSpeed Zero-3 is not compatible with `low_cpu_mem_usage=True` or |\n'
+            '  File "/v/transformers/modeling_utils.py", line 23, in from_pretrained\n',
+            "LG183",
+            "device_map",
+        ),
+        (
+            'While copying the parameter named "odd.weight", whose dimensions are [8], an exception occurred : (\'Ca\n'
+            "nnot copy out of meta tensor; no data!',).\n",
+            "LG207",
+            "the meta device",
+        ),
+        (
+            'Thread 7 (idle): "MainThread"\n    wait (torch/utils/file_baton.py:42)\n    main (odd.py:3)\n'
+            'Traceback (most recent call last):\n  File "/w/odd.py", line 3, in <module>\n',
+            "LG026",
+            "the file `lock`",
+        ),
+        (
+            "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--evaluation_strategy', 'no']\n",
+            "LG065",
+            "`eval_strategy` since",
+        ),
+        (
+            "[WARNING] Unable to find hostfile, will proceed with training with local resources only.\n"
+            "Detected CUDA_VISIBLE_DEVICES=3: setting --include=localhost:3\nTraceback (most recent call last):\n"
+            '  File "/v/deepspeed/launcher/runner.py", line 349, in parse_inclusion_exclusion\n'
+            "    return parse_resource_filter(active_resources, include_str=inclusion, exclude_str=exclusion)\n",
+            "LG061",
+            "--include=localhost:3",
+        ),
+        (
+            "[1:0]:Caught signal 11 (Segmentation fault: address not mapped to object at address 0x14)\n"
+            "[1:0]: 1 0x0000000000000e00 ucp_odd_wireup()  /src/hpcx/ucx/src/ucp/odd.c:13\n",
+            "LG018",
+            "native code of UCX",
+        ),
+        (
+            "[rank0]: OddForCausalLM LOAD REPORT from: org/odd-9B\nKey | Status |\n------+-----\n"
+            "model.language_model.layers.{0...7}.mlp.up_proj.weight | MISSING |\n",
+            "LG204",
+            "when ZeRO-3 is set up before the load",
+        ),
+    ],
+)
+def test_what_a_cut_quote_still_shows_is_the_cause(log, cause, words):
+    diagnosis = diagnose([io.BytesIO(log.encode())])
+    assert (diagnosis.cause, words in diagnosis.title, diagnosis.confidence) == (cause, True, "likely")
+
+
+@pytest.mark.parametrize("field", ["words", "no words"])
+def test_no_pattern_reads_a_long_line_again_and_again(field):
+    """A pattern that starts anew at each character of a line of 20,000 takes seconds; each takes milliseconds."""
+
+    def give_up(*_):
+        raise TimeoutError(f"more than a second of CPU time: {pattern.pattern!r}")
+
+    lines = [unit * (20_000 // len(unit)) + b"\n" for unit in (b"x", b"- ", b"word_", b"1, ", b"/ab", b"--x ")]
+    before = signal.signal(signal.SIGVTALRM, give_up)
+    try:
+        for kind in read_entries(CATALOGUE / "phases" / "job_kinds.txt").values():
+            pattern = re.compile(kind.get(field, "").encode())
+            signal.setitimer(signal.ITIMER_VIRTUAL, 1)
+            for line in lines:
+                pattern.search(line)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

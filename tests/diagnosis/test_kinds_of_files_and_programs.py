@@ -229,7 +229,7 @@ def test_ranks_of_a_barrier_are_no_number():
     ("line", "cause"),
     [
         ("TypeError: unsupported operand type(s) for |: 'type' and 'NoneType'", "LG228"),
-        ("AttributeError: module 'collections' has no attribute 'Odd'", "LG228"),
+        ("AttributeError: module 'collections' has no attribute 'Mapping'", "LG228"),
         ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "LG001"),
         ("python: malloc.c:2379: sysmalloc: Assertion failed.", "LG018"),
         ("[1]  + 4711 killed     python train.py", "LG003"),

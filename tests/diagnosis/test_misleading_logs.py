@@ -112,10 +112,10 @@ def test_a_rank_that_says_the_same_without_frames_has_no_other_error(frame, mess
         assert (diagnosis.cause, bool(notes)) == (cause, is_contested)
 
 
-def test_the_port_of_the_rendezvous_is_still_certain():
+def test_the_port_of_the_rendezvous_is_still_the_cause():
     frame = TRACEBACK.format("site-packages/torch/distributed/rendezvous.py", "_create_c10d_store", "TCPStore(host)")
     diagnosis = diagnose_text(frame + PORT_TAKEN)
-    assert (diagnosis.cause, diagnosis.confidence) == ("LG066", "certain")
+    assert (diagnosis.cause, diagnosis.is_named) == ("LG066", True)
 
 
 def test_a_host_that_is_known_is_a_prefix_of_all_its_lines():

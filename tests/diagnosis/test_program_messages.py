@@ -21,6 +21,7 @@ from harness.diagnosis.rules.line_matcher import ASSERTED, MULTIPLES, PACKAGE, R
 
 ROWS = [line.split("\t") for line in (Path(__file__).parent / "program_messages.tsv").read_text().splitlines()]
 TRACEBACK = 'Traceback (most recent call last):\n  File "/job/train.py", line 8, in <module>\n    main()\n'
+MAX_ROWS = 2180
 NO_FAILURES = [
     "Token indices sequence length is longer than the specified maximum sequence length for this model (9000 > 8192)",
     "Some weights of LlamaForSequenceClassification were not initialized from the model checkpoint at /m and are newly "
@@ -133,6 +134,11 @@ def test_rows_have_a_cause_a_change_and_known_fields():
                 *([MULTIPLES] if "batch" in groups else []),
             }, row
         assert not re.search(row.signature.pattern, ""), row
+
+
+def test_kinds_and_patterns_take_the_place_of_rows():
+    """A message that another row, a kind or a signature answers, or that a neighbour's pattern can take, needs none."""
+    assert len(all_rows()) <= MAX_ROWS
 
 
 def test_new_causes_are_used():

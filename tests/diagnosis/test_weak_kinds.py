@@ -149,8 +149,8 @@ def test_nan_where_reductions_overlap(line, words):
     ("text", "cause", "words", "action"),
     [
         ("job.sh: line 4: $'\\r': command not found", "LG095", "line ends of Windows", "change and retry"),
-        ("job.sh: 9: Syntax error: \"fi\" unexpected", "LG095", "refuses a line", "stop"),
-        ("go.slurm: line 7: ODD_HOME: unbound variable", "LG095", "ODD_HOME: unbound", "stop"),
+        ("job.sh: 9: Syntax error: \"fi\" unexpected", "LG095", "refuses a line", "change and retry"),
+        ("go.slurm: line 7: ODD_HOME: unbound variable", "LG095", "`ODD_HOME`, which is not set", "change and retry"),
         ("-bash: ./go.sh: Permission denied", "LG051", "may not run `./go.sh`", "change and retry"),
         ("./go.sh: line 2: /new/bin/torchrun: /old/bin/python3: bad interpreter: No such file", "LG064",
          "/old/bin/python3", "change and retry"),

@@ -12,6 +12,7 @@
         order: 2                          its place among causes of its level that compete; 0 comes first
         pattern                           a message: a line that matches has this cause
         * pattern                         a message that allows other causes, too
+        ! pattern                         a message that proves its change, too, of a cause whose change is open
         pattern :: frames                 a file or function of the traceback above must match, if there is a traceback
         pattern ::! frames                the same, and a line without a traceback does not match
         pattern ::$ frames                the last file and function must match, and a line without one does not match
@@ -51,7 +52,7 @@ CAUSE_FILES = (
 ).split()
 _HEADING = re.compile(r"(?P<id>[A-Z]{2}\d{3})(?: (?P<name>[a-z0-9-]+)(?: \((?P<level>\w+)\))?)?$")
 _CAUSE_FIELD = re.compile(r" {4}(title|change|page|traits|order|decision): (.+)")
-_MESSAGE = re.compile(r" {4}(?P<unsure>\* )?(?P<pattern>\S.*?)(?: ::(?P<required>[!$])? (?P<frames>.+))?$")
+_MESSAGE = re.compile(r" {4}(?:(?P<mark>[*!]) )?(?P<pattern>\S.*?)(?: ::(?P<required>[!$])? (?P<frames>.+))?$")
 _MESSAGE_FIELD = re.compile(r" {8}(title|change): (.+)")
 
 RELEASES_FILE = CATALOGUE / "releases.json"
@@ -145,7 +146,8 @@ def _parse_entries(text: str) -> Iterator[_Entry]:
             entry.messages.append(
                 {
                     "pattern": message["pattern"],
-                    "sure": not message["unsure"],
+                    "sure": message["mark"] != "*",
+                    "proves_change": message["mark"] == "!",
                     "frames": message["frames"] or "",
                     "frames_required": bool(required),
                     "last_frame": required == "$",

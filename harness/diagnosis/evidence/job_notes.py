@@ -43,7 +43,8 @@ def _find_kinds(
 ) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
     """(fields, values) of the kinds of job that the log shows and that belong to its failure."""
     cause, frames = (first.cause, first.frames) if first is not None else ("none", ())
-    steps = (phase.step if phase is not None else None) or 0
+    mark = phase or (first.phase if first is not None else None)
+    steps = (mark.step if mark is not None else None) or 0
     for kind in _KINDS:
         if (
             (cause or "unknown") not in kind["causes"].split()

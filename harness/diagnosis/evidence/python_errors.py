@@ -48,6 +48,8 @@ _ZERO3 = re.compile(
     rb"|partition_parameters"
 )
 _MAX_CODE = 120
+_RAISE = re.compile(r"raise (?:\w+\.)*_?[A-Z]|assert\b")
+"""A statement that makes an exception, and hands on none."""
 _TIMEOUT_CAUSE = "LG070"
 _TWO_RANKS = re.compile(r"^((?:\w+\.)*\w+?(?:Error|Exception))(?:\1)+(?:: )+")
 """Ranks that wrote an exception at once: `ValueErrorValueError: : ...`."""
@@ -73,7 +75,8 @@ def infer_kind(event: LogEvent, text: bytes) -> InferredCause | None:
         is_over = event.cause in kind.get("over", "").split() and not ("weak" in kind and (event.sure or event.title))
         if "cause" not in kind or (event.cause and not is_over) or ("named" in kind and "lost" in event.details):
             continue
-        if "partitioned" not in kind or shows_zero3(text, event.frames):
+        has_words = bool(re.search(kind.get("words", "").encode(), text))
+        if has_words and ("partitioned" not in kind or shows_zero3(text, event.frames)):
             title, change = (kind[name].format(**values) for name in ("title", "change"))
             if kind["pattern"] == "." and event.line_number:  # the place alone: the message says what failed there
                 title += f" (`{' '.join(event.text.split())[:_MAX_CODE]}`)"
@@ -98,6 +101,7 @@ def _find_kinds(text: str, frames: Sequence[Frame]) -> Sequence[tuple[Mapping[st
     text = _TWO_RANKS.sub(r"\1: ", text)
     places = [frame.file.replace("\\", "/") for frame in frames]
     raiser = next((_PACKAGE.search(file) for file in reversed(places) if not STANDARD.search(file)), None)
+    is_raised = bool(frames and _RAISE.match(frames[-1].code))
     frames = _without_passing_on(frames)
     last = frames[-1] if frames else Frame("", 0, "")
     match = _PACKAGE.search(last.file.replace("\\", "/"))
@@ -115,6 +119,7 @@ def _find_kinds(text: str, frames: Sequence[Frame]) -> Sequence[tuple[Mapping[st
         values |= _describe_called(values.get("callee", ""), last.code)
         is_known = values["owner"] not in ("", package) or "owner" not in kind
         is_known = is_known and ("raiser" not in kind or bool(re.fullmatch(kind["raiser"], values["raiser"])))
+        is_known = is_known and (is_raised or "raised" not in kind)
         values["reader"] = find_reader(text) if "reader" in kind else ""
         is_known = is_known and ("reader" not in kind or bool(values["reader"]))
         if is_known and "definer" in kind:
@@ -125,7 +130,7 @@ def _find_kinds(text: str, frames: Sequence[Frame]) -> Sequence[tuple[Mapping[st
         keys = (block_keys(path) or () for path in block_paths())
         is_known = is_known and ("json" not in kind or any(values["key"] in block for block in keys))
         if is_known and (place_match := re.search(kind.get("frames", ""), frame_texts)):
-            found.append((kind, values | place_match.groupdict()))
+            found.append((kind, values | place_match.groupdict("")))
     return found
 
 

@@ -47,7 +47,7 @@ def name_older(event: LogEvent, versions: Mapping[str, str]) -> LogEvent:
     """
     if event.cause not in _CAUSES or event.level != "root":
         return event
-    module = _find_caller(event.frames)
+    module = find_caller(event.frames)
     called, name = _find_asked(event.text, module)
     release = find_version(called) if called not in ("", module.partition(".")[0]) else None
     if not release or (called in versions and parse_version(versions[called]) >= parse_version(release)):
@@ -57,12 +57,13 @@ def name_older(event: LogEvent, versions: Mapping[str, str]) -> LogEvent:
     change = f"install a newer {called} (`pip install -U {called}`), or a release of {asker} from its time"
     change = event.change if f"`{name}`" in event.change else change  # which says since when it has the name
     cause, sure = event.cause if event.cause == "LG089" else "LG227", event.sure and called in versions
-    return replace(event, cause=cause, title=f"{title}; their releases do not fit", change=change, sure=sure)
+    title += "; their releases do not fit"
+    return replace(event, cause=cause, title=title, change=change, sure=sure, proves_change=sure)
 
 
 def name_last_package(text: str, frames: Sequence[Frame]) -> str:
     """A title or a change with the name of the package whose file is last in the traceback, where it speaks of it."""
-    caller = _find_caller(frames).partition(".")[0]
+    caller = find_caller(frames).partition(".")[0]
     return _LAST_PACKAGE.sub(lambda m: f"`{caller}`{' expects' * m[0].endswith(' it')}", text) if caller else text
 
 
@@ -103,7 +104,7 @@ def _find_asked(text: str, caller: str) -> tuple[str, str]:
         if match := pattern.search(text):
             called = match["module"].partition(".")[0]
             is_hidden = pattern is _OF_MODULE and match["module"] == called and not caller  # by a file of its name
-            has_name = called in _PACKAGES and not is_hidden and _has_name(match["module"], match["name"])
+            has_name = not is_hidden and find_version(called) is not None and _has_name(match["module"], match["name"])
             return (called, match["name"]) if has_name else ("", "")
     if (match := _CALL.match(text)) and caller:
         method = rf"class {match['callee']}\b[\s\S]{{0,9999}}?def {match['method'] or '__init__'}|def {match['callee']}"
@@ -113,7 +114,7 @@ def _find_asked(text: str, caller: str) -> tuple[str, str]:
     return "", ""
 
 
-def _find_caller(frames: Sequence[Frame]) -> str:
+def find_caller(frames: Sequence[Frame]) -> str:
     """The module that asks: that of the innermost frame that loads no module for another one; empty for a script."""
     files = ((frame.file.replace("\\", "/"), frame.function) for frame in reversed(frames))
     asking = next((file for file, name in files if not STANDARD.search(file) and name not in _LOADERS), "")

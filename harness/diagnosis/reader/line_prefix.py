@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 _HOST = re.compile(r"([A-Za-z][\w.-]{0,80}|\d{1,3}(?:\.\d{1,3}){3}): (?=\S| )")
-_TORCH = re.compile(r"\[(?:rank|default|worker_?)(\d+)\]: ?", re.IGNORECASE)
+_TORCH = re.compile(r"[ \t]*\[(?:rank|default|worker_?)(\d+)\]: ?", re.IGNORECASE)
 _SLURM = re.compile(r"(\d{1,5}): ?(?=\S|\s)")
 _MPI = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>: ?")
 _POD = re.compile(r"\[?(?:pod/)?([a-z0-9][a-z0-9.-]*-(?:worker|master|launcher)[a-z0-9.-]*)(?:/[\w-]+)?[\]:|]\s")
@@ -127,7 +127,7 @@ def _read_writer(text: str, prefixes: _Prefixes) -> int:
 def _is_host_name(name: str, rest: str) -> bool:
     """`worker-0: ` is a host, `ValueError: ` and `OSError: ` are none."""
     lower = name.lower()
-    ends = ("error", "exception", "warning", "interrupt", "exit", "iteration", ".py", ".sh")
+    ends = ("error", "exception", "warning", "interrupt", "exit", "iteration", ".py", ".sh", ".weight", ".bias")
     if lower in _NOT_HOST_NAMES or lower.endswith(ends):
         return False
     if "." in name and not re.search(r"\d|\.(?:com|net|org|internal|local|cluster)", name):

@@ -14,6 +14,7 @@ from harness.diagnosis.reader.line_prefix import ParsedLine, parse_line
 from harness.diagnosis.reader.log_files import LogOrigin
 from harness.diagnosis.reader.log_reader import LogLine
 from harness.diagnosis.reader.log_stream import ELISION, WRAPPED_CAUSES, LogStream, replaces_inner, update_event
+from harness.diagnosis.rules.exception_names import restore_exception
 from harness.diagnosis.rules.line_matcher import Match, is_exception_line, match_cut, match_line
 
 MAX_EVENTS = 20_000
@@ -24,8 +25,8 @@ MAX_EVENTS_WITH_FRAMES = 300
 _FRAME = re.compile(r'^(\s*)File "([^"]+)", line (\d+)(?:, in (.+))?$')
 _MULTI_LINE_START = re.compile(
     r"validation errors? for \w+|Error\(s\) in loading state_dict|Error building extension|"
-    r"Weights only load failed|"
-    r"incompatible (?:constructor|function) arguments|Error: ?$|values that mismatch \w+ +values:|NCCL error in: |"
+    r"Weights only load failed|values that mismatch(?: \w+ +values:|$)|"
+    r"incompatible (?:constructor|function) arguments|Error: ?$|NCCL error in: |"
     r"LOAD REPORT from|have different metadata than|following adapter|because of the following error"
 )
 _INTERRUPTION = re.compile(
@@ -36,11 +37,6 @@ _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exc
 _RANK_MAPPING = re.compile(r"global_rank_mapping=defaultdict\([^,]*, (\{.*\})\)")
 _HOST_RANKS = re.compile(r"'([^']+)': \[([\d, ]*)\]")
 _TRACEBACK_STARTS = ("Traceback (most recent", "Original Traceback (most", "Error executing job", "Exception Group Tr")
-_QUOTED = re.compile(
-    r"(?:[>*`#-] ?|E? {2,9}|std(?:err|out): |\[[\w.-]{1,40}\] |(?:ERROR|CRITICAL|FATAL):[\w.]{0,40}: ?|\d{1,6}:? )+"
-    r"(?=(?:\w{1,40}\.){0,9}[A-Z]\w{0,60}(?:Error|Exception)(?:: |[`*]|$))"
-)
-"""What a quote, a list or a logger writes before an exception."""
 _CAUGHT = re.compile(r"^[\w.]+: Caught \w+ in ")
 """The exception of a data loader's worker, or of a replica, as its parent raises it again."""
 _MAX_CODE, _SHORT_TEXT, _SAYS_NO_MORE = 200, 60, "For further information visit"
@@ -157,9 +153,9 @@ class LogScanner:
         """The log has ended, after so many lines."""
         for stream in self._streams.values():
             self._finish_message(stream)
-            last_line = stream.find_cut(num_lines, self._lines_before)
-            if last_line is not None and len(self.events) < MAX_EVENTS:
-                self.events.append(self._make_event(*last_line, stream, *match_cut(stream.frames)))
+            last = stream.find_cut(num_lines, self._lines_before, self.events)
+            if last is not None and len(self.events) < MAX_EVENTS:
+                self.events.append(self._make_event(*last, stream, *match_cut(stream.frames)))
 
     def drop_log(self) -> None:
         """The log that has ended is no text: forget its events."""
@@ -222,6 +218,7 @@ class LogScanner:
             stream.open_traceback()
             stream.is_uncaught = parsed_line.has_rank_tag
         elif match := _FRAME.match(text):
+            self._finish_message(stream, is_over=stream.is_by_hand)
             stream.add_frame(Frame(match[2], int(match[3]), match[4] or ""), len(match[1]))
         elif _CHAINED.match(text):
             self._finish_message(stream)
@@ -242,6 +239,9 @@ class LogScanner:
         if stream.message_start is None:
             return False
         is_open = stream.message_lines[-1].endswith(":")
+        if stream.is_by_hand and stream.is_wrapped(text) and _MULTI_LINE_START.search(text):
+            stream.message_lines, stream.wrap_width = [" ".join([*stream.message_lines, text])], 0
+            return True
         continues = text.startswith("Failed to import") or not self._starts_message(text)
         if len(stream.message_lines) < 24 and (text or is_open) and continues and stream.is_wrapped(text):
             stream.message_lines += [text.strip()] if text and _SAYS_NO_MORE not in text else []
@@ -258,9 +258,9 @@ class LogScanner:
             or is_exception_line(text)
         )
 
-    def _finish_message(self, stream: LogStream) -> None:
-        """Add the event of a message of several lines."""
-        if stream.message_start is not None:
+    def _finish_message(self, stream: LogStream, *, is_over: bool = True) -> None:
+        """Add the event of a message of several lines, if it is over."""
+        if is_over and stream.message_start is not None:
             self._add_event(*stream.message_start, stream, stream.take_message())
 
     def _read_root_cause(self, text: str) -> bool:
@@ -283,7 +283,10 @@ class LogScanner:
 
     def _add_event(self, line: LogLine, parsed_line: ParsedLine, stream: LogStream, text: str) -> None:
         in_traceback, frames = stream.in_traceback, tuple(stream.frames)
-        text = text[quoted.end() :].rstrip("`*") if (quoted := _QUOTED.match(text)) else text
+        last = stream.last_event
+        text = restore_exception(text, last.text if last is not None else "")
+        if last is not None and text == f"{last.text}{parsed_line.text}":  # its message, after lines of other ranks
+            self._remove_event(last, stream.last_key)
         match = match_line(text, frames if in_traceback else (), in_traceback=in_traceback)
         if match is None:
             if in_traceback and text:
@@ -352,6 +355,7 @@ class LogScanner:
             title=match.title,
             change=match.change,
             pattern=match.pattern,
+            proves_change=match.proves_change,
             phase=line.phases.mark_of(rank) if line.phases is not None else PhaseMark(),
             num_ends=line.phases.num_ends if line.phases is not None else 0,
             num_retries=line.phases.num_retries if line.phases is not None else 0,

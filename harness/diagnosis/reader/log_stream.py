@@ -10,7 +10,7 @@ from harness.diagnosis.catalogue import causes_by_id
 from harness.diagnosis.diagnosis_types import Frame, LogEvent, shows_rank
 from harness.diagnosis.reader.line_prefix import ParsedLine
 from harness.diagnosis.reader.log_reader import BOX_END, LogLine
-from harness.diagnosis.rules.line_matcher import is_exception_line
+from harness.diagnosis.rules.line_matcher import is_exception_line, match_line
 
 MAX_FRAMES = 60
 _LINES_OF_CUT = 8
@@ -37,6 +37,8 @@ _INTERRUPT = "KeyboardInterrupt"
 """Launcher and ranks raise it."""
 WRAPPED_CAUSES = ("", "LG054", "LG067", "LG072", "LG073")
 """Causes that an outer exception replaces: an unknown one, a file, the network."""
+BY_HAND, _OF_ANOTHER = -1, re.compile(r"[\w./-]+:|\d|.*\d+%")
+"""The width of a message that a quote may have broken anywhere; a line that continues none."""
 _PROGRESS_OF_ANOTHER = 4
 """After so many signs of progress, an equal line is another failure."""
 
@@ -83,9 +85,15 @@ class LogStream:
             self.is_ignored = True
 
     def wraps_at(self, line: LogLine, text: str) -> int | None:
-        """The width at which rich breaks the exception that starts here; None where none does below a box."""
+        """The width at which rich breaks the exception that starts here below a box, or `BY_HAND` where a quote may
+        break it, whose first line is of no known cause; None for others.
+        """
         is_below = self.box[0] == line.number - 1 and len(text) <= self.box[1]
-        return self.box[1] if is_below and is_exception_line(text) else None
+        if not is_exception_line(text) or is_below:
+            return self.box[1] if is_below and is_exception_line(text) else None
+        is_broken = not self.in_traceback and text[-1].isalnum() and " " in text
+        match = match_line(text, (), in_traceback=False) if is_broken else None
+        return BY_HAND if match is not None and not match.cause else None
 
     def start_message(self, line: LogLine, parsed_line: ParsedLine, wrap_width: int) -> None:
         """Open a message of several lines."""
@@ -94,11 +102,20 @@ class LogStream:
     def is_wrapped(self, text: str) -> bool:
         """Would the line have fitted above, if it were no part of the open message? True for one that nobody broke."""
         width = self.wrap_width
+        if width == BY_HAND:
+            return text[:1].islower() and not _OF_ANOTHER.match(text)
         return not width or len(text) <= width < len(self.message_lines[-1]) + 1 + len(text.split(" ", 1)[0])
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Is a message open that a quote may have broken?"""
+        return self.message_start is not None and self.wrap_width == BY_HAND
 
     def take_message(self) -> str:
         """Close the message, and return its text."""
         text = (" " if self.wrap_width else " | ").join(self.message_lines)
+        if self.is_by_hand and not ((match := match_line(text, (), in_traceback=False)) and match.cause):
+            text = self.message_lines[0]
         self.message_start, self.message_lines = None, []
         return text
 
@@ -137,11 +154,12 @@ class LogStream:
             return self.in_traceback and self.is_of_cells and (not text or bool(_CELL_CONTEXT.match(text)))
         return True
 
-    def find_cut(self, num_lines: int, lines_before: int) -> tuple[LogLine, ParsedLine] | None:
+    def find_cut(self, num_lines: int, lines_before: int, events: list[LogEvent]) -> tuple[LogLine, ParsedLine] | None:
         """The last line of a traceback in which the log, of so many lines, ends; None where it does not, in that of a
-        launcher, which tells of a rank that has ended before, and where the exception was quoted above its frames.
+        launcher behind another failure of `events`, and where the exception was quoted above its frames.
         """
-        if not self.in_traceback or self.last_line is None or (self.frames and not shows_rank(self.frames)):
+        is_first = all(event.level == "hint" for event in events)
+        if not self.in_traceback or self.last_line is None or not (is_first or shows_rank(self.frames)):
             return None
         last, event = self.last_line[0].number, self.last_event
         is_near = event is not None and last + lines_before - event.line_number <= 3 * len(self.frames)

@@ -22,7 +22,7 @@ _EXCEPTION = re.compile(
     r"Conflict|NotFound)\b(?::|$)"
 )
 _TRACEBACK_END = re.compile(r"^(?:(?:[A-Za-z_]\w*|<\w+>)\.)*[A-Z]\w*(?::|$)")
-_WARNING_LINE = re.compile(
+WARNING_LINE = re.compile(
     r"^(?:\w+\.)*\w*Warning\b(?! +\w+ +\S)|^Exception ignored in|ERROR: ld\.so|^\s*warnings\.warn"
     r"|^\s*(?:\[\w+\] )*\[?(?:WARNING|WARN|INFO|DEBUG)\b(?!: task | cli\.py:\d+ -- Stat)|^[\s>\d-]*except\b[^:]*:$"
     r"|\b(?:Warning|INFO|WARNING):(?! task \S+ blocked| rcu_| UNPROTECTED PRIVATE| REMOTE HOST)"
@@ -41,6 +41,7 @@ class Match(NamedTuple):
     change: str = ""
     """Of the message, where it says more than its cause."""
     pattern: str = ""
+    proves_change: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,15 +150,18 @@ def match_line(text: str, frames: Sequence[Frame], *, in_traceback: bool) -> Mat
     if own_finding := _OWN_FINDING.match(text):
         return Match(own_finding["id"], "root", True, {})
     text = text.replace("HIP error: ", "CUDA error: ").translate(_TYPED)
-    inner = _WRAPPED.match(text)
+    inner = _WRAPPED.match(text) if "Failed to import" in text else None
     match = _match_known_cause(inner[1], ()) if inner else None
     match = match if match and match.level == "root" else _match_known_cause(text, frames)
     if match is not None or _GROUP.match(text):
         return match
     if _KILLING in text:
         return Match(STOP_CAUSE, "hint", False, {"killing": ""})
-    is_exception = _EXCEPTION.match(text) or (in_traceback and _TRACEBACK_END.match(text))
-    return Match("", "root", False, {}) if is_exception and not _WARNING_LINE.search(text) else None
+    if WARNING_LINE.search(text):
+        return None
+    is_exception = _EXCEPTION.match(text) or text.startswith("Exception: ")
+    is_end = in_traceback and _TRACEBACK_END.match(text)
+    return Match("", "root", False, {}) if is_exception or is_end else None
 
 
 _RAISES = re.compile(r"(?:assert\b|raise (?P<name>\w[\w.]*))")
@@ -179,26 +183,6 @@ def match_cut(frames: Sequence[Frame]) -> tuple[Match, str]:
     return Match("", "root", False, {}), CUT
 
 
-_LOST_NAMES = {"[Errno 2] ": ("FileNotFoundError",), "No module named": ("ModuleNotFoundError",)}
-"""Names by the first words of a message; without them it is one of a check."""
-_ADVICE = re.compile(
-    r"\b(?:[Ff]all(?:s|ing) back|consider|considering|deprecated|will (?:only|not|be)|may encounter|can be|effective|"
-    r"[Rr]educing|[Ee]xcluding|[Uu]sing|to enable|older version|instead|[Pp]lease set|longer than|which is)\b|"
-    r"torch\.Size"
-)
-"""Words of a warning, a note or a printed shape that has lost its logger's name."""
-
-
-def match_bare(text: str) -> Iterator[tuple[str, Match]]:
-    """(exception, cause) for each name that the line may have lost: people quote a message without it."""
-    names = next((names for words, names in _LOST_NAMES.items() if text.startswith(words)), None)
-    is_note = bool(_WARNING_LINE.search(text) or _ADVICE.search(text))
-    for name in names or ("ValueError", "AssertionError", "RuntimeError"):
-        match = None if is_note else match_line(f"{name}: {text}", (), in_traceback=False)
-        if match is not None and match.level == "root":
-            yield name, match._replace(sure=False)
-
-
 def may_match_rule(text: str) -> bool:
     """Does the line contain a literal of a rule? Rules without one do not count."""
     rules = all_rules()
@@ -218,13 +202,13 @@ def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
     rules = all_rules()
     for number in _index_rules().find(text):
         rule = rules[number]
-        if rule.literals and not any(literal in text for literal in rule.literals):
+        if rule.literals and not any(map(text.__contains__, rule.literals)):
             continue
         match = rule.pattern.search(text)
         if match is None or (frames and not re.search(rule.signature.pattern, text)):
             continue
         is_told_so = rule.level == "hint" or rule.cause in causes_with("in-warnings") | {_NO_LIBAIO}
-        if not is_told_so and _WARNING_LINE.search(text):
+        if not is_told_so and WARNING_LINE.search(text):
             continue
         sure = rule.signature.sure
         if rule.frames is not None:
@@ -244,7 +228,8 @@ def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
         groups[PACKAGE] = details.get("module", "").partition(".")[0]
         groups[ASSERTED] = found["expression"] if frames and (found := _ASSERT.match(frames[-1].code)) else ""
         title, change = (_fill_fields(text, groups) for text in (rule.signature.title, rule.signature.change))
-        return Match(rule.cause, rule.level, sure, details, title, change, rule.signature.pattern)
+        signature = rule.signature
+        return Match(rule.cause, rule.level, sure, details, title, change, signature.pattern, signature.proves_change)
     return None
 
 

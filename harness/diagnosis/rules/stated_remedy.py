@@ -6,74 +6,80 @@ remedy that is no longer one, since the log shows its variable of the environmen
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from dataclasses import replace
 
-_NAME = r"(?P<quote>[`'\"])?(?P<name>(?:--)?[a-z]\w*(?:[._-]\w+)*)(?(quote)[`'\"])"
-_PLACE = (
-    r"(?: (?P<where>in|from|to) (?:the |your )?(?P<place>[\w ]*?(?:config(?:uration)?|JSON|file|arguments?)[\w ]*?))?"
+from harness.diagnosis.catalogue import CATALOGUE, causes_with
+from harness.diagnosis.diagnosis_types import LogEvent
+from harness.entry_file import read_entries
+
+_SETTING = (
+    r"(?P<{0}>`[^`\s]{{1,60}}`|['\"][\w.=\[\]-]{{1,60}}['\"]|--\w[\w-]*|[A-Za-z]\w*(?:\.\w+|_\w*|\[\w+\]|\['\w+'\])+(?:=\w+)?)"
+    r"(?: \([^)]{{1,40}}\))?"
 )
-_VALUE = r"[`'\"]?(?P<value>True|False|None|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|auto)(?![\w-])[`'\"]?"
-
-
+_GROUP = re.compile(r"(?<!P)<(\w+)>")
+_RULES = tuple(
+    (re.compile(_GROUP.sub(lambda group: _SETTING.format(group[1]), entry["pattern"])), entry)
+    for entry in read_entries(CATALOGUE / "phases" / "stated_remedies.txt").values()
+)
+_WEIGHTS = ("weak", "told", "decisive")
 _SPELLED = {"True": "true", "False": "false"}
-_RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
-    (
-        re.compile(
-            rf"\b[Dd](?:o not|on't) (?:set|pass|specify|use|provide) {_NAME}{_PLACE}(?= as\b| since\b| when\b|[.,;]|$)"
-        ),
-        lambda match: f"remove `{match['name']}`" + (f" from the {match['place'].strip()}" if match["place"] else ""),
-    ),
-    (
-        re.compile(
-            r"\bwithout (?:first )?(?:specifying|setting|passing|providing|defining|configuring) (?P<what>[^.;]+)"
-        ),
-        lambda match: f"add {match['what'].strip()}",
-    ),
-    (
-        re.compile(
-            r"(?:[Vv]alid|[Aa]llowed|[Pp]ossible|[Ss]upported) (?:values|choices|options) (?:for|of) (?:the )?"
-            r"(?P<what>[\w `'-]+?)(?: are:?|:) (?P<values>\[[^\]]{1,80}\])"
-        ),
-        lambda match: f"set the {match['what'].strip()} to one of {match['values']}",
-    ),
-    (
-        re.compile(rf"{_NAME} (?:must|should|needs to|has to) be (?:set to )?{_VALUE}"),
-        lambda match: f"set `{match['name']}: {_SPELLED.get(match['value'], match['value'])}`",
-    ),
-    (
-        re.compile(
-            rf"{_NAME} (?:must|should|needs to|has to) be (?:set|given|configured) (?:with)?in (?:the |your )?"
-            r"(?P<place>[\w ]+?(?:config(?:uration)?|JSON|file|arguments?)(?: file)?)\b"
-        ),
-        lambda match: f"move `{match['name']}` to the {match['place']}",
-    ),
-    (
-        re.compile(
-            r"(?:^|[.;:,] )(?P<order>(?:[Pp]lease |[Yy]ou (?:must|should|need to|have to) |[Tt]ry to |[Ee]ither )?"
-            r"(?:[Ss]et|[Uu]se|[Pp]ass|specify|[Ii]nstall|[Uu]pgrade|[Rr]emove|[Dd]isable|[Ee]nable|provide|add|configure|"
-            r"make sure|ensure|increase|decrease|reduce|change) "
-            r"[^.;]{8,240}(?:\.\w[^.;]*){0,6})"
-        ),
-        lambda match: re.sub(r"^(?:[Pp]lease|[Yy]ou (?:must|should|need to|have to)) ", "", match["order"].strip()),
-    ),
-)
+_EXAMPLES = re.compile(r" \(e\.g\.[^)]*\)")
+_POLITE = re.compile(r"^(?:[Pp]lease|[Yy]ou (?:must|should|need to|have to|can)(?: first)?|[Cc]onsider) ")
 _MAX_CHARS = 1024
 
 
-def _names_a_setting(match: re.Match[str]) -> bool:
-    """Not `input must be 4-dimensional`, nor `do not use it`: a setting is quoted, or has a sign that words lack."""
-    name = match.groupdict().get("name")
-    return not name or bool(match["quote"]) or re.search(r"[._]|^--", name) is not None
+def strip_name(text: str) -> str:
+    """The message of an exception without its name."""
+    return re.sub(r"^(?:[\w.]+\.)?\w*(?:Error|Exception): ", "", text)
 
 
-def find_stated_remedy(text: str) -> str:
-    """The remedy that the message tells its reader, as a change is written; empty where it tells nothing."""
-    message = " ".join(re.sub(r"^(?:[\w.]+\.)?\w+(?:Error|Exception): ", "", text[:_MAX_CHARS]).split())
-    for pattern, describe in _RULES:
-        if (match := pattern.search(message)) and _names_a_setting(match):
-            remedy = describe(match)
-            return remedy[0].lower() + remedy[1:]
+def find_stated_remedy(text: str, *, least: str = "weak") -> str:
+    """The remedy that the message states, as a change is written, if its weight is the `least` or more; else empty."""
+    message = _EXAMPLES.sub("", " ".join(strip_name(text[:_MAX_CHARS]).split()))
+    for pattern, rule in _RULES:
+        if match := pattern.search(message):
+            values = {name: (value or "").strip() for name, value in match.groupdict().items()}
+            values = {name: _SPELLED.get(value, value) for name, value in values.items()}
+            names = {name: values[name].strip("`'\"") for name in values.keys() & {"name", "a", "b"}}
+            values |= names if "bare" in rule else {name: f"`{bare}`" for name, bare in names.items()}
+            remedy = _POLITE.sub("", rule["change"].format(**values))
+            weight, _, condition = rule.get("weight", "told").partition(" with ")
+            weight = "told" if condition and "`" not in remedy else weight
+            return remedy[0].lower() + remedy[1:] if _WEIGHTS.index(weight) >= _WEIGHTS.index(least) else ""
     return ""
+
+
+_NAMED_BY_THE_MESSAGE = re.compile(
+    r"\w+ (?:or leave )?(?:out |off )?the [\w, ]{3,40}? (?:that|of) the message(?: names\b(?!:)|(?! names))"
+)
+"""A change that leaves the setting to the message."""
+_RAISED = re.compile(r"(?:raise|assert)\b.*(?:site|dist)-packages/(?!deepspeed/)")
+_MIN_QUOTED, _MAX_QUOTED = 16, 200
+_MAX_MESSAGES = 3
+"""Messages of a row that may share a title. A row with more cannot be about each of them."""
+
+
+def tell_stated(event: LogEvent, title: str, change: str, *, is_gate: bool) -> tuple[LogEvent, str, str]:
+    """The event, and its title and change with what the message states: its words, where a package raised it for one of
+    many reasons that share a title, and its remedy, where none of the catalogue is about this message alone.
+    """
+    remedy = find_stated_remedy(event.text)
+    if not event.cause or _NAMED_BY_THE_MESSAGE.match(change):
+        rest = change.partition("; ")[2]
+        change = "; ".join(filter(None, (remedy, rest))) if remedy else change
+    elif remedy and not event.change and is_gate:  # one remedy of several
+        is_another = set(re.findall(r"\w{8,}", remedy)).isdisjoint(re.findall(r"\w{8,}", change))
+        change = f"{remedy}; or {change}" if is_another else change
+    is_raised = any(_RAISED.match(f"{frame.code} {frame.file}") for frame in event.frames[-1:])
+    message = " ".join(strip_name(event.text).replace(" | ", " ").split())
+    is_said = message[:_MIN_QUOTED] in title
+    is_shared = is_said or event.pattern.count("|") > _MAX_MESSAGES
+    if not is_raised or event.cause not in causes_with("shared") or (event.title and not is_shared):
+        return event, title, change
+    title = title if is_said else f"{title}: {message[:_MAX_QUOTED]}"
+    if remedy := find_stated_remedy(event.text, least="decisive"):
+        change = remedy
+    return replace(event, sure=event.sure and bool(remedy or event.change)), title, change
 
 
 _SHOWN = re.compile(

@@ -47,7 +47,7 @@ def test_an_optimizer_of_deepspeed_or_torch_is_not_blamed():
     own = (f"{SITE}/deepspeed/ops/adam/fused_adam.py", "step", "raise RuntimeError('x')")
     assert read(raised("RuntimeError: no such thing", ENGINE, own))[0].cause != "LG121"
     loss = ("/job/train.py", "loss", "assert labels.ndim == 2")
-    assert read(raised("AssertionError", loss))[0].cause == ""
+    assert read(raised("AssertionError", loss))[0].cause == "LG082"
 
 
 @pytest.mark.parametrize(

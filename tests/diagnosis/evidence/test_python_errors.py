@@ -123,17 +123,16 @@ def test_a_module_that_cannot_be_found_is_never_certain(name):
         ("n = len(rows) / count", "ZeroDivisionError: division by zero", "a count is 0"),
         ("x = feats[i]", "IndexError: index 4 is out of bounds for dimension 0 with size 4", "one record of the data"),
         ("x = turns[1]", "IndexError: list index out of range", "one record of the data"),
-        ("p = os.environ['ODD_PORT']", "KeyError: 'ODD_PORT'", "environment variable `ODD_PORT`"),
         ("d = cfg['depth']", "KeyError: 'depth'", "settings that this line reads have no 'depth'"),
         ("d = names['depth']", "KeyError: 'depth'", "compare 'depth' with the keys"),
         ("return best", "UnboundLocalError: local variable 'best' referenced before assignment", "loop or branch"),
-        ("assert n % 5 == 0", "AssertionError", "own check"),
+        ("assert False", "AssertionError", "own check"),
         ("a, b = call()", "ValueError: too many values to unpack (expected 2)", "another number of values"),
     ],
 )
 def test_an_unknown_exception_of_the_script_has_the_next_step_of_its_kind(code, error, words):
     diagnosis, decision = explain(error, ("/job/data.py", "read", code))
-    is_of_settings = "environ" in code or "cfg" in code
+    is_of_settings = "cfg" in code
     assert diagnosis.confidence == "unknown"
     assert decision.action == ("change and retry" if is_of_settings else "stop")
     assert words in diagnosis.change

@@ -69,7 +69,7 @@ def test_a_cell_is_the_place_of_its_call(head):
     rows = [head, "      1 import os", "----> 2 print(os.environ['ODD_NAME'])", "", "KeyError: 'ODD_NAME'"]
     diagnosis = diagnose_text("KeyError     Traceback (most recent call last)\n" + "\n".join(rows) + "\n")
     assert ":2 in <module>" in diagnosis.where
-    assert "environment variable `ODD_NAME`" in diagnosis.change
+    assert "environment variable `ODD_NAME`" in diagnosis.title
 
 
 def test_lines_of_a_cell_without_numbers_end_its_traceback():

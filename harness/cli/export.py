@@ -16,7 +16,7 @@ from harness.cli.error_handler import exit_refused
 from harness.cli.options import refuse_unread
 from harness.errors import UserError
 from harness.launching.process.signals import SignalInterrupt, signal_name
-from harness.launching.programs.hub_push import open_repository, push_folder
+from harness.launching.programs.hub_push import check_repository, open_repository, push_folder
 from harness.launching.programs.model_export import ExportOptions, ExportPlan, export_checkpoint, plan_export
 from harness.run_records.run_list import resolve_run_path
 from harness.run_records.run_record import read_run_record
@@ -102,6 +102,8 @@ def export(
         dtype.value if dtype else None, max_shard_size, lora.value, verify=verify, allow_code=allow_local_code
     )
     try:
+        if push is not None:
+            check_repository(push)
         plan = plan_export(resolve_run_path(run), Path(out), options, best=best)
         if push is not None:
             open_repository(push, public=public)

@@ -16,22 +16,20 @@ from harness.errors import ExitCode, UserError, user_error
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
 
-def open_repository(repo: str, *, public: bool) -> None:
-    """Make the repository, or find that it is there and may be written to, before an export takes its time. A new
-    one is private unless `public`. Raises UserError (EN095).
-    """
+def check_repository(repo: str) -> None:
+    """Refuse what is no `OWNER/NAME`. Raises UserError (EN095)."""
     if not _REPOSITORY.fullmatch(repo):
         raise _push_error(f"`--push {repo[:100]}` is no repository", "name it `OWNER/NAME`", ExitCode.USAGE)
+
+
+def open_repository(repo: str, *, public: bool) -> None:
+    """Before an export: make the repository, private unless `public`, or find it writable. Raises UserError (EN095)."""
+    api = _api()
+    if api.token is None:
+        raise _push_error("there is no token of the Hub", "`hf auth login`, or `HF_TOKEN` with a token that may write")
     try:
-        api = _api()
-        if api.token is None:
-            raise _push_error(
-                "there is no token of the Hub", "`hf auth login`, or `HF_TOKEN` with a token that may write"
-            )
         api.create_repo(repo, private=not public, exist_ok=True)
         api.auth_check(repo, write=True)
-    except UserError:
-        raise
     except Exception as error:  # what its HTTP client and its checks raise
         raise _explain(error, repo, ExitCode.PREFLIGHT) from None
 
@@ -66,9 +64,8 @@ def _explain(error: Exception, repo: str, code: ExitCode) -> UserError:
         fix = "name a repository of yours, or of an organization in which your token may write"
         return _push_error(f"the token may not write to `{repo}`", fix, code)
     if status is not None:
-        return _push_error(
-            f"the Hub answered with status {status}", "try again later: https://status.huggingface.co", code
-        )
+        fix = "try again later: https://status.huggingface.co"
+        return _push_error(f"the Hub answered with status {status}", fix, code)
     reason = " ".join(str(error).split())[:120].rstrip(".") or type(error).__name__
     return _push_error(f"the Hub cannot be reached: {reason}", "look at the network, a proxy, or `HF_ENDPOINT`", code)
 

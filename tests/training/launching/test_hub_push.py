@@ -22,11 +22,12 @@ from pathlib import Path
 from harness.cli.error_handler import exit_refused
 from harness.cli.export import _push
 from harness.errors import UserError
-from harness.launching.programs.hub_push import open_repository
+from harness.launching.programs.hub_push import check_repository, open_repository
 from harness.launching.programs.model_export import ExportPlan
 
 repo, out, checkpoint = sys.argv[1:]
 try:
+    check_repository(repo)
     open_repository(repo, public=False)
 except UserError as refused:
     exit_refused(refused, "Nothing was written")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU Adam in one pass over memory: the bits of DeepSpeed's order after fifty steps, at every stage."""
+"""CPU Adam in one pass over memory: the bits of DeepSpeed's order after 32 steps, at every stage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.patches.patch_registry import PatchState, PatchStates
 from tests.support.training.forked_ranks import ForkedRanks
 
 JOB = Path(__file__).parents[1] / "jobs" / "one_pass_steps.py"
-STEPS = 50
+STEPS = 32
 
 
 def case(stage: int, clip: float, accumulation: int = 1, place: dict[str, Any] | None = None, **others: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sub-groups stepped beside the backward pass: the bits of DeepSpeed's order after fifty steps, whatever was guessed."""
+"""Sub-groups stepped beside the backward pass: the bits of DeepSpeed's order after 32 steps, whatever was guessed."""
 
 from __future__ import annotations
 
@@ -40,9 +40,11 @@ CASES = {
     "scheduled": overlapped(SOMETIMES, 2, settles=True, is_scheduled=True),
     "some-early": overlapped(SOMETIMES, settles=True, nan_step=7, place={"overlap_step_gib": KEPT_BYTES * 700 / 2**30}),
     "loss-scale": overlapped(NEVER, 2, settles=True, loss_scale=4096.0, nan_step=7),
+    "fp32-loss-scale": overlapped(NEVER, 2, deepspeed=FP32_SUMS, settles=True, loss_scale=4096.0),
     "betas": overlapped(SOMETIMES, settles=True, betas=[0.8, 0.95]),
     "ratio-nan": overlapped(NEVER, place={"ratio": 0.5}, settles=True, nan_step=30, is_any_nan=True),
 }
+NOT_BEGUN = ("betas", "fp32-loss-scale")
 CASES["parameters"]["spec"]["zero"]["offload_param"] = {"device": "cpu"}
 
 
@@ -64,17 +66,20 @@ def test_weights_masters_and_states_are_those_of_the_plain_order(name: str, side
         assert counts.get("begun", 0) == sum(counts.get(end, 0) for end in ("kept", "dropped", "cancelled"))
 
 
-@pytest.mark.parametrize("name", sorted(CASES.keys() - {"racing", "clipped-always", "betas"}))
+@pytest.mark.parametrize("name", sorted(CASES.keys() - {"racing", "clipped-always", *NOT_BEGUN}))
 def test_sub_groups_are_stepped_before_the_backward_pass_ends(name: str, sides: dict[str, Any]) -> None:
     """Counted after each backward pass, before its step: without the patch nothing is stepped there."""
     for _, early in sides[name]:
         assert early["begun"][-1] >= STEPS // 4
-        assert early["early"]["kept"] >= STEPS // 4
+        assert early["early"]["kept"] >= STEPS // 8
 
 
-def test_nothing_is_begun_where_betas_differ(sides: dict[str, Any]) -> None:
-    """The op takes a power of beta where the sub-group before had another one, and else multiplies the last."""
-    assert not any(early["early"] for _, early in sides["betas"])
+@pytest.mark.parametrize("name", NOT_BEGUN)
+def test_nothing_is_begun_that_the_order_or_the_scale_would_change(name: str, sides: dict[str, Any]) -> None:
+    """The op takes a power of beta where the sub-group before had another one, and else multiplies the last; DeepSpeed
+    divides a gradient in fp32 by the loss scale in place.
+    """
+    assert not any(early["early"] for _, early in sides[name])
 
 
 def test_a_wrong_guess_is_dropped(sides: dict[str, Any]) -> None:

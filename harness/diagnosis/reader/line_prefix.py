@@ -99,6 +99,8 @@ def _read_rank(text: str, prefixes: _Prefixes) -> int:
 
 
 def _read_time(text: str, prefixes: _Prefixes) -> int:
+    if text[:1] not in "[0123456789EWIF" and text[3:4] != " ":  # which a month or a day has behind three letters
+        return 0
     clock = _parse_time(text)
     if clock is None:
         match = _UPTIME.match(text)
@@ -111,7 +113,7 @@ def _read_time(text: str, prefixes: _Prefixes) -> int:
 
 
 def _read_writer(text: str, prefixes: _Prefixes) -> int:
-    if match := _RAY.match(text):
+    if text.startswith("(") and (match := _RAY.match(text)):
         prefixes.pid, prefixes.host = int(match["pid"]), match["ip"] or prefixes.host
     elif (match := _POD.match(text)) or (
         not prefixes.host and (match := _HOST.match(text)) and _is_host_name(match[1], text[match.end() :])

@@ -147,29 +147,28 @@ class LogReader:
         last = self._num_read + (_LINES_OF_CHUNK if self.is_sampled else len(lines) * MAX_LINE_BYTES)
         if self.is_sampled:
             hits, self._lines_to_keep = _last_of(hits, lines), 0
-        returns = [i for i, line in enumerate(lines) if line.endswith(b"\r")] if b"\r" in block else []
         index = 0 if self._lines_to_keep else hits[0] if hits else len(lines)
+        num_returns = block.count(b"\r\n")
+        returns = [i for i in range(index, len(lines)) if lines[i].endswith(b"\r")] if num_returns else []
         while index < len(lines) and self._num_read < last:
             raw = _truncate(lines[index].removesuffix(b"\r"))
             self._keep_lines_after(raw)
             self._num_read += 1 + len(raw) // _CHARS_OF_LINE
-            number = self.lines + index + 1 - bisect_left(returns, index)
+            number = self.lines + index + 1 - (num_returns - len(returns)) - bisect_left(returns, index)
             self.phases.advance(index)
             yield LogLine(number, raw, self.progress + bisect_left(marks, index), self.phases)
             index += 1
             if not self._lines_to_keep:
                 next_hit = bisect_left(hits, index)
                 index = hits[next_hit] if next_hit < len(hits) else len(lines)
-        self.lines += len(lines) - len(returns)
+        self.lines += len(lines) - num_returns
         self.progress += len(marks)
 
     def _keep_lines_after(self, raw: bytes) -> None:
         """Decide how many lines after this one are read."""
-        if _MESSAGE_START.search(raw):
-            self._lines_to_keep = LINES_AFTER_TRACEBACK
-        else:
-            may_continue = any(word in raw for word in (b"Error: ", b"Exception: ", b'File "', b"\xe2\x94\x82 /"))
-            self._lines_to_keep = max(self._lines_to_keep - 1, _LINES_AFTER_EXCEPTION if may_continue else 0)
+        may_continue = b"Error: " in raw or b"Exception: " in raw or b'File "' in raw or b"\xe2\x94\x82 /" in raw
+        kept = max(self._lines_to_keep - 1, _LINES_AFTER_EXCEPTION if may_continue else 0)
+        self._lines_to_keep = LINES_AFTER_TRACEBACK if _MESSAGE_START.search(raw) else kept
 
 
 class LineKinds:

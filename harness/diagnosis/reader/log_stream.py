@@ -10,7 +10,7 @@ from harness.diagnosis.catalogue import causes_by_id
 from harness.diagnosis.diagnosis_types import Frame, LogEvent, shows_rank
 from harness.diagnosis.reader.line_prefix import ParsedLine
 from harness.diagnosis.reader.log_reader import BOX_END, LogLine
-from harness.diagnosis.rules.line_matcher import is_exception_line, match_line
+from harness.diagnosis.rules.line_matcher import WARNING_LINE, is_exception_line, match_line
 
 MAX_FRAMES = 60
 _LINES_OF_CUT = 8
@@ -91,8 +91,8 @@ class LogStream:
         is_below = self.box[0] == line.number - 1 and len(text) <= self.box[1]
         if not is_exception_line(text) or is_below:
             return self.box[1] if is_below and is_exception_line(text) else None
-        is_broken = not self.in_traceback and text[-1].isalnum() and " " in text
-        match = match_line(text, (), in_traceback=False) if is_broken else None
+        may_be_broken = not self.in_traceback and text[-1].isalnum() and " " in text and not WARNING_LINE.search(text)
+        match = match_line(text, (), in_traceback=False) if may_be_broken else None
         return BY_HAND if match is not None and not match.cause else None
 
     def start_message(self, line: LogLine, parsed_line: ParsedLine, wrap_width: int) -> None:

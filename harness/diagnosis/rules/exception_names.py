@@ -23,8 +23,7 @@ _LOST_NAMES = {"[Errno 2] ": ("FileNotFoundError",), "No module named": ("Module
 _ADVICE = re.compile(
     r"\b(?:[Ff]all(?:s|ing) back|consider|considering|deprecated|will (?:only|not|be)|may encounter|can be|effective|"
     r"[Rr]educing|[Ee]xcluding|[Uu]sing|to enable|older version|instead|[Pp]lease set|longer than|which is|accepting|"
-    r"[Ss]kip(?:s|ping|ped)|[Ii]gnor(?:es|ing|ed)|harmless|"
-    r"should be OK|[Rr]etry\w*)\b|\[c10d\]|torch\.Size"
+    r"[Ss]kip(?:s|ping|ped)|[Ii]gnor(?:es|ing|ed)|harmless|should be OK|[Rr]etry\w*)\b|\[c10d\]|torch\.Size"
 )
 """Words of a warning, a note or a printed shape that has lost its logger's name."""
 _TAGGED = re.compile(
@@ -46,6 +45,8 @@ def restore_exception(text: str, before: str) -> str:
     """The line with an exception's name first, as Python writes it; itself where it has none. `before`: the text of the
     writer's last event, which is the name alone where other ranks wrote between it and its message.
     """
+    if "rror" not in text and "xception" not in text and not text.startswith(": "):
+        return text
     text = text[quoted.end() :].rstrip("`*") if (quoted := _QUOTED.match(text)) else text
     if text.startswith(": ") and hasattr(builtins, before):
         return f"{before}{text}"

@@ -111,7 +111,7 @@ class RuleIndex:
 
     def find_filed(self, text: str) -> set[int]:
         """The same without those that are tried on every line."""
-        return {number for part in self._rules.keys() & _parts(text) for number in self._rules[part]}
+        return set().union(*[n for i in range(len(text)) if (n := self._rules.get(text[i : i + _PART_CHARS]))])
 
 
 _PART_CHARS = 4
@@ -149,7 +149,8 @@ def match_line(text: str, frames: Sequence[Frame], *, in_traceback: bool) -> Mat
         text = f"{text[: MAX_MATCHED_CHARS * 3 // 4]} ... {text[-MAX_MATCHED_CHARS // 4 :]}"
     if own_finding := _OWN_FINDING.match(text):
         return Match(own_finding["id"], "root", True, {})
-    text = text.replace("HIP error: ", "CUDA error: ").translate(_TYPED)
+    text = text.replace("HIP error: ", "CUDA error: ")
+    text = text if text.isascii() else text.translate(_TYPED)
     inner = _WRAPPED.match(text) if "Failed to import" in text else None
     match = _match_known_cause(inner[1], ()) if inner else None
     match = match if match and match.level == "root" else _match_known_cause(text, frames)
@@ -157,11 +158,9 @@ def match_line(text: str, frames: Sequence[Frame], *, in_traceback: bool) -> Mat
         return match
     if _KILLING in text:
         return Match(STOP_CAUSE, "hint", False, {"killing": ""})
-    if WARNING_LINE.search(text):
-        return None
     is_exception = _EXCEPTION.match(text) or text.startswith("Exception: ")
-    is_end = in_traceback and _TRACEBACK_END.match(text)
-    return Match("", "root", False, {}) if is_exception or is_end else None
+    is_failure = is_exception or (in_traceback and _TRACEBACK_END.match(text))
+    return Match("", "root", False, {}) if is_failure and not WARNING_LINE.search(text) else None
 
 
 _RAISES = re.compile(r"(?:assert\b|raise (?P<name>\w[\w.]*))")
@@ -207,7 +206,7 @@ def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
         match = rule.pattern.search(text)
         if match is None or (frames and not re.search(rule.signature.pattern, text)):
             continue
-        is_told_so = rule.level == "hint" or rule.cause in causes_with("in-warnings") | {_NO_LIBAIO}
+        is_told_so = rule.level == "hint" or rule.cause == _NO_LIBAIO or rule.cause in causes_with("in-warnings")
         if not is_told_so and WARNING_LINE.search(text):
             continue
         sure = rule.signature.sure

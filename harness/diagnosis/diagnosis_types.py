@@ -52,7 +52,8 @@ class FailureCause:
     lines that are warnings), `hardware` and `gpu-symptom` (a report of the first explains the second), `may-pass`
     (another attempt may get further), `waits-for-space` (another attempt needs free disk space), `open-change` (the
     remedy depends on what no log shows: likely at most, unless the message proves it), `shared` (its answers say which
-    of its many messages it was). `order`: among competing causes of its level the least comes first; None comes last.
+    of its many messages it was), `lacks-name` (a name or a word may be missing because of the release of Python).
+    `order`: among competing causes of its level the least comes first; None comes last.
     `decision`: what to do next; empty where `diagnosis.decision` derives it.
     """
 

@@ -7,7 +7,6 @@ states (the schedule, the initial weights, the samples) is not checked here.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +22,6 @@ from harness.runtime.engine_checks.engine_check import (
     CheckResult,
     EngineCheck,
     NotApplicable,
-    check_failed,
     check_passed,
 )
 from harness.runtime.engine_checks.expected_settings import TORCH_DTYPES, ExpectedSettings, torch_dtype_name
@@ -89,17 +87,6 @@ def _observe_settings(observations: Observations) -> Any:
     if len(observations.engine.optimizer.param_groups) > 1:
         raise NotApplicable("the script made parameter groups, which may have other settings")
     return optimizer_checks.OPTIMIZER_SETTINGS.observe(observations)
-
-
-def _evaluate_norms(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:  # noqa: ARG001
-    """Finite: a size that is plausible for every loss is not known here."""
-    for rank, norms in enumerate(rank_values):
-        for step, norm in norms:
-            if not math.isfinite(norm):
-                return check_failed(
-                    f"the gradient norm of step {step} is {norm} on rank {rank}, and the step was taken", norm
-                )
-    return check_passed([round(norm, 6) for _, norm in rank_values[0]][:8])
 
 
 def _observe_replicas(observations: Observations) -> Any:
@@ -188,8 +175,11 @@ CHECKS: tuple[EngineCheck, ...] = (
         setting_checks.NVME_FILES.fix,
         lambda expected: bool(expected.nvme_paths),
     ),
-    replace(
-        step_checks.GRADIENT_NORM, key="", evaluate=_evaluate_norms, fix="lower the learning rate, and check the data"
+    replace(  # a size that is plausible for every loss is not known here
+        step_checks.GRADIENT_NORM,
+        key="",
+        evaluate=lambda _, rank_values: step_checks.check_finite_norms(rank_values),
+        fix="lower the learning rate, and check the data",
     ),
     replace(step_checks.SKIPPED_STEPS, key="fp16", fix="use bf16, or a lower `fp16.initial_scale_power`"),
     replace(REPLICAS, key="", observe=_observe_replicas, evaluate=_evaluate_replicas),

@@ -9,14 +9,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from harness.diagnosis.catalogue import CATALOGUE
+from harness.diagnosis.catalogue import CATALOGUE, causes_with
 from harness.diagnosis.diagnosis_types import LogEvent
 from harness.diagnosis.evidence.release_pair import find_caller
 from harness.entry_file import read_entries
 
 _TABLE = read_entries(CATALOGUE / "phases" / "python_releases.txt")
-_CAUSES = ("", "LG064", "LG089", "LG095", "LG096", "LG149", "LG226", "LG227", "LG228", "LG291")
-"""Causes of a name or a word that is not there."""
 _NAMED = re.compile(
     r"No module named '?(?P<module>[\w.]+)|cannot import name '?(?P<name>\w+)'?(?: from '(?P<of>[\w.]+)')?"
     r"|'(?P<class>[\w.]+)'(?: object)? has no attribute '(?P<attribute>\w+)'"
@@ -32,7 +30,7 @@ def name_python(event: LogEvent, log: bytes) -> LogEvent:
     """The event, told as a Python that is too old or too new, where it lacks what another release has; itself for other
     events, and where the log shows a release that has it. `log`: the starts and the ends of all logs.
     """
-    if event.cause not in _CAUSES or event.level != "root":
+    if event.level != "root" or (event.cause and event.cause not in causes_with("lacks-name")):
         return event
     text = log.decode(errors="replace")
     places = (event.text, *(frame.file for frame in reversed(event.frames)), text)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,6 +32,8 @@ _NOT_HOST_NAMES = frozenset(
     mkdir cat c++ g++ gcc nvcc ld cc1plus help hint running exec time host rank exitcode error_file train default
     caused root hostname name details reason code import""".split()
 )
+_DOMAIN = re.compile(r"\d|\.(?:com|net|org|internal|local|cluster)")
+_HOST_MARK = re.compile(r"[\d.-]")
 _GROUP = re.compile(r"(?: {2})+[|+] (?=\s*(?:File \"|Traceback|Exception Group|[\w.]*(?:Error|Exception)\w*: | ))")
 """What Python prints before each line of an exception group."""
 _MONTHS = {m: i for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
@@ -90,6 +93,8 @@ def parse_line(raw: bytes) -> ParsedLine:
 
 def _read_rank(text: str, prefixes: _Prefixes) -> int:
     """The end of a prefix that names a rank; 0 for none. So do the next two functions, for a clock and for a host."""
+    if text[:1] not in "[ \t":
+        return 0
     if match := _TORCH.match(text):
         prefixes.has_rank_tag = True
     elif not (match := _MPI.match(text)):
@@ -113,12 +118,14 @@ def _read_time(text: str, prefixes: _Prefixes) -> int:
 
 
 def _read_writer(text: str, prefixes: _Prefixes) -> int:
+    if not text[:1].isalnum() and text[:1] not in "([":
+        return 0
     if text.startswith("(") and (match := _RAY.match(text)):
         prefixes.pid, prefixes.host = int(match["pid"]), match["ip"] or prefixes.host
     elif (match := _POD.match(text)) or (
         not prefixes.host and (match := _HOST.match(text)) and _is_host_name(match[1], text[match.end() :])
     ):
-        prefixes.host = match[1]
+        prefixes.host = sys.intern(match[1])
     elif prefixes.rank is None and not prefixes.has_rank_tag and (match := _SLURM.match(text)):
         prefixes.rank = int(match[1])
     else:
@@ -132,9 +139,9 @@ def _is_host_name(name: str, rest: str) -> bool:
     ends = ("error", "exception", "warning", "interrupt", "exit", "iteration", ".py", ".sh", ".weight", ".bias")
     if lower in _NOT_HOST_NAMES or lower.endswith(ends):
         return False
-    if "." in name and not re.search(r"\d|\.(?:com|net|org|internal|local|cluster)", name):
+    if "." in name and not _DOMAIN.search(name):
         return False  # a module's name
-    return bool(re.search(r"[\d.-]", name)) or rest.startswith(("[", "Traceback", "  File "))
+    return bool(_HOST_MARK.search(name)) or rest.startswith(("[", "Traceback", "  File "))
 
 
 def _parse_time(text: str) -> tuple[float, int] | None:

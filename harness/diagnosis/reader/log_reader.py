@@ -2,7 +2,7 @@
 """Bytes -> the few lines that may report a failure, in bounded memory.
 
 Most lines of a log differ from others in digits alone. Each kind of line is looked at once: may it report a failure,
-does it show progress? Further lines of a kind cost a look-up in a set.
+does it show progress? Further lines of a kind cost a look-up.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from typing import NamedTuple
 
 from harness.diagnosis.diagnosis_types import LogFacts
@@ -54,6 +55,7 @@ _MAX_COMPARED_WITH_RULES = 100_000
 """Kinds that are compared with the literals of rules. A log with more prints its data, and the words alone count."""
 _NOTICE_WORDS = (b"arning", b"WARN", b"INFO", b"DEBUG")
 _RATE_WORDS = (b"it/s", b"s/it", b"SamplesPerSec=", b"samples/s", b"tokens/s", b"tok/s", b"elapsed time per iteration")
+_PREPARATION_RATE = b"examples/s"
 _WRITER_PREFIX = re.compile(rb"(?:[A-Za-z][\w.-]*: )?(?:\[[a-z]+\d+\]: ?)?")
 _LOSS = re.compile(rb"oss['\"]?(?:\s?[=:]\s?\d|\s+\d+\.\d)")
 _MESSAGE_START = re.compile(
@@ -62,8 +64,8 @@ _MESSAGE_START = re.compile(
     rb"^-+> \d+ "
 )
 _COLOUR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
-_GLUED_TO_BAR = {w: re.compile(rb"(" + w + rb"[^\]\r\n]{0,200}\])(?=\S)") for w in (b"it/s", b"s/it", b"examples/s")}
-"""A progress bar whose line another message continues, most often a traceback. A literal start is searched fast."""
+_CONTINUED_BAR = re.compile(rb"((?:it/s|s/it|examples/s)[^\]\r\n]{0,200}\])(?=\S)")
+"""A progress bar whose line another message continues, most often a traceback."""
 _CHARS_OF_LINE = 128
 """A longer line counts as several of those that are read in full."""
 _DIGITS = b"0123456789"
@@ -113,12 +115,8 @@ class LogReader:
                 rest = _truncate(rest + chunk)
                 continue
             block, rest = rest + chunk[:end], chunk[end:]
-            for word, bar in _GLUED_TO_BAR.items():
-                block = bar.sub(b"\\1\r\n", block) if word in block else block
-            self.tail = (self.tail + block)[-CHUNK_BYTES:] if len(block) < CHUNK_BYTES else block[-CHUNK_BYTES:]
             yield from self._scan_block(block)
         if rest:
-            self.tail = (self.tail + rest)[-CHUNK_BYTES:]
             yield from self._scan_block(rest + b"\n")
         self.phases.finish_block()
 
@@ -133,11 +131,15 @@ class LogReader:
 
     def _scan_block(self, block: bytes) -> Iterator[LogLine]:
         """The lines of a block that may report a failure."""
-        lines = block.split(b"\n")[:-1]
-        kinds = block.translate(None, _DIGITS).split(b"\n")[:-1]
         self.is_sampled = self._num_read > _MAX_LINES_READ
-        marks, hits = self._kinds.find(lines, kinds, is_sampled=self.is_sampled)
-        beginnings = self._kinds.find_phases(kinds)
+        lines, found = self._kinds.find(block, is_sampled=self.is_sampled)
+        if found.continued_bars:
+            for index in found.continued_bars:
+                lines[index] = _CONTINUED_BAR.sub(b"\\1\r\n", lines[index])
+            block = b"\n".join([*lines, b""])
+            lines, found = self._kinds.find(block, is_sampled=self.is_sampled)
+        self.tail = (self.tail + block)[-CHUNK_BYTES:] if len(block) < CHUNK_BYTES else block[-CHUNK_BYTES:]
+        marks, hits, beginnings = found.marks, self._kinds.take_hits(found), found.beginnings
         self.phases.start_block(lines, beginnings, marks)
         self._fact_reader.add_block(block)
         self.series.add_block(lines, marks, beginnings, self.lines)
@@ -148,7 +150,7 @@ class LogReader:
         if self.is_sampled:
             hits, self._lines_to_keep = _last_of(hits, lines), 0
         index = 0 if self._lines_to_keep else hits[0] if hits else len(lines)
-        num_returns = block.count(b"\r\n")
+        num_returns = block.count(b"\r")
         returns = [i for i in range(index, len(lines)) if lines[i].endswith(b"\r")] if num_returns else []
         while index < len(lines) and self._num_read < last:
             raw = _truncate(lines[index].removesuffix(b"\r"))
@@ -171,59 +173,80 @@ class LogReader:
         self._lines_to_keep = LINES_AFTER_TRACEBACK if _MESSAGE_START.search(raw) else kept
 
 
+class _FoundLines(NamedTuple):
+    """The indexes of the lines of a block that are looked at. `failures` have kinds that may report a failure."""
+
+    marks: Sequence[int]
+    failures: Sequence[int]
+    beginnings: Sequence[int]
+    continued_bars: Sequence[int]
+    kinds: Sequence[bytes]
+
+
+_PROGRESS, _FAILURE, _PHASE, _BAR = 1, 2, 4, 8
+"""Roles of a kind of line; a kind may have several."""
+_SELECTORS = {role: bytes(bool(roles & role) for roles in range(256)) for role in (_PROGRESS, _FAILURE, _PHASE, _BAR)}
+"""Tables of `bytes.translate`: 1 where a byte of roles has the role."""
+
+
 class LineKinds:
     """The kinds of lines of a job's logs so far. A kind is a line without its digits."""
 
     def __init__(self) -> None:
-        self._known: set[bytes] = set()
+        self._roles: dict[bytes, int] = {}
+        """Of each known kind."""
         self._known_bytes = self._num_compared = 0
-        self._showing_progress: set[bytes] = set()
-        self._beginning_phases: set[bytes] = set()
         self._lines_left: dict[bytes, int] = {}
         """Of kinds that may report a failure: how many more lines are read."""
 
-    def find(self, lines: Sequence[bytes], kinds: Sequence[bytes], *, is_sampled: bool) -> tuple[list[int], list[int]]:
-        """The indexes of the lines that show progress, and of those that may report a failure and are to be read; of
-        new kinds only the last ones, if the log is only sampled.
+    def find(self, block: bytes, *, is_sampled: bool) -> tuple[list[bytes], _FoundLines]:
+        """The lines of a block, and the indexes of those that show progress, that may report a failure, that begin a
+        phase, and of progress bars that another message continues; of new kinds that may report a failure only the last
+        ones, if the log is only sampled.
         """
-        present = set(kinds)
-        new = present - self._known
-        if new:
-            examples = {kind: line for kind, line in zip(kinds, lines, strict=True) if kind in new}
-            self._add_kinds(list(examples), list(examples.values()))
-            rows = [*examples.items()][-2 * _LINES_OF_CHUNK if is_sampled else 0 :]
-            self._find_failures([kind for kind, _ in rows], [line for _, line in rows])
-        marks = list[int]()
-        if not present.isdisjoint(self._showing_progress):
-            marks = [i for i, kind in enumerate(kinds) if kind in self._showing_progress]
+        lines = block.split(b"\n")[:-1]
+        kinds = block.translate(None, _DIGITS).split(b"\n")[:-1]
+        try:
+            roles = bytes(map(self._roles.__getitem__, kinds))
+        except KeyError:
+            self._add_kinds(lines, kinds, is_sampled=is_sampled)
+            roles = bytes(map(self._roles.__getitem__, kinds))
+        marks, failures, beginnings, bars = (_indexes_of(role, roles) for role in (_PROGRESS, _FAILURE, _PHASE, _BAR))
+        return lines, _FoundLines(marks, failures, beginnings, bars, kinds)
+
+    def take_hits(self, found: _FoundLines) -> list[int]:
+        """The indexes of the lines that may report a failure and are to be read: so many of each kind."""
         hits = list[int]()
-        if not present.isdisjoint(self._lines_left):
-            for index in [i for i, kind in enumerate(kinds) if kind in self._lines_left]:
-                left = self._lines_left[kinds[index]]
-                if left:
-                    self._lines_left[kinds[index]] = left - 1
-                    hits.append(index)
-        return marks, hits
+        for index in found.failures:
+            kind = found.kinds[index]
+            if left := self._lines_left.get(kind, 0):
+                self._lines_left[kind] = left - 1
+                hits.append(index)
+        return hits
 
-    def find_phases(self, kinds: Sequence[bytes]) -> list[int]:
-        """The indexes of the lines that begin a phase of the job; of kinds that `find` has looked at."""
-        if self._beginning_phases.isdisjoint(kinds):
-            return []
-        return [i for i, kind in enumerate(kinds) if kind in self._beginning_phases]
-
-    def _add_kinds(self, kinds: Sequence[bytes], lines: Sequence[bytes]) -> None:
-        """Remember new kinds, and which of them show progress or begin a phase. `lines` has an example of each."""
-        if len(self._known) > _MAX_KINDS or self._known_bytes > _MAX_KIND_BYTES:
-            self._known, self._known_bytes, self._showing_progress = set(), 0, set()
-            self._beginning_phases = set()
-        self._known.update(kinds)
-        self._known_bytes += sum(map(len, kinds))
+    def _add_kinds(self, lines: Sequence[bytes], kinds: Sequence[bytes], *, is_sampled: bool) -> None:
+        """Remember the roles of the new kinds among these, each by a line of it."""
+        if len(self._roles) > _MAX_KINDS or self._known_bytes > _MAX_KIND_BYTES:
+            self._roles, self._known_bytes = {}, 0
+        examples = {kind: line for kind, line in zip(kinds, lines, strict=True) if kind not in self._roles}
+        new, lines = list(examples), list(examples.values())
+        self._known_bytes += sum(map(len, new))
         text = b"\n".join(lines)
-        progress = {*_find_words(text, _RATE_WORDS), *(match.start() for match in _LOSS.finditer(text))}
-        self._showing_progress.update(kinds[i] for i in _lines_of(sorted(progress), lines))
+        roles = dict.fromkeys(new, 0)
+        rates = {*_find_words(text, _RATE_WORDS), *(match.start() for match in _LOSS.finditer(text))}
+        for index in _lines_of(sorted(rates), lines):
+            roles[new[index]] |= _PROGRESS
+        rates.update(_find_words(text, (_PREPARATION_RATE,)))
+        for index in _lines_of(sorted(rates), lines):
+            roles[new[index]] |= _BAR if _CONTINUED_BAR.search(new[index]) else 0
         if self._num_compared < _MAX_COMPARED_WITH_RULES:
-            candidates = _lines_of(_find_words(text, PHASE_WORDS), lines)
-            self._beginning_phases.update(kinds[i] for i in candidates if begins_phase(lines[i]))
+            for index in _lines_of(_find_words(text, PHASE_WORDS), lines):
+                roles[new[index]] |= _PHASE if begins_phase(lines[index]) else 0
+        first = -2 * _LINES_OF_CHUNK if is_sampled else 0
+        self._find_failures(new[first:], lines[first:])
+        for kind in self._lines_left.keys() & roles.keys():
+            roles[kind] |= _FAILURE
+        self._roles.update(roles)
 
     def _find_failures(self, kinds: Sequence[bytes], lines: Sequence[bytes]) -> None:
         """Remember which of the new kinds may report a failure."""
@@ -240,6 +263,12 @@ class LineKinds:
                     self._lines_left.setdefault(kinds[index], _MAX_EQUAL_NOTICES)
 
 
+def _indexes_of(role: int, roles: bytes) -> list[int]:
+    """The indexes of the lines whose byte of roles has this one."""
+    selected = roles.translate(_SELECTORS[role])
+    return [*compress(range(len(roles)), selected)] if 1 in selected else []
+
+
 def _last_of(hits: Sequence[int], lines: Sequence[bytes]) -> list[int]:
     """The last hits: as many lines as are read of a chunk, fewer where they are long."""
     kept, left = list[int](), _LINES_OF_CHUNK
@@ -253,6 +282,8 @@ def _last_of(hits: Sequence[int], lines: Sequence[bytes]) -> list[int]:
 
 def _lines_of(positions: Sequence[int], lines: Sequence[bytes]) -> list[int]:
     """The indexes of the lines that have the positions of their joined text, which are in order."""
+    if not positions:
+        return []
     indexes, end, current = list[int](), 0, 0
     for index, line in enumerate(lines):
         end += len(line) + 1

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import NamedTuple
 
 from harness.diagnosis.catalogue import all_causes, all_rows, causes_by_id, causes_with
@@ -59,6 +59,11 @@ class Rule:
         return re.compile(_loosen(self.signature.pattern))
 
     @cached_property
+    def exact_pattern(self) -> re.Pattern[str]:
+        """The pattern with the quotes that the program prints."""
+        return re.compile(self.signature.pattern)
+
+    @cached_property
     def frames(self) -> re.Pattern[str] | None:
         """The pattern for the traceback above; None for any."""
         return re.compile(self.signature.frames) if self.signature.frames else None
@@ -89,31 +94,40 @@ def _loosen(pattern: str) -> str:
 class RuleIndex:
     """Finds the few rules that a line can match, however many there are.
 
-    A literal is filed under four consecutive characters of it, those that the fewest literals have. A line has the
-    literal only if it has these four.
+    A literal is filed under four consecutive characters of it, those that the fewest literals have, with a 0 for each
+    number. A line has the literal only if it has these four. Lines that differ in numbers alone are looked up once.
     """
 
     def __init__(self, literals_of_rules: Sequence[tuple[str, ...]]) -> None:
-        counts = Counter(part for literals in literals_of_rules for text in literals for part in _parts(text))
+        shapes_of_rules = [[_NUMBER.sub("0", text) for text in literals] for literals in literals_of_rules]
+        counts = Counter(part for shapes in shapes_of_rules for text in shapes for part in _parts(text))
         self._rules: dict[str, list[int]] = {}
         self.unfiled: list[int] = []
         """Rules that are tried on every line: no literal, or one that is shorter."""
-        for number, literals in enumerate(literals_of_rules):
-            if not literals or min(map(len, literals)) < _PART_CHARS:
+        for number, shapes in enumerate(shapes_of_rules):
+            if not shapes or min(map(len, shapes)) < _PART_CHARS:
                 self.unfiled.append(number)
                 continue
-            for part in {min(_parts(text), key=lambda part: (counts[part], part)) for text in literals}:
+            for part in {min(_parts(text), key=lambda part: (counts[part], part)) for text in shapes}:
                 self._rules.setdefault(part, []).append(number)
+        self._find_shape = lru_cache(_MAX_SHAPES)(self._find_rules)
 
-    def find(self, text: str) -> list[int]:
+    def find(self, text: str) -> tuple[int, ...]:
         """The numbers of the rules that the line may match, in order."""
-        return sorted(self.find_filed(text).union(self.unfiled))
+        return self._find_shape(_NUMBER.sub("0", text))[0]
 
-    def find_filed(self, text: str) -> set[int]:
+    def find_filed(self, text: str) -> frozenset[int]:
         """The same without those that are tried on every line."""
-        return set().union(*[n for i in range(len(text)) if (n := self._rules.get(text[i : i + _PART_CHARS]))])
+        return self._find_shape(_NUMBER.sub("0", text))[1]
+
+    def _find_rules(self, shape: str) -> tuple[tuple[int, ...], frozenset[int]]:
+        found = [n for i in range(len(shape)) if (n := self._rules.get(shape[i : i + _PART_CHARS]))]
+        filed = frozenset[int]().union(*found)
+        return tuple(sorted(filed.union(self.unfiled))), filed
 
 
+_NUMBER = re.compile(r"\d+")
+_MAX_SHAPES = 512
 _PART_CHARS = 4
 
 
@@ -204,7 +218,7 @@ def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
         if rule.literals and not any(map(text.__contains__, rule.literals)):
             continue
         match = rule.pattern.search(text)
-        if match is None or (frames and not re.search(rule.signature.pattern, text)):
+        if match is None or (frames and not rule.exact_pattern.search(text)):
             continue
         is_told_so = rule.level == "hint" or rule.cause == _NO_LIBAIO or rule.cause in causes_with("in-warnings")
         if not is_told_so and WARNING_LINE.search(text):
@@ -223,13 +237,22 @@ def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
                 continue
         sure = sure and not _is_own_check(frames)
         details = {key: value for key, value in match.groupdict().items() if value is not None}
-        groups = {**match.groupdict(), MULTIPLES: _multiples_of(details), REASON: _reason_of(details)}
-        groups[PACKAGE] = details.get("module", "").partition(".")[0]
-        groups[ASSERTED] = found["expression"] if frames and (found := _ASSERT.match(frames[-1].code)) else ""
-        title, change = (_fill_fields(text, groups) for text in (rule.signature.title, rule.signature.change))
-        signature = rule.signature
-        return Match(rule.cause, rule.level, sure, details, title, change, signature.pattern, signature.proves_change)
+        title, change = _describe_match(match, rule.signature, frames)
+        pattern, proves_change = rule.signature.pattern, rule.signature.proves_change
+        return Match(rule.cause, rule.level, sure, details, title, change, pattern, proves_change)
     return None
+
+
+def _describe_match(match: re.Match[str], signature: FailureSignature, frames: Sequence[Frame]) -> tuple[str, str]:
+    """The title and the change that the signature has for this match."""
+    title, change = signature.title, signature.change
+    if "{" not in title and "{" not in change:
+        return title, change
+    details = {key: value for key, value in match.groupdict().items() if value is not None}
+    groups = {**match.groupdict(), MULTIPLES: _multiples_of(details), REASON: _reason_of(details)}
+    groups[PACKAGE] = details.get("module", "").partition(".")[0]
+    groups[ASSERTED] = found["expression"] if frames and (found := _ASSERT.match(frames[-1].code)) else ""
+    return _fill_fields(title, groups), _fill_fields(change, groups)
 
 
 _LIBRARY_FILE = re.compile(
@@ -298,7 +321,7 @@ def _fill_fields(text: str, groups: Mapping[str, str | None]) -> str:
         quote = field["quote"]
         return f"{field['before'] or ''}{quote}{value}{quote}" if value else ""
 
-    return _FIELD.sub(fill, text) if "{" in text else text
+    return _FIELD.sub(fill, text)
 
 
 _MAX_FIELD_CHARS = 160

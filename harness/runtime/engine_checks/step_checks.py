@@ -133,13 +133,21 @@ def _observe_gradient_norm(observations: Observations) -> Any:
     return norms
 
 
-def _evaluate_gradient_norm(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:  # noqa: ARG001
+def check_finite_norms(rank_values: Sequence[Any]) -> CheckResult:
+    """Fails for the first (step, norm) of a rank that is not finite; otherwise the norms of rank 0 as observed."""
     for rank, norms in enumerate(rank_values):
         for step, norm in norms:
             if not math.isfinite(norm):
-                return check_failed(
-                    f"the gradient norm of step {step} is {norm} on rank {rank}, and the step was taken", norm
-                )
+                text = f"the gradient norm of step {step} is {norm} on rank {rank}, and the step was taken"
+                return check_failed(text, norm)
+    return check_passed([round(norm, 6) for _, norm in rank_values[0]][:8])
+
+
+def _evaluate_gradient_norm(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:  # noqa: ARG001
+    result = check_finite_norms(rank_values)
+    if result.state == "differs":
+        return result
+    for norms in rank_values:
         step, norm = norms[0]
         if norm > MAX_NORM:
             text = f"the gradient norm of step {step} is {norm:.4g}, should be a few units"
@@ -148,7 +156,7 @@ def _evaluate_gradient_norm(expected: ExpectedSettings, rank_values: Sequence[An
             )
     if not any(norm for norms in rank_values for _, norm in norms):
         return check_failed("every gradient norm is 0: nothing is trained", 0.0)
-    return check_passed([round(norm, 6) for _, norm in rank_values[0]][:8])
+    return result
 
 
 GRADIENT_NORM = engine_check("AT022", _observe_gradient_norm, _evaluate_gradient_norm)

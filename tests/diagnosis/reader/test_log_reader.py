@@ -10,6 +10,7 @@ import tracemalloc
 import pytest
 
 from harness.diagnosis import diagnose
+from harness.diagnosis.reader.log_reader import LogReader
 from tests.support.tracebacks import diagnose_text
 
 STEP = b"worker-0: step 12 loss: 2.31 and some words more so that the line is as long as such lines are 012345\n"
@@ -122,3 +123,20 @@ def test_several_logs_are_compared_by_their_clocks():
     second = b"[2026-03-01 10:00:01,000] [rank1]: MemoryError: \n"
     diagnosis = diagnose([io.BytesIO(first), io.BytesIO(second)])
     assert (diagnosis.cause, diagnosis.rank, diagnosis.line) == ("LG004", 1, 2)
+
+
+@pytest.mark.parametrize(
+    "bar",
+    [
+        " 10%|#    | 10/100 [00:10<01:30,  1.00it/s]",
+        " 10%|#    | 10/100 [00:20<03:00,  2.00s/it]",
+        "Generating train split: 900 examples [00:01, 800.1 examples/s]",
+    ],
+)
+def test_a_message_that_continues_the_line_of_a_bar_is_a_line_of_its_own(bar):
+    steps = "".join(f" {i:2}%|#    | {i}/100 [00:{i}<01:30,  1.00it/s]\n" for i in range(10))
+    text = f'{steps}{bar}Traceback (most recent call last):\n  File "train.py", line 3, in load\n    a()\nKeyError: "b"\n'
+    reader = LogReader(io.BytesIO(text.encode()))
+    first = next(iter(reader))
+    assert (first.number, first.raw) == (11, b"Traceback (most recent call last):")
+    assert diagnose_text(text).message == 'KeyError: "b"'

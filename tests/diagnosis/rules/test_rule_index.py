@@ -51,7 +51,7 @@ def test_the_index_finds_what_a_search_of_all_rules_finds():
     for line in LINES:
         expected = [number for number, rule in enumerate(rules) if rule.pattern.search(line)]
         found = index.find(line)
-        assert found == sorted(found)
+        assert list(found) == sorted(found)
         assert [number for number in found if rules[number].pattern.search(line)] == expected, line
 
 

@@ -8,8 +8,10 @@ it; the buffer stays until the last of them was needed (`partition_parameters.py
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict, deque
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 _FIRST_LAYERS = 3
@@ -81,6 +83,8 @@ class _Replay:
         self._sizes: list[int] = []
         self._order = self._list_modules(modules)
         self._available: set[int] = set()
+        self._num_available = 0
+        """Elements of the available parameters."""
         self._in_flight: dict[int, int] = {}
         """Parameter -> the number of its gather, until the module that needs it has waited."""
         self._buffers: dict[int, int] = {}
@@ -92,6 +96,13 @@ class _Replay:
         self._queue = deque(
             (parameter, step) for step, module in enumerate(self._order) for parameter in sorted(module.parameters)
         )
+        self._uses: list[list[int]] = [[] for _ in self._sizes]
+        """The steps that use each parameter."""
+        for parameter, step in self._queue:
+            self._uses[parameter].append(step)
+        sizes = (sum(self._sizes[p] for p in module.parameters) for module in self._order)
+        self._passed = [0, *accumulate(sizes)]
+        """Elements of the modules before each step."""
 
     def _list_modules(self, modules: ModelModules) -> list[_Module]:
         settings = self._settings
@@ -155,9 +166,9 @@ class _Replay:
         """Gather what is missing and wait for it."""
         self._gather([p for p in module.parameters if p not in self._available and p not in self._in_flight])
         arrived = {self._in_flight[p] for p in module.parameters if p in self._in_flight}
-        for parameter, gather in self._in_flight.items():
-            if gather in arrived:
-                self._available.add(parameter)
+        came = {p for p, gather in self._in_flight.items() if gather in arrived} - self._available
+        self._available |= came
+        self._num_available += sum(self._sizes[p] for p in came)
         if arrived:
             self._record(module, "copy")
         for parameter in module.parameters:
@@ -185,23 +196,23 @@ class _Replay:
 
     def _release(self, step: int, module: _Module) -> None:
         """Release the module's parameters, but those that are used again within the reuse distance."""
-        candidates = {p for p in module.parameters if self._fetched_for[p] <= step}
-        traversed = 0
-        for later in self._order[step:]:
-            if traversed >= self._settings.max_reuse_distance or not candidates:
-                break
-            if later.kind == "root" and module.is_leaf:  # counts all that is below it
-                candidates.clear()
-            candidates.difference_update(later.parameters)
-            traversed += sum(self._sizes[p] for p in later.parameters)
-        self._available -= candidates
-        self._num_live -= sum(self._sizes[p] for p in candidates)
+        last = bisect_left(self._passed, self._passed[step] + self._settings.max_reuse_distance, lo=step)
+        if module.is_leaf and any(later.kind == "root" for later in self._order[step:last]):
+            return  # which counts all that is below it
+        released = {p for p in module.parameters if self._fetched_for[p] <= step and not self._is_used(p, step, last)}
+        size = sum(self._sizes[p] for p in released)
+        self._num_available -= sum(self._sizes[p] for p in released & self._available)
+        self._available -= released
+        self._num_live -= size
+
+    def _is_used(self, parameter: int, step: int, last: int) -> bool:
+        """Does a module from `step` on, before `last`, use the parameter?"""
+        uses = self._uses[parameter]
+        return bisect_left(uses, step) < bisect_left(uses, last)
 
     def _record(self, module: _Module, name: str) -> None:
         """Count what is live: gathered parameters, and those on their way."""
-        parameters = self._available.union(self._in_flight)
-        coming = {p: g for p, g in self._in_flight.items() if p not in self._available and self._buffers.get(g)}
-        live = sum(self._sizes[p] for p in parameters) - sum(self._sizes[p] for p in coming)
-        live += sum(self._buffers.values())
+        alone = [p for p, g in self._in_flight.items() if not self._buffers[g] and p not in self._available]
+        live = self._num_available + sum(self._buffers.values()) + sum(self._sizes[p] for p in alone)
         peaks = self._peaks[name or module.kind, module.is_backward]
         peaks[module.kept] = max(peaks.get(module.kept, 0), live)

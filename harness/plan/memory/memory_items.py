@@ -116,19 +116,20 @@ def at_moments(item: MemoryItem, *moments: str) -> MemoryItem:
 def keep_largest_moments(items: Iterable[MemoryItem]) -> list[MemoryItem]:
     """Of each tier and phase what is there at its largest moment."""
     candidates = list(items)
-    totals = {(tier, phase): dict.fromkeys(MOMENTS[phase], 0) for tier in ("gpu", "host", "nvme") for phase in MOMENTS}
+    totals: dict[tuple[Tier, Phase], dict[str, int]] = {}
     for item in candidates:  # one that names no moment of a phase adds the same to each
-        for phase in item.phases if item.moments and not item.assumed else ():
-            named = totals.get((item.tier, phase), {})
-            for moment in set(item.moments):
+        for phase in item.phases if item.moments else ():
+            if (named := totals.get((item.tier, phase))) is None:
+                named = totals[item.tier, phase] = dict.fromkeys(MOMENTS.get(phase, ()), 0)
+            for moment in () if item.assumed else set(item.moments):
                 if moment in named:
                     named[moment] += item.bytes
-    chosen = {key: max(named, key=named.__getitem__) for key, named in totals.items()}
+    chosen = {key: max(named, key=named.__getitem__, default="") for key, named in totals.items()}
     result = []
     for item in candidates:
         phases = item.phases
         if item.moments:
-            phases = tuple(each for each in phases if _is_at(item.moments, each, chosen.get((item.tier, each), "")))
+            phases = tuple(each for each in phases if _is_at(item.moments, each, chosen[item.tier, each]))
         if phases:
             result.append(item if phases == item.phases else item._replace(phases=phases))
     return result

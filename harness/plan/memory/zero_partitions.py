@@ -150,12 +150,20 @@ def _count_trainable(model: ModelFacts, settings: PlanSettings) -> tuple[int, in
 count_trainable = once_a_model(_count_trainable, of=attrgetter("trainable"))
 
 
+def _count_frozen_quantized(model: ModelFacts, settings: PlanSettings) -> QuantizedWeights:
+    """The 4-bit weights of the whole model."""
+    return count_quantized(split_parameters(model, settings.trainable).frozen, model, settings.quantization)
+
+
+count_frozen_quantized = once_a_model(_count_frozen_quantized, of=attrgetter("trainable", "quantization"))
+
+
 def count_frozen_bytes(model: ModelFacts, settings: PlanSettings) -> int:
     """Bytes of the frozen parameters of the whole model, of those in 4 bits with their scales."""
     if settings.trainable is None:
         return 0
     split = split_parameters(model, settings.trainable)
-    quantized = count_quantized(split.frozen, model, settings.quantization)
+    quantized = count_frozen_quantized(model, settings)
     return settings.param_bytes * (split.num_parameters - split.num_trainable - quantized.numel) + quantized.bytes
 
 

@@ -12,6 +12,7 @@ from harness.facts.kept_copies import count_overlapped
 from harness.facts.model_facts import ModelFacts, once_a_model
 from harness.plan.memory.activation_bytes import MicroBatchShape, all_layer_bytes
 from harness.plan.memory.zero_partitions import (
+    count_frozen_quantized,
     count_trainable,
     local_num_parameters,
     partition_model,
@@ -23,8 +24,6 @@ from harness.plan.settings.plan_settings import PlanSettings
 from harness.plan.time import comm_volume
 from harness.plan.time.pipeline_schedule import bubble_fraction
 from harness.plan.weights.flops import FlopsInputs, GradientShares
-from harness.plan.weights.quantized_weights import count_quantized
-from harness.plan.weights.trainable_split import split_parameters
 
 _BACKWARD_PRODUCTS = 2.5
 """Products of a fused attention's backward pass by those of its forward pass: it computes the scores again."""
@@ -158,7 +157,7 @@ def _dequantized_bytes(model: ModelFacts, settings: PlanSettings) -> float:
     """Bytes that one pass through all layers moves to have its 4-bit weights in the training format."""
     if settings.quantization is None:
         return 0.0
-    weights = count_quantized(split_parameters(model, settings.trainable).frozen, model, settings.quantization)
+    weights = count_frozen_quantized(model, settings)
     return weights.bytes + settings.param_bytes * weights.numel
 
 
@@ -222,7 +221,7 @@ def _count_optimizer(model: ModelFacts, settings: PlanSettings, size: float, hel
     fetched = comm_volume.host_to_device_bytes(shard, replace(settings, param_device="none"))[0]
     weights = held * settings.param_bytes
     if settings.quantization is not None:
-        frozen = count_quantized(split_parameters(model, settings.trainable).frozen, model, settings.quantization)
+        frozen = count_frozen_quantized(model, settings)
         weights -= frozen.numel * settings.param_bytes - frozen.bytes
     up, after = comm_volume.host_to_device_bytes(shard, settings, weights / settings.zero_world_size)
     is_offloaded = settings.stage == 3 and settings.optimizer_device != "none"

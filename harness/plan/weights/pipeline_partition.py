@@ -49,7 +49,7 @@ def _stage_bounds(
     model: ModelFacts, layers: list[tuple[Parameter, ...]], stages: int, tensor: int, method: str
 ) -> list[int]:
     """The first layer of each stage, and the end."""
-    if method == "uniform":
+    if method == "uniform" or stages == 1:
         return _divide_uniformly(len(layers), stages)
     if method.startswith("type:"):
         weights = _matches(model, tensor, method)
@@ -107,10 +107,12 @@ def _divide_evenly(weights: tuple[int, ...], parts: int) -> list[int]:
 
 def _shard(parameter: Parameter, degree: int) -> Parameter:
     """One tensor rank's part: of every linear and of what has the vocabulary; norms and positions stay whole."""
+    if degree == 1:
+        return parameter
     module, _, kind = parameter.name.rpartition(".")
     child = module.rpartition(".")[2]
     is_matrix = len(parameter.shape) == _MATRIX and child != _POSITION_EMBEDDING
     is_column_bias = kind == "bias" and child.endswith(("_proj", "c_attn", "c_fc")) and child not in _ROW_MODULES
-    if degree == 1 or not (is_matrix or is_column_bias):
+    if not (is_matrix or is_column_bias):
         return parameter
     return parameter._replace(shape=(-(-parameter.shape[0] // degree), *parameter.shape[1:]))

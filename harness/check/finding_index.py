@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from operator import eq
 from typing import NamedTuple
 
@@ -50,6 +51,7 @@ class PageRow(NamedTuple):
     gate: Gate | None = None
 
 
+@cache
 def list_rows() -> list[PageRow]:
     """Everything that has a page, by id."""
     rows = [PageRow(g.id, g.name, g.page.title, g.versions, g) for g in all_gates()]
@@ -57,6 +59,7 @@ def list_rows() -> list[PageRow]:
     return sorted(rows, key=lambda row: row.id)
 
 
+@cache
 def load_all_pages() -> dict[str, Page]:
     """The pages of all that is no gate: findings, and causes that are found in logs."""
     from harness.diagnosis.catalogue import all_causes

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ _SIZE = re.compile(r"(?<![\d.a-z])(\d+(?:\.\d+)?)([bm])(?![a-z])")
 _MOST_NAMES = 3
 
 
+@lru_cache(maxsize=64)
 def closest_names(name: str) -> tuple[str, ...]:
     """Up to three names of the catalogue that somebody may mean by a name that is not in it, the nearest first: of the
     same size where the name has one, `Qwen 32B`, and of the same family where the catalogue has it, `mistral`. Of a

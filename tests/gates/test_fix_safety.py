@@ -89,7 +89,7 @@ def rendered_values(checked: CheckedFile) -> dict[str, Any]:
 
 def planned_memory(checked: CheckedFile) -> Any:
     assert checked.run is not None
-    plan = make_plan(checked.run, None)
+    plan = make_plan(checked.run, None, with_alternatives=False, with_search=False)
     return (plan.memory, plan.checkpoint_cost, plan.fit)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from functools import cache
 
 import pytest
 
@@ -20,6 +21,11 @@ from harness.views.plan_degrees import degrees_as_dict, render_degrees
 from harness.views.style import Style
 
 DRAWS = 400
+
+
+@cache
+def known_models() -> list[str]:
+    return sorted(name for name in CATALOGUE if find_model(name).facts is not None)
 
 
 def draw_request(draw: random.Random) -> DegreesRequest:
@@ -41,7 +47,7 @@ def draw_request(draw: random.Random) -> DegreesRequest:
         gpus_per_host=draw.choice([4, 8]),
     )
     return DegreesRequest(
-        draw.choice(sorted(name for name in CATALOGUE if find_model(name).facts is not None)),
+        draw.choice(known_models()),
         draw.choice(["H100-80GB", "A100-80GB", "L40S-48GB"]),
         degrees,
         micro_batch=draw.choice([1, 2, 4]),

@@ -135,7 +135,9 @@ def test_several_logs_are_compared_by_their_clocks():
 )
 def test_a_message_that_continues_the_line_of_a_bar_is_a_line_of_its_own(bar):
     steps = "".join(f" {i:2}%|#    | {i}/100 [00:{i}<01:30,  1.00it/s]\n" for i in range(10))
-    text = f'{steps}{bar}Traceback (most recent call last):\n  File "train.py", line 3, in load\n    a()\nKeyError: "b"\n'
+    text = (
+        f'{steps}{bar}Traceback (most recent call last):\n  File "train.py", line 3, in load\n    a()\nKeyError: "b"\n'
+    )
     reader = LogReader(io.BytesIO(text.encode()))
     first = next(iter(reader))
     assert (first.number, first.raw) == (11, b"Traceback (most recent call last):")

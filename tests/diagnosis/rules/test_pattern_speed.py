@@ -9,8 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.diagnosis.catalogue import CATALOGUE
 from harness.diagnosis.reader import log_scanner
+from harness.diagnosis.reader.log_reader import MAX_LINE_BYTES
 from harness.diagnosis.rules.line_matcher import MAX_MATCHED_CHARS, all_rules, match_line
+from harness.entry_file import read_entries
 from tests.support.tracebacks import diagnose_text
 
 MAX_SECONDS = 0.1
@@ -52,6 +55,21 @@ def test_no_pattern_is_slow(part):
                 seconds_of(pattern, line) > MAX_SECONDS
                 and min(seconds_of(pattern, line) for _ in range(2)) > MAX_SECONDS
             ):
+                slow[pattern.pattern] = line[:60]
+                break
+    assert not slow
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("python_errors", "pattern"), ("stated_remedies", "pattern"), ("job_kinds", "words")]
+)
+def test_no_pattern_of_a_kind_is_slow(name, field):
+    """Of the kinds of exceptions, remedies and jobs, on lines as long as the reader leaves them."""
+    kinds = read_entries(CATALOGUE / "phases" / f"{name}.txt").values()
+    slow = {}
+    for pattern in (re.compile(kind[field]) for kind in kinds if field in kind):
+        for line in ((line * 2)[:MAX_LINE_BYTES] for line in hostile_lines(pattern.pattern)):
+            if seconds_of(pattern, line) > MAX_SECONDS and seconds_of(pattern, line) > MAX_SECONDS:
                 slow[pattern.pattern] = line[:60]
                 break
     assert not slow

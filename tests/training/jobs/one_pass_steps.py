@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`one_pass_steps.py CASES STEPS OUT.json FOLDER`: each case trained twice, with `one-pass-adam` switched off and on. Of
 each side: losses, norms, a digest of weights, masters and states of this rank, and the patch's state, by rank. Sides of
-`overlapped-step` say what they began early, too. `saved`, `resumed`, `observed`: the steps of which that is asked.
+`overlapped-step` say what they began early, too. `saved`, `resumed`, `observed`, `rescheduled` (between backward
+pass and step): the steps of which that is asked.
 """
 
 import hashlib
@@ -159,6 +160,8 @@ def train(case, name, *, is_off):
             engine.backward(loss * float("nan") if step == case.get("nan_step") else loss)
             if case.get("settles") and engine.is_gradient_accumulation_boundary():
                 begun.append(settle(engine))
+                for values in groups if step in case.get("rescheduled", ()) else ():
+                    values["lr"] /= 2
             if step in case.get("saved", ()):
                 engine.optimizer.checkpoint_event_prologue()
                 saved.append(digest_states(engine.optimizer))

@@ -37,7 +37,7 @@ CASES = {
     "resumed": overlapped(NEVER, settles=True, resumed=[20], nan_step=11),
     "observed": overlapped(NEVER, settles=True, observed=[3, 4, 17]),
     "saved-in-the-middle": overlapped(NEVER, settles=True, saved=[5, 6, 30]),
-    "scheduled": overlapped(SOMETIMES, 2, settles=True, is_scheduled=True),
+    "scheduled": overlapped(SOMETIMES, 2, settles=True, is_scheduled=True, rescheduled=[9, 20, 21]),
     "some-early": overlapped(SOMETIMES, settles=True, nan_step=7, place={"overlap_step_gib": KEPT_BYTES * 700 / 2**30}),
     "loss-scale": overlapped(NEVER, 2, settles=True, loss_scale=4096.0, nan_step=7),
     "fp32-loss-scale": overlapped(NEVER, 2, deepspeed=FP32_SUMS, settles=True, loss_scale=4096.0),

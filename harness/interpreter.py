@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command of this Python, for programs that the harness starts."""
+"""The command of this Python, for programs that the harness starts, and how these import."""
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
@@ -29,6 +31,23 @@ def remove_repeated_root() -> None:
     first, *others = sys.path
     if Path(first).resolve() in {Path(entry).resolve() for entry in others}:
         del sys.path[0]
+
+
+@contextmanager
+def freeze_imports() -> Iterator[None]:
+    """Import modules in this context without garbage collections; later ones never look through what it leaves behind.
+
+    After torch, DeepSpeed and transformers a full collection takes 0.5 s, and a rank made ten while it imported them
+    and built its engine.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 def find_new_module(name: str) -> ModuleSpec | None:

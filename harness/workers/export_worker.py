@@ -18,16 +18,18 @@ def main() -> int:
     sys.excepthook = _print_exception
     # An export needs no accelerator, and DeepSpeed would print on stdout which one it uses.
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    from harness.interpreter import remove_repeated_root
-    from harness.patches.no_mlflow import import_deepspeed, read_switches
+    from harness.interpreter import freeze_imports, remove_repeated_root
 
     remove_repeated_root()
-    import_deepspeed(read_switches(arguments.checkpoint / "manifest.json"))
-    from harness.errors import UserError
-    from harness.progress import GENERATING_SAMPLE
-    from harness.runtime.export import SHARD_BYTES, export_checkpoint
-    from harness.runtime.text_generation import generate_sample
-    from harness.runtime.user_errors import print_findings
+    with freeze_imports():
+        from harness.patches.no_mlflow import import_deepspeed, read_switches
+
+        import_deepspeed(read_switches(arguments.checkpoint / "manifest.json"))
+        from harness.errors import UserError
+        from harness.progress import GENERATING_SAMPLE
+        from harness.runtime.export import SHARD_BYTES, export_checkpoint
+        from harness.runtime.text_generation import generate_sample
+        from harness.runtime.user_errors import print_findings
 
     _silence_transformers()
     try:

@@ -15,14 +15,16 @@ def main() -> int:
     request: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    from harness.interpreter import remove_repeated_root
-    from harness.patches.no_mlflow import import_deepspeed
+    from harness.interpreter import freeze_imports, remove_repeated_root
 
     remove_repeated_root()
-    import_deepspeed()
-    from harness.errors import UserError
-    from harness.runtime.export.checkpoint_requests import run_request
-    from harness.runtime.user_errors import print_findings
+    with freeze_imports():
+        from harness.patches.no_mlflow import import_deepspeed
+
+        import_deepspeed()
+        from harness.errors import UserError
+        from harness.runtime.export.checkpoint_requests import run_request
+        from harness.runtime.user_errors import print_findings
 
     try:
         print(run_request(request, lambda text: print(text, file=sys.stderr, flush=True)))

@@ -8,7 +8,6 @@ The configuration may be a stranger's: memory and time are limited, and no code 
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import inspect
 import json
@@ -42,18 +41,17 @@ def main() -> int:
 
 
 def prepare() -> None:
-    """Import what the questions need, which takes most of the time: a fifth less without garbage collections."""
-    gc.disable()
-    from harness.patches.no_mlflow import import_deepspeed
+    """Import what the questions need, which takes most of the time."""
+    from harness.interpreter import freeze_imports
 
-    import_deepspeed()
-    import torch
+    with freeze_imports():  # also for ranks that are forked
+        from harness.patches.no_mlflow import import_deepspeed
 
-    torch.set_num_threads(1)
-    import harness.runtime.model_questions.question_list  # noqa: F401
+        import_deepspeed()
+        import torch
 
-    gc.freeze()  # the modules, for ranks that are forked too
-    gc.enable()
+        torch.set_num_threads(1)
+        import harness.runtime.model_questions.question_list  # noqa: F401
 
 
 def limit_resources() -> None:

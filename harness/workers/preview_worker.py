@@ -22,13 +22,14 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     from harness.errors import UserError
-    from harness.interpreter import remove_repeated_root
+    from harness.interpreter import freeze_imports, remove_repeated_root
     from harness.printed_text import guard_streams
     from harness.run.resolved_run import ResolvedRun
 
     remove_repeated_root()
-    from harness.runtime.dataset.preview import preview_dataset
-    from harness.runtime.objectives.custom import Custom
+    with freeze_imports():
+        from harness.runtime.dataset.preview import preview_dataset
+        from harness.runtime.objectives.custom import Custom
 
     try:
         run = ResolvedRun.from_json(json.loads(arguments.run.read_text(encoding="utf-8")))

@@ -17,11 +17,13 @@ from pathlib import Path
 def main() -> None:
     """Import, wait for the command, run it in this process."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from harness.interpreter import freeze_imports
     from harness.patches.no_mlflow import import_deepspeed
 
     del sys.path[0]
     # Not its launcher, which reads the environment (DS_ENV_FILE) while it is imported.
-    import_deepspeed(json.loads(sys.argv[1]))
+    with freeze_imports():
+        import_deepspeed(json.loads(sys.argv[1]))
     line = sys.stdin.readline()
     if not line:
         return

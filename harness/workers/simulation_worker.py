@@ -60,14 +60,16 @@ def run_request(
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["USE_HUB_KERNELS"] = "0"
     os.environ["DS_PIN_MEMORY_BACKEND"] = body.get("pin_memory_backend", "torch")
+    from harness.interpreter import freeze_imports
     from harness.patches.no_mlflow import import_deepspeed
 
     on_progress("importing torch and DeepSpeed")
-    import_deepspeed("auto")
-    from harness.plan.simulation.clock_rates import ClockRates
-    from harness.run.resolved_run import ResolvedRun
-    from harness.runtime.simulation.device import SimulatedRank
-    from harness.runtime.simulation.simulated_run import SimulationRequest, deny_writes, simulate
+    with freeze_imports():
+        import_deepspeed("auto")
+        from harness.plan.simulation.clock_rates import ClockRates
+        from harness.run.resolved_run import ResolvedRun
+        from harness.runtime.simulation.device import SimulatedRank
+        from harness.runtime.simulation.simulated_run import SimulationRequest, deny_writes, simulate
 
     deny_writes(folder)
     ds_config = body["ds_config"]

@@ -39,12 +39,14 @@ def main() -> int:
     rank = int(os.environ.get("RANK", "0"))
     redirect_output(arguments.run, rank, arguments.attempt)
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from harness.interpreter import remove_repeated_root
-    from harness.patches.no_mlflow import import_deepspeed, read_switches
+    from harness.interpreter import freeze_imports, remove_repeated_root
 
     remove_repeated_root()
-    import_deepspeed(read_switches(arguments.run / "spec.resolved.json"))
-    from harness.runtime.worker import WorkerArgs, exit_immediately, run_rank
+    with freeze_imports():
+        from harness.patches.no_mlflow import import_deepspeed, read_switches
+
+        import_deepspeed(read_switches(arguments.run / "spec.resolved.json"))
+        from harness.runtime.worker import WorkerArgs, exit_immediately, run_rank
 
     args = WorkerArgs(arguments.run, arguments.resume, tuple(arguments.allow_change), arguments.attempt)
     if not arguments.script:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +22,7 @@ import pytest
 from harness.facts.deepspeed_version import installed_version
 from harness.hostinfo.machine import package_version
 from harness.hostinfo.torch_extensions import torch_extensions_dir
+from harness.interpreter import freeze_imports
 from harness.launching.ops.build_cache import find_op_folders, remove_stale_locks
 from tests.support.object_store import s3, s3_server  # noqa: F401  (fixtures)
 
@@ -72,10 +73,13 @@ def remove_locks_of_killed_compilers() -> list[Path]:
     return [lock for lock, is_removed in remove_stale_locks(root, ops) if is_removed]
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Garbage collections leave out the tests and what they import: in a process with all light tests a tenth of the time."""
-    gc.freeze()
+    with freeze_imports():
+        result = yield
     gc.set_threshold(20_000)
+    return result
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -66,6 +66,8 @@ _MESSAGE_START = re.compile(
 _COLOUR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _CONTINUED_BAR = re.compile(rb"((?:it/s|s/it|examples/s)[^\]\r\n]{0,200}\])(?=\S)")
 """A progress bar whose line another message continues, most often a traceback."""
+_CONTINUED_KIND = re.compile(_CONTINUED_BAR.pattern.replace(rb"(?=\S)", rb"(?=\s*\S)"))
+"""Its kind: the other message may begin with a number, which a kind lacks."""
 _CHARS_OF_LINE = 128
 """A longer line counts as several of those that are read in full."""
 _DIGITS = b"0123456789"
@@ -238,7 +240,7 @@ class LineKinds:
             roles[new[index]] |= _PROGRESS
         rates.update(_find_words(text, (_PREPARATION_RATE,)))
         for index in _lines_of(sorted(rates), lines):
-            roles[new[index]] |= _BAR if _CONTINUED_BAR.search(new[index]) else 0
+            roles[new[index]] |= _BAR if _CONTINUED_KIND.search(new[index]) else 0
         if self._num_compared < _MAX_COMPARED_WITH_RULES:
             for index in _lines_of(_find_words(text, PHASE_WORDS), lines):
                 roles[new[index]] |= _PHASE if begins_phase(lines[index]) else 0

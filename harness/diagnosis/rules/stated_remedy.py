@@ -12,8 +12,10 @@ from harness.diagnosis.catalogue import CATALOGUE, causes_with
 from harness.diagnosis.diagnosis_types import LogEvent
 from harness.entry_file import read_entries
 
+_PART = r"(?:\.\w+|\[(?:\w+|'\w+')\](?:_\w*)?)"
 _SETTING = (
-    r"(?P<{0}>`[^`\s]{{1,60}}`|['\"][\w.=\[\]-]{{1,60}}['\"]|--\w[\w-]*|[A-Za-z]\w*(?:\.\w+|_\w*|\[\w+\]|\['\w+'\])+(?:=\w+)?)"
+    r"(?P<{0}>`[^`\s]{{1,60}}`|['\"][\w.=\[\]-]{{1,60}}['\"]|--\w[\w-]*|"
+    rf"(?<![A-Za-z])[A-Za-z][^\W_]*(?:_\w*{_PART}*|{_PART}+)(?:=\w+)?)"
     r"(?: \([^)]{{1,40}}\))?"
 )
 _GROUP = re.compile(r"(?<!P)<(\w+)>")

@@ -36,6 +36,7 @@ class Long(io.RawIOBase):
 
 
 def test_a_long_log_takes_little_memory_and_its_end_is_found():
+    diagnose([Long(STEP, 1, OOM + b"\n")])  # compiles the rules
     tracemalloc.start()
     diagnosis = diagnose([Long(STEP * 2000, 30, OOM + b"\n")])
     peak = tracemalloc.get_traced_memory()[1]
@@ -142,3 +143,9 @@ def test_a_message_that_continues_the_line_of_a_bar_is_a_line_of_its_own(bar):
     first = next(iter(reader))
     assert (first.number, first.raw) == (11, b"Traceback (most recent call last):")
     assert diagnose_text(text).message == 'KeyError: "b"'
+
+
+def test_a_message_that_continues_a_bar_may_begin_with_a_number_and_end_the_log():
+    bars = "".join(f" {i:2}%|#    | {i}/100 [00:{i}<01:30,  1.00it/s]\n" for i in range(10))
+    (line,) = LogReader(io.BytesIO(f"{bars} 10%|#    | 10/100 [00:10<01:30,  1.00it/s]2 tasks failed".encode()))
+    assert (line.number, line.raw) == (11, b"2 tasks failed")

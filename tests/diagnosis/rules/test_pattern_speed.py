@@ -12,6 +12,7 @@ import pytest
 from harness.diagnosis.catalogue import CATALOGUE
 from harness.diagnosis.reader import log_scanner
 from harness.diagnosis.reader.log_reader import MAX_LINE_BYTES
+from harness.diagnosis.rules import stated_remedy
 from harness.diagnosis.rules.line_matcher import MAX_MATCHED_CHARS, all_rules, match_line
 from harness.entry_file import read_entries
 from tests.support.tracebacks import diagnose_text
@@ -60,19 +61,29 @@ def test_no_pattern_is_slow(part):
     assert not slow
 
 
+def kind_patterns(name: str, *fields: str) -> list[re.Pattern[str]]:
+    entries = read_entries(CATALOGUE / "phases" / f"{name}.txt").values()
+    return [re.compile(entry[field]) for entry in entries for field in fields if field in entry]
+
+
 @pytest.mark.parametrize(
-    ("name", "field"), [("python_errors", "pattern"), ("stated_remedies", "pattern"), ("job_kinds", "words")]
+    ("patterns", "length"),
+    [
+        pytest.param(kind_patterns("python_errors", "pattern"), MAX_LINE_BYTES, id="errors"),
+        pytest.param([pattern for pattern, _ in stated_remedy._RULES], stated_remedy._MAX_CHARS, id="remedies"),
+        pytest.param(kind_patterns("job_kinds", "words", "no words"), MAX_LINE_BYTES, id="jobs"),
+    ],
 )
-def test_no_pattern_of_a_kind_is_slow(name, field):
-    """Of the kinds of exceptions, remedies and jobs, on lines as long as the reader leaves them."""
-    kinds = read_entries(CATALOGUE / "phases" / f"{name}.txt").values()
+def test_no_pattern_of_a_kind_is_slow(patterns, length):
+    """Of the kinds of exceptions, remedies and jobs, on as much of a line as is searched."""
     slow = {}
-    for pattern in (re.compile(kind[field]) for kind in kinds if field in kind):
-        for line in ((line * 2)[:MAX_LINE_BYTES] for line in hostile_lines(pattern.pattern)):
+    for pattern in patterns:
+        for line in ((line * 2)[:length] for line in hostile_lines(pattern.pattern)):
             if seconds_of(pattern, line) > MAX_SECONDS and seconds_of(pattern, line) > MAX_SECONDS:
                 slow[pattern.pattern] = line[:60]
                 break
     assert not slow
+    assert len(patterns) > 20
 
 
 def test_the_ends_of_a_long_line_are_matched():

@@ -18,6 +18,8 @@ GIB = 0.5
 OVERLAPPED = {"overlap_step_gib": GIB}
 NEVER, SOMETIMES, ALWAYS = 0.0, 2.2, 0.01
 """Limits of the norm, of the small model's steps that they clip."""
+RESCHEDULED = [9, 20, 21]
+"""Steps whose learning rate changes after their backward pass."""
 
 
 def overlapped(clip: float, accumulation: int = 1, place: dict[str, Any] | None = None, **others: Any) -> Any:
@@ -37,7 +39,7 @@ CASES = {
     "resumed": overlapped(NEVER, settles=True, resumed=[20], nan_step=11),
     "observed": overlapped(NEVER, settles=True, observed=[3, 4, 17]),
     "saved-in-the-middle": overlapped(NEVER, settles=True, saved=[5, 6, 30]),
-    "scheduled": overlapped(SOMETIMES, 2, settles=True, is_scheduled=True, rescheduled=[9, 20, 21]),
+    "scheduled": overlapped(SOMETIMES, 2, settles=True, is_scheduled=True, rescheduled=RESCHEDULED),
     "some-early": overlapped(SOMETIMES, settles=True, nan_step=7, place={"overlap_step_gib": KEPT_BYTES * 700 / 2**30}),
     "loss-scale": overlapped(NEVER, 2, settles=True, loss_scale=4096.0, nan_step=7),
     "fp32-loss-scale": overlapped(NEVER, 2, deepspeed=FP32_SUMS, settles=True, loss_scale=4096.0),
@@ -86,6 +88,8 @@ def test_a_wrong_guess_is_dropped(sides: dict[str, Any]) -> None:
     for name in ("clipped-sometimes", "nan"):
         assert all(early["early"]["dropped"] > 0 for _, early in sides[name])
     assert all(len(early["saved"]) == 3 for _, early in sides["saved-in-the-middle"])
+    for _, early in sides["scheduled"]:
+        assert all(early["begun"][step] > early["begun"][step - 1] for step in RESCHEDULED)
 
 
 def test_steps_that_always_clip_are_not_guessed(sides: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from harness.diagnosis.rules.line_matcher import WARNING_LINE, Match, match_line
 
 _QUOTED = re.compile(
-    r"(?:[>*`#-] ?|E? {2,9}|std(?:err|out): |\[[\w.-]{1,40}\] |(?:ERROR|CRITICAL|FATAL):[\w.]{0,40}: ?|\d{1,6}:? )+"
+    r"(?:(?:[>*`#-]|(?:ERROR|CRITICAL|FATAL):[\w.]{0,40}:)(?: (?! ))?|E? {2,}(?! )|std(?:err|out): |\[[\w.-]{1,40}\] |"
+    r"\d{1,6}:? )+"
     r"(?=(?:\w{1,40}\.){0,9}[A-Z]\w{0,60}(?:Error|Exception)(?:: |[`*]|$))"
 )
 """What a quote, a list or a logger writes before an exception."""

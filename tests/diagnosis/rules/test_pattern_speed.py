@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 import time
 from collections.abc import Iterator
 
 import pytest
 
+import harness.diagnosis
 from harness.diagnosis.catalogue import CATALOGUE
 from harness.diagnosis.reader import log_scanner
 from harness.diagnosis.reader.log_reader import MAX_LINE_BYTES
@@ -66,16 +69,25 @@ def kind_patterns(name: str, *fields: str) -> list[re.Pattern[str]]:
     return [re.compile(entry[field]) for entry in entries for field in fields if field in entry]
 
 
+def module_patterns() -> list[re.Pattern[str]]:
+    """Of every module of the package, as texts."""
+    names = [module.name for module in pkgutil.walk_packages(harness.diagnosis.__path__, "harness.diagnosis.")]
+    values = [value for name in names for value in vars(importlib.import_module(name)).values()]
+    patterns = {value for value in values if isinstance(value, re.Pattern)}
+    return [p if isinstance(p.pattern, str) else re.compile(p.pattern.decode(), p.flags) for p in patterns]
+
+
 @pytest.mark.parametrize(
     ("patterns", "length"),
     [
         pytest.param(kind_patterns("python_errors", "pattern"), MAX_LINE_BYTES, id="errors"),
         pytest.param([pattern for pattern, _ in stated_remedy._RULES], stated_remedy._MAX_CHARS, id="remedies"),
+        pytest.param(module_patterns(), MAX_LINE_BYTES, id="modules"),
         pytest.param(kind_patterns("job_kinds", "words", "no words"), MAX_LINE_BYTES, id="jobs"),
     ],
 )
 def test_no_pattern_of_a_kind_is_slow(patterns, length):
-    """Of the kinds of exceptions, remedies and jobs, on as much of a line as is searched."""
+    """Of the kinds of exceptions, remedies and jobs, and of modules, on as much of a line as is searched."""
     slow = {}
     for pattern in patterns:
         for line in ((line * 2)[:length] for line in hostile_lines(pattern.pattern)):

@@ -28,8 +28,8 @@ def nbytes(tensors: Any) -> int:
     return sum(storages.values())
 
 
-def held() -> int:
-    """Bytes of every tensor of more than 64 bytes that lives in this process."""
+def storages() -> dict[int, Any]:
+    """The storage of every tensor of more than 64 bytes that lives in this process, by address."""
     gc.collect()
     tensors = []
     for thing in gc.get_objects():
@@ -38,8 +38,7 @@ def held() -> int:
                 tensors += [thing] + ([thing.grad] if thing.is_leaf and thing.grad is not None else [])
         except ReferenceError:  # a weak proxy whose object is gone
             continue
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    return sum(n for n in storages.values() if n > 64)
+    return {s.data_ptr(): s for s in (t.untyped_storage() for t in tensors) if s.nbytes() > 64}
 
 
 def states(optimizer: Any) -> list[Any]:
@@ -170,7 +169,7 @@ def run(fields: dict[str, Any], config: dict[str, Any], decay: bool, trained: di
         dist.broadcast_object_list(paths)
         offload["nvme_path"] = paths[0]
     micro_steps = config["gradient_accumulation_steps"]
-    before = held()
+    before = storages()  # They stay, with their addresses: a thread of gloo may drop its last tensors late.
     torch.manual_seed(0)
     model_config = AutoConfig.for_model(**fields)
     with deepspeed.zero.Init(config_dict_or_path=config, enabled=stage == 3):
@@ -209,7 +208,7 @@ def run(fields: dict[str, Any], config: dict[str, Any], decay: bool, trained: di
         frozen = [p for p in engine.module.parameters() if not p.requires_grad]
         result["frozen"] = nbytes([getattr(p, "ds_tensor", p) for p in frozen])
     dist.barrier()  # gloo's threads keep the last reduced tensors until they take up the next work
-    result["held"] = held() - before
+    result["held"] = sum(s.nbytes() for address, s in storages().items() if address not in before)
     engine.destroy()
     return result
 

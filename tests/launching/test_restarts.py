@@ -212,7 +212,15 @@ def test_a_hung_rank_is_ended_with_its_stack_and_started_again(tmp_path, how):
 
 
 def test_a_hang_while_nothing_is_watched_goes_on(tmp_path):
-    timer = threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT))
+    status = tmp_path / "runs" / "a-1" / "status" / "rank-00000.json"
+
+    def interrupt() -> None:
+        while not status.exists() or '"running"' not in status.read_text():
+            time.sleep(0.05)
+        time.sleep(2.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Thread(target=interrupt)
     timer.start()
     outcome, _ = launch(tmp_path, ["step:1", "wait"], max_restarts=3, stop_grace_seconds=0.5)
     timer.join()
@@ -246,9 +254,9 @@ def test_a_stop_between_two_attempts(tmp_path):
     run_dir = tmp_path / "runs" / "a-1"
 
     def ask() -> None:
-        while not (run_dir / "metrics.jsonl").exists():
+        while read_verdict(run_dir) is None:
             time.sleep(0.05)
-        time.sleep(2.0)
+        time.sleep(1.0)
         (run_dir / "stop").touch()
 
     timer = threading.Thread(target=ask)

@@ -92,10 +92,10 @@ def test_all_checks_pass(rehearsed: dict[str, Any]) -> None:
     assert rehearsed["code"] == 0
 
 
-def test_two_minutes_of_cpu_are_enough(rehearsed: dict[str, Any]) -> None:
+def test_four_minutes_of_cpu_are_enough(rehearsed: dict[str, Any]) -> None:
     """CI has two cores. Seen: 20 s of ranks, without the process that forks them and the plans; 72 s on a busy machine."""
     figures = {name: line["figures"] for name, line in rehearsed["lines"].items()}
-    assert sum(check.ranks * figures[check.name].get("cpu_seconds", 0.0) for check in CHECKS) < 120
+    assert sum(check.ranks * figures[check.name].get("cpu_seconds", 0.0) for check in CHECKS) < 240
 
 
 def test_at_most_eight_small_files_are_written(rehearsed: dict[str, Any]) -> None:

@@ -121,9 +121,9 @@ def test_a_stalled_job_hangs_and_its_stopped_rank_is_named(tmp_path):
     with file.open("wb") as output:
         job = subprocess.Popen([sys.executable, "-u", "-c", code], stdout=output, env={"RANK": "3"})
     try:
-        diagnosis = diagnose_followed(file, 1.0)
+        diagnosis = diagnose_followed(file, 3.0)
         assert (diagnosis.state, diagnosis.cause, diagnosis.confidence) == ("failed", "LG076", "likely")
-        assert "printed nothing for 1.0 s" in diagnosis.title
+        assert "printed nothing for 3.0 s" in diagnosis.title
         assert f"rank 3 (pid {job.pid}) is stopped by a signal" in diagnosis.notes
     finally:
         job.kill()

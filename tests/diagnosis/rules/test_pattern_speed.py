@@ -44,10 +44,14 @@ def hostile_lines(pattern: str) -> Iterator[str]:
     yield from ((text + filler * MAX_MATCHED_CHARS)[:MAX_MATCHED_CHARS] for text in texts for filler in FILLERS[:5])
 
 
-def seconds_of(pattern: re.Pattern[str], line: str) -> float:
-    start = time.process_time()
-    pattern.search(line)
-    return time.process_time() - start
+def is_slow(pattern: re.Pattern[str], line: str) -> bool:
+    """In each of three searches: busy cores take up to three times as long for one."""
+    for _ in range(3):
+        start = time.process_time()
+        pattern.search(line)
+        if time.process_time() - start < MAX_SECONDS:
+            return False
+    return True
 
 
 @pytest.mark.parametrize("part", range(8))
@@ -55,10 +59,7 @@ def test_no_pattern_is_slow(part):
     slow = {}
     for pattern in dict.fromkeys(rule.pattern for rule in all_rules()[part::8]):
         for line in hostile_lines(pattern.pattern):
-            if (
-                seconds_of(pattern, line) > MAX_SECONDS
-                and min(seconds_of(pattern, line) for _ in range(2)) > MAX_SECONDS
-            ):
+            if is_slow(pattern, line):
                 slow[pattern.pattern] = line[:60]
                 break
     assert not slow
@@ -91,7 +92,7 @@ def test_no_pattern_of_a_kind_is_slow(patterns, length):
     slow = {}
     for pattern in patterns:
         for line in ((line * 2)[:length] for line in hostile_lines(pattern.pattern)):
-            if seconds_of(pattern, line) > MAX_SECONDS and seconds_of(pattern, line) > MAX_SECONDS:
+            if is_slow(pattern, line):
                 slow[pattern.pattern] = line[:60]
                 break
     assert not slow
@@ -117,4 +118,4 @@ def test_a_hostile_log_takes_no_longer_than_its_size(unit):
 @pytest.mark.parametrize("name", ["_RESTART", "_INTERRUPTION", "_ROOT_CAUSE_FIELD", "_SPAWNED", "_TORCHRUN_PID"])
 def test_no_pattern_of_the_scanner_is_slow(name):
     pattern = getattr(log_scanner, name)
-    assert not [line[:60] for line in hostile_lines(pattern.pattern) if seconds_of(pattern, line * 4) > MAX_SECONDS]
+    assert not [line[:60] for line in hostile_lines(pattern.pattern) if is_slow(pattern, line * 4)]

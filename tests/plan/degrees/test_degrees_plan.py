@@ -280,7 +280,7 @@ def test_sixteen_thousand_gpus_take_no_time() -> None:
     start = time.process_time()
     plan_degrees(as_trained())
     plan_degrees(deepseek())
-    assert time.process_time() - start < 0.5
+    assert time.process_time() - start < 2
 
 
 def test_a_plan_that_fits_with_checkpointing_says_so() -> None:

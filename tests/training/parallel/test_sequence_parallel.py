@@ -36,13 +36,13 @@ def test_agrees_with_one_process(case: table.Case, results: dict[table.Case, par
 
 
 def test_what_cannot_be_split_is_refused(forked: ForkedRanks) -> None:
-    forked.run(JOBS / "sequence_refusals.py", ranks=2, timeout=60)
+    forked.run(JOBS / "sequence_refusals.py", ranks=2)
 
 
 def test_sq002_groups_of_the_json_alone_leave_gradients_unreduced_below_stage_3(
     forked: ForkedRanks, tmp_path: Path
 ) -> None:
-    forked.run(JOBS / "mesh_gradients.py", str(tmp_path / "found.json"), ranks=2, timeout=60)
+    forked.run(JOBS / "mesh_gradients.py", str(tmp_path / "found.json"), ranks=2)
     found = json.loads((tmp_path / "found.json").read_text())
     assert found == {"0": [2.0, 0.0], "1": [2.0, 0.0], "2": [2.0, 0.0], "3": [0.5, 0.5]}
 

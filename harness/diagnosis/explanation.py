@@ -53,6 +53,7 @@ _LOST_PEER_CAUSES = ("LG070", "LG073", "LG074")
 _GPU_CAUSE, _DISK_CAUSE, _TIMEOUT_CAUSE, _SETUP_CAUSE = "LG001", "LG050", "LG070", "LG192"
 _REFUSED_CAUSE = "LG291"
 _MAX_LAST_LINE = 1 << 12
+_LONG_LINE = re.compile(rb"(?m)^([^\n]{6144})[^\n]+([^\n]{2048})$")
 _SAYS_NOTHING = re.compile(r"[=*#~_-]+|error_file ?: <N/A>")
 """Separator lines, and an empty field of torchrun's table."""
 _MAX_QUOTE, _MAX_LAST_LINES = 3, 6
@@ -196,10 +197,11 @@ def _diagnose_bare(selection: CauseSelection, scanner: LogScanner, readers: list
 
 
 def _all_text(readers: Sequence[LogReader]) -> bytes:
-    """The starts and the ends of all logs; a short one once."""
-    return b"".join(
+    """The starts and the ends of all logs; a short one once. A line has 8 KiB: patterns may try each of its words."""
+    text = b"".join(
         (reader.head + b"\n" if reader.size > len(reader.tail) else b"") + reader.tail for reader in readers
     )
+    return _LONG_LINE.sub(rb"\1\2", text)
 
 
 def _find_allocation(first: LogEvent, phase: FailurePhase | None, readers: list[LogReader]) -> FailedAllocation | None:

@@ -56,6 +56,12 @@ def launch(tmp_path, *attempts, **settings):
     return run_launch(plan, run, tmp_path, Screen("quiet")), run_dir
 
 
+def wait_for(is_so):
+    deadline = time.monotonic() + 60
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def rows(run_dir):
     found = []
     for line in (run_dir / "metrics.jsonl").read_text().splitlines():
@@ -215,12 +221,11 @@ def test_a_hang_while_nothing_is_watched_goes_on(tmp_path):
     status = tmp_path / "runs" / "a-1" / "status" / "rank-00000.json"
 
     def interrupt() -> None:
-        while not status.exists() or '"running"' not in status.read_text():
-            time.sleep(0.05)
+        wait_for(lambda: status.exists() and '"running"' in status.read_text())
         time.sleep(2.5)
         os.kill(os.getpid(), signal.SIGINT)
 
-    timer = threading.Thread(target=interrupt)
+    timer = threading.Thread(target=interrupt, daemon=True)
     timer.start()
     outcome, _ = launch(tmp_path, ["step:1", "wait"], max_restarts=3, stop_grace_seconds=0.5)
     timer.join()
@@ -254,12 +259,11 @@ def test_a_stop_between_two_attempts(tmp_path):
     run_dir = tmp_path / "runs" / "a-1"
 
     def ask() -> None:
-        while read_verdict(run_dir) is None:
-            time.sleep(0.05)
+        wait_for(lambda: read_verdict(run_dir) is not None)
         time.sleep(1.0)
         (run_dir / "stop").touch()
 
-    timer = threading.Thread(target=ask)
+    timer = threading.Thread(target=ask, daemon=True)
     timer.start()
     outcome, _ = launch(tmp_path, ["step:1", "killed"], max_restarts=3, restart_delay_seconds=600)
     timer.join()

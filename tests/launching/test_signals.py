@@ -37,7 +37,7 @@ launch: {num_gpus: 2, output_dir: OUTPUT, master_port: PORT}
 ONE_RANK = ("--set", "launch.num_gpus=1")
 """Where no other rank is needed to see it: a rank costs 7 s of CPU until it trains."""
 LIMIT = 30
-"""Seconds for what is to happen at once, with room for a slow machine; the ten of the first test are promised."""
+"""Seconds for what is to happen at once, with room for a slow machine."""
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A save in the background keeps training waiting for less than half of what a save in line does."""
+"""A save in the background keeps training waiting for a third of what a save in line does."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ def test_the_stall_of_a_background_save(forked: ForkedRanks, tmp_path: Path) -> 
     result = json.loads((tmp_path / "result.json").read_text())
     print(result, file=sys.stderr)
     assert result["megabytes"] > 200
-    assert result["background_over_in_line"] < 0.5, result
+    assert result["background_over_in_line"] < 0.35, result
